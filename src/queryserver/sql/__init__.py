@@ -1,4 +1,4 @@
-"""SQL as text, without I/O: the splitter, tokens, kinds of statements, type texts, error positions.
+"""SQL as text, without I/O: splitter, tokenizer, statement classification, type texts, error positions.
 
 A dialect is added in `connectors/engine_builders.py`.
 """

@@ -1,4 +1,4 @@
-"""Tokens of a text of SQL, and the formatting of scripts (Contract editor 5.1, 8.4). For texts of some kilobytes."""
+"""SQL tokens and script formatting (Contract editor 5.1, 8.4), for texts of some kilobytes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,19 @@ log = structlog.get_logger(__name__)
 
 STATEMENT_CHARACTERS = 4_000
 SCRIPT_CHARACTERS = 12_000
-"""Formatted at most in one call; the statements after that stay unchanged."""
+"""Formatted at most per call; later statements are left unchanged."""
 SCANNED_CHARACTERS = 48_000
-"""A longer script is not even scanned: it comes back unchanged."""
+"""Longer scripts are returned unchanged without being scanned."""
 
 _FREE = frozenset("(),;")
 _COMMENTS = ("--", "/*", "#", "//")
 _WORD = r"[^\W]+(?:\$\w*)*"
 
-# Without a dialect, a script is formatted only where the rules of all dialects agree.
+# Without a dialect, scripts are formatted only where the rules of all dialects agree.
 _MANY_QUOTES = "sqlite"
 _ALL_RULES = ("", "mysql", "postgresql", "sqlite", "sparksql", "phoenix")
 
-# None of these can be a name without quotes, in any dialect.
+# None of these can be an unquoted name in any dialect.
 _RESERVED = frozenset(
     """
     SELECT FROM WHERE GROUP BY HAVING ORDER UNION ALL DISTINCT AS ON USING JOIN INNER LEFT RIGHT OUTER CROSS NATURAL AND
@@ -36,7 +36,7 @@ _RESERVED = frozenset(
     DROP ALTER INTERSECT EXCEPT WITH ASC DESC PRIMARY FOREIGN REFERENCES GRANT REVOKE
     """.split()  # noqa: SIM905 sixty lines otherwise
 )
-# These can be names too, but not where they stand behind the end of something else.
+# These can also be names, but not after the end of an expression.
 _NOT_RESERVED = frozenset({"CAST", "END", "FULL", "KEY", "MERGE", "OFFSET", "UPSERT", "VIEW"})
 _KEYWORDS = _RESERVED | _NOT_RESERVED
 _BEFORE_NAMES = frozenset(
@@ -48,16 +48,16 @@ _JOINS_NAMES = frozenset({".", "@", ":", "$"})
 
 
 class Formatting:
-    """Formats scripts in worker processes: the time of the formatter grows faster than a text."""
+    """Formats scripts in worker processes, because the formatter takes superlinear time."""
 
     def __init__(self, computing: Computing, *, max_bytes: int) -> None:
         self._computing = computing
         self._max_bytes = max_bytes
 
     async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
-        """The script formatted; unchanged where that is not certain, or exceeds the limits of a computation.
+        """Format a script; leaves unchanged what cannot be formatted safely or within the limits of a computation.
 
-        By the rules of `dialect` if given. Raises MissingParameter, PayloadTooLarge, TooManyRequests.
+        Follows the rules of `dialect` if given. Raises MissingParameter, PayloadTooLarge, TooManyRequests.
         """
         if script is None:
             raise MissingParameter("statements is required and must not be blank.")
@@ -75,14 +75,14 @@ class Formatting:
 
 
 def format_text(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FORMAT`: the script formatted; None: unchanged."""
+    """`Task.FORMAT`: the formatted script, or None if unchanged."""
     script = content.decode(errors="surrogatepass")
     done = formatted(script, options["dialect"])
     return None if done == script else done
 
 
 def formatted(script: str, dialect: str | None) -> str:
-    """The script with its statements formatted; unchanged where that is not certain."""
+    """Format the statements of a script; leaves unchanged what cannot be formatted safely."""
     if len(script) > SCANNED_CHARACTERS:
         return script
     lexis = lexis_of(dialect or "")
@@ -93,7 +93,7 @@ def formatted(script: str, dialect: str | None) -> str:
     pieces, left = list[str](), SCRIPT_CHARACTERS
     for number, (start, stop) in enumerate(pairwise([*stops, len(script)])):
         text = script[start:stop]
-        if number % 2 == 0:  # before, between or behind the statements
+        if number % 2 == 0:  # before, between or after the statements
             ends_line = text.strip() == ";" and "\n" not in text and stop < len(script)
             pieces.append(";\n" if ends_line else text)
         elif len(text) <= min(STATEMENT_CHARACTERS, left):
@@ -127,7 +127,7 @@ def _statement(text: str, dialect: str | None) -> str:
 
 
 def _cased(word: str, before: str, after: str) -> str:
-    """In upper case when it is a keyword between those two; as a part of a dotted name it is none."""
+    """Upper-case the word if it is a keyword in this context; parts of dotted names are not."""
     upper = word.upper()
     if upper not in _KEYWORDS or before in _JOINS_NAMES or after in _JOINS_NAMES:
         return word
@@ -137,7 +137,7 @@ def _cased(word: str, before: str, after: str) -> str:
 
 
 def _says_the_same(before: str, after: str, dialect: str | None) -> bool:
-    """Whether only blanks and the case of keywords differ."""
+    """Whether the texts differ only in blanks and the case of keywords."""
     for rules in _ALL_RULES if dialect is None else (dialect,):
         old, new = tokens(before, rules), tokens(after, rules)
         if len(old) != len(new):
@@ -148,7 +148,7 @@ def _says_the_same(before: str, after: str, dialect: str | None) -> bool:
 
 
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
-    """Offsets of words, signs (each alone), quoted pieces and comments; what is not closed ends with the text."""
+    """Offsets of words, single signs, quoted texts and comments; unclosed ones extend to the end."""
     rules = lexis_of(dialect).rules
     pattern, at = _pattern(rules), 0
     while found := pattern.search(text, at):
@@ -160,9 +160,9 @@ def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
 
 
 def tokens(text: str, dialect: str) -> list[str]:
-    """The tokens as they are written, with an empty text for each blank that must not be left out.
+    """The tokens as written, with an empty string for each significant blank.
 
-    A blank next to a bracket, a comma, a semicolon or a comment means nothing; in `X '00'`, `1. 5` and `< =` it does.
+    Blanks next to brackets, commas, semicolons and comments are insignificant, unlike those in `X '00'`, `1. 5`, `< =`.
     """
     found, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):

@@ -1,7 +1,7 @@
-"""Values of parameters as literals, for engines whose protocol binds none, or not well (ADR 61).
+"""Writes parameter values as literals, for engines whose protocol cannot bind parameters well or at all (ADR 61).
 
-A text is written between quotes only where all of its characters mean themselves there; else as the hexadecimal digits
-of its UTF-8, which no setting of a session reads in another way.
+Text is quoted only if none of its characters has a special meaning there; otherwise it is written as hexadecimal
+UTF-8, which does not depend on session settings.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterTyp
 
 T = ParameterType
 
-# No quote, no backslash, no `$` (Hive and Spark replace `${…}` also in quotes), no line break, no control character.
+# No quotes, backslashes, `$` (Hive and Spark replace `${…}` even in quotes), line breaks or control characters.
 _PLAIN = re.compile(r"[^\x00-\x1f'\"\\$`\x7f\x85\u2028\u2029]*")
 _INT = 2**31
 _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
@@ -25,30 +25,30 @@ _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """How one dialect writes values. Templates take `{}`; none: the engine has no such type.
+    """Literals of a dialect. Templates contain `{}`, and are empty if the engine lacks the type.
 
-    `text` writes any text, `binary` takes hexadecimal digits, `array` the elements with commas between them.
+    `text` writes any text, `binary` takes hexadecimal digits, `array` the comma-separated elements.
     """
 
     text: Callable[[str], str]
     binary: str
     types: Mapping[ParameterType, str]
-    """The names of types, for CAST."""
+    """Type names for CAST."""
     date: str = "DATE '{}'"
     time: str = ""
     timestamp: str = "TIMESTAMP '{}'"
     timestamp_tz: str = ""
-    """Takes a timestamp in UTC."""
+    """For a timestamp in UTC."""
     double: str = "CAST('{}' AS DOUBLE)"
     not_finite: tuple[str, str, str] | None = None
-    """NaN, infinity and minus infinity as texts, for `double`; None: there are none."""
+    """NaN, infinity and minus infinity as texts for `double`; None if unsupported."""
     decimal: str = "CAST('{}' AS DECIMAL({},{}))"
     array: str = ""
     decimal_digits: int = 38
 
     @property
     def support(self) -> ParameterSupport:
-        """Which values can be written."""
+        """The supported values."""
         lacking = {T.TIME: self.time, T.TIMESTAMP_TZ: self.timestamp_tz, T.ARRAY: self.array}
         types = frozenset(kind for kind in T if lacking.get(kind) != "")
         return ParameterSupport(types, not_finite=self.not_finite is not None, decimal_digits=self.decimal_digits)
@@ -100,7 +100,7 @@ class Literals:
 
 
 def doubled_quotes(text: str) -> str:
-    """For engines whose literals know no other escape."""
+    """Quote for engines whose literals have no other escape."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -177,23 +177,23 @@ TRINO = Literals(
 
 
 def mysql_text(text: str) -> str:
-    """A string constant that reads the same in every `sql_mode`: hexadecimal."""
+    """A hexadecimal string constant, which is independent of `sql_mode`."""
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
 class _MysqlLiterals(Literals):
-    """MySQL casts to other types than it has: a NULL has none, and numbers are written with their digits."""
+    """MySQL's CAST accepts other types than columns: NULL is untyped, and numbers are written as digits."""
 
     def write(self, number: int, one: Parameter) -> str:
         if one.value is None:
             return "NULL"
         return Literals.write(self, number, one)
 
-    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 digits are a BIGINT
+    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 plain digits are a BIGINT
         return str(value) if value >= 0 else f"({value})"
 
     def _moment(self, value: dt.date | dt.time) -> str:
-        """With the fraction that the value has, which is that of its type."""
+        """With the digits of the value's fraction, which determine its type."""
         return _ENDING_ZEROS.sub(r"\1", super()._moment(value))
 
     def _double(self, value: float) -> str:
@@ -209,7 +209,7 @@ MYSQL = _MysqlLiterals(
     time="TIME'{}'",
     date="DATE'{}'",
     timestamp="TIMESTAMP'{}'",
-    # Only newer servers take an offset in a literal.
+    # Only newer servers accept an offset in a literal.
     timestamp_tz="CONVERT_TZ(TIMESTAMP'{}', '+00:00', @@session.time_zone)",
     decimal="({})",
     decimal_digits=65,
@@ -221,7 +221,7 @@ def _phoenix_text(text: str) -> str:
 
 
 class _PhoenixLiterals(Literals):
-    """For arrays, whose type is that of their first element: numbers of one array are all of the widest type."""
+    """Converts all numbers in an array to the widest type, since the first element determines the type of an array."""
 
     def write(self, number: int, one: Parameter) -> str:
         kinds = {element.type for element in one.elements}
@@ -231,7 +231,7 @@ class _PhoenixLiterals(Literals):
             one = replace(one, value=tuple(_as(T.DECIMAL, element, Decimal) for element in one.elements))
         return Literals.write(self, number, one)
 
-    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 the first may be smaller than the others
+    def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 the first element may be smaller than others
         return f"CAST({value} AS BIGINT)"
 
 

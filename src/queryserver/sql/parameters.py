@@ -1,7 +1,7 @@
-"""Values of the parameters of statements: their types, and how they are read from JSON.
+"""Parameter values of statements: their types, and how they are read from JSON.
 
-A client sends a JSON list for `?` places, or a JSON object for `:name` places. A value is plain JSON, or `{"type": …,
-"value": …}`. No message holds a value: it names the parameter.
+Clients send a JSON list for `?` places, or a JSON object for `:name` places. A value is plain JSON, or `{"type": …,
+"value": …}`. Messages name the parameter, but never quote its value.
 """
 
 import math
@@ -19,13 +19,13 @@ from queryserver.errors.base import InvalidParameter
 
 MOST_VALUES = 10_000
 MOST_BYTES = 1024 * 1024
-"""Of the JSON text of all values of a call."""
+"""Limit on the JSON text of all values of a call."""
 MOST_WRITTEN_BYTES = 16 * 1024 * 1024
-"""Of the JSON text of all values, each as often as its name stands in the script: engines may get it that often."""
+"""Limit on the JSON text of all values, counting each once per occurrence, which is what engines may be sent."""
 MOST_ROWS = 10_000
 MOST_ROWS_VALUES = 200_000
 MOST_ROWS_BYTES = 4 * 1024 * 1024
-"""Of `parameter_rows`: rows, values of all of them together, and the JSON text of these."""
+"""Limits of `parameter_rows`: rows, their total number of values, and the JSON text of the values."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_NAME = 128
@@ -44,7 +44,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ParameterType(StrEnum):
-    """The names are those of the wire."""
+    """Parameter types, named as in the API."""
 
     BOOLEAN = "boolean"
     BIGINT = "bigint"
@@ -64,11 +64,11 @@ Value: TypeAlias = "bool | int | float | Decimal | str | date | time | datetime 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One value. `type` None: a plain null, which has the type that its place wants.
+    """A value. `type` is None for a plain null, which adopts the type of its context.
 
-    `is_plain`: it came without a type, as the same digits or the same text in the statement would. `value` is a `bool`,
-    `int`, `float`, `Decimal`, `str`, `date`, `time`, `datetime` (with a zone for `timestamp_tz`), `bytes`, or a tuple
-    of parameters for an array; None is a NULL.
+    `is_plain` values were sent without a type, and behave like the same digits or text in the statement. `value` is a
+    `bool`, `int`, `float`, `Decimal`, `str`, `date`, `time`, `datetime` (with a zone for `timestamp_tz`), `bytes`, or a
+    tuple of parameters for an array; None is NULL.
     """
 
     type: ParameterType | None
@@ -77,12 +77,12 @@ class Parameter:
 
     @property
     def elements(self) -> "tuple[Parameter, ...]":
-        """Those of an array; none of anything else."""
+        """The elements of an array; empty for anything else."""
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
     def leaves(self) -> "Iterator[Parameter]":
-        """The elements of an array, and of the arrays in it, however deep; not those without a type."""
+        """The typed elements of an array and of all nested arrays."""
         for one in self.elements:
             if one.type is ParameterType.ARRAY:
                 yield from one.leaves
@@ -95,21 +95,21 @@ NULL = Parameter(None, None, is_plain=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The values of one call, by position or by name; `given` is their JSON as it came."""
+    """The values of a call, by position or by name; `given` is their original JSON."""
 
     given: Sequence[Any] | Mapping[str, Any] = field(repr=False)
     by_position: tuple[Parameter, ...] = field(default=(), repr=False)
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
-    """None: they came as a list."""
+    """None if sent as a list."""
     rows: "tuple[Parameters, ...]" = field(default=(), repr=False)
-    """Of a statement that runs once for each of many rows of values, all of them; the other fields are of the first."""
+    """All rows, for a statement that runs once per row of values; the other fields then hold the first row."""
 
     @property
     def are_named(self) -> bool:
         return self.by_name is not None
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        """The values with what messages call them."""
+        """The values with their names in messages."""
         if self.by_name is not None:
             yield from ((f":{name}", one) for name, one in self.by_name.items())
         else:
@@ -118,21 +118,21 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSupport:
-    """Which values an engine takes as parameters. The default is an engine that takes none."""
+    """The values that an engine accepts as parameters; none by default."""
 
     types: Collection[ParameterType] = ()
     not_finite: bool = False
-    """NaN and the infinities."""
+    """Accepts NaN and infinities as doubles."""
     not_finite_decimals: bool = False
-    """The same as decimals."""
+    """Accepts NaN and infinities as decimals."""
     decimal_digits: int = 38
     even_arrays: bool = False
-    """Whether arrays in an array must have the same lengths."""
+    """Whether nested arrays must have equal lengths."""
     unfit: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
-    """Why the engine cannot hold a value of a type that it takes, such as `its time is finer than milliseconds`."""
+    """Why the engine cannot represent a value of a supported type, such as `its time is finer than milliseconds`."""
 
     def require(self, parameters: Parameters) -> None:
-        """Raises InvalidParameter for the first value that the engine cannot take."""
+        """Raises InvalidParameter for the first value that the engine does not accept."""
         if not self.types:
             raise InvalidParameter("parameters: this connector takes no parameters.")
         for number, row in enumerate(parameters.rows, 1):
@@ -162,7 +162,7 @@ NO_PARAMETERS = ParameterSupport()
 
 
 def _shape(one: Parameter) -> tuple[int, ...] | None:
-    """The lengths of an array, the outer one first; of another value none. None: arrays in it differ in theirs."""
+    """The lengths of an array by nesting level, empty for other values; None if nested arrays differ in length."""
     if not one.elements:
         return (0,) if isinstance(one.value, tuple) else ()
     inner, *others = {_shape(element) for element in one.elements}
@@ -170,7 +170,7 @@ def _shape(one: Parameter) -> tuple[int, ...] | None:
 
 
 def read_parameters(given: object) -> Parameters:
-    """The values of a JSON list or object. Raises InvalidParameter, which names the parameter."""
+    """Read the values of a JSON list or object. Raises InvalidParameter, which names the parameter."""
     if isinstance(given, Mapping):
         named = cast("Mapping[str, Any]", given)
         _require_few(len(named))
@@ -187,7 +187,7 @@ def read_parameters(given: object) -> Parameters:
 
 
 def read_parameter_rows(given: object) -> Parameters:
-    """The values of a JSON list of lists, or of objects. Raises InvalidParameter, which names the row."""
+    """Read the values of a JSON list of lists or of objects. Raises InvalidParameter, which names the row."""
     if not isinstance(given, list) or not given:
         raise InvalidParameter("parameter_rows must be a JSON list of at least one row.")
     rows, read, values = cast("list[Any]", given), list[Parameters](), 0
@@ -206,7 +206,7 @@ def read_parameter_rows(given: object) -> Parameters:
 
 @contextmanager
 def of_row(number: int) -> Generator[None]:
-    """Around the check of one row, counted from 1: refusals name it."""
+    """Make InvalidParameter name the row, counted from 1."""
     try:
         yield
     except InvalidParameter as error:
@@ -214,7 +214,7 @@ def of_row(number: int) -> Generator[None]:
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:
-    """Precision and scale of the type DECIMAL that holds the number."""
+    """Precision and scale of the smallest DECIMAL type for the number."""
     _, digits, exponent = number.as_tuple()
     places = int(exponent)
     scale = max(-places, 0)
@@ -326,7 +326,7 @@ def _double(_name: str, given: Any) -> float:
 
 def _decimal(name: str, given: Any) -> Decimal:
     if isinstance(given, float) or (type(given) is int and not -_BIGINT <= given < _BIGINT):
-        # JSON readers round the one, and writers lack the other.
+        # JSON readers round floats, and writers may not support larger integers.
         raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
     if given in _NOT_FINITE:
         return Decimal(given)
@@ -361,7 +361,7 @@ def _timestamp(_name: str, given: Any) -> datetime:
 
 def _timestamp_tz(_name: str, given: Any) -> datetime:
     read = datetime.fromisoformat(_matched(_TIMESTAMP_TZ, given).replace(" +", "+").replace(" -", "-").upper())
-    read.astimezone(UTC)  # raises OverflowError where UTC is before year 1 or after 9999: engines get it in UTC
+    read.astimezone(UTC)  # raises OverflowError if UTC is outside of years 1 to 9999, since engines are sent UTC
     return read
 
 

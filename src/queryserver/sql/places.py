@@ -1,8 +1,8 @@
-"""The places of parameters in a statement, and the statement with its values.
+"""Finds the parameter places in a statement, and writes the statement with its values.
 
-With a list of values `?` is a place and `??` a literal `?`, as in JDBC. With an object `:name` is a place, unless it
-stands directly behind a word, a number, a bracket that closes, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`.
-Nothing is searched in quotes and comments. Without values no text is searched at all.
+With a list of values, `?` is a place and `??` a literal `?`, as in JDBC. With an object, `:name` is a place, unless it
+directly follows a word, a number, a closing bracket, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`. Quotes
+and comments are skipped. Without values, texts are not searched at all.
 """
 
 import re
@@ -35,7 +35,7 @@ _BEHIND_WORDS = frozenset("_$)]}'\"`:")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Characters [start, stop). `name` is empty for a `?`; `is_literal`: a `??`, which stands for `?`."""
+    """Characters [start, stop). `name` is empty for `?`; `is_literal` marks `??`, which stands for `?`."""
 
     start: int
     stop: int
@@ -44,7 +44,7 @@ class Place:
 
 
 def places_in(statement: str, dialect: str, *, named: bool) -> Iterator[Place]:
-    """The places of one statement in order; linear in its length."""
+    """The places of a statement, in order; takes linear time."""
     done = 0
     for at in parameter_marks(statement, lexis_of(dialect)):
         if at < done or (statement[at] == ":") != named:
@@ -66,9 +66,9 @@ def _follows_word(statement: str, at: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScriptPlaces:
-    """The places of a script: how many in all, how many before and in the chosen statement.
+    """Numbers of places in a script: in total, before the chosen statement, and in it (`own`).
 
-    `names`: each name once, and `times`: how often it stands. `unclear`: where quotes end is not sure.
+    `names` are the distinct names, `times` their numbers of occurrences. `unclear` if quotes may end elsewhere.
     """
 
     total: int = 0
@@ -79,7 +79,7 @@ class ScriptPlaces:
     unclear: bool = False
 
     def require(self, parameters: Parameters) -> None:
-        """Raises InvalidParameter unless each place has a value, and each value a place, and all are not too many."""
+        """Raises InvalidParameter unless places and values match and are within the limits."""
         for number, row in enumerate(parameters.rows, 1):
             with of_row(number):
                 self.require(row)
@@ -107,7 +107,7 @@ NO_PLACES = ScriptPlaces()
 
 
 def script_places(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptPlaces:
-    """The places of all statements of a script, of which number `index` (from 0) is chosen."""
+    """The places of all statements of a script; `index`, from 0, is the chosen one."""
     counts, names = list[int](), Counter[str]()
     for statement in statements:
         found = [place for place in places_in(statement, dialect, named=named) if not place.is_literal]
@@ -120,15 +120,17 @@ def script_places(statements: Sequence[str], dialect: str, index: int, *, named:
 
 @dataclass(frozen=True, slots=True)
 class StatementParameters:
-    """The values of a whole script as they are stored with one statement of it, whose places come after `before`."""
+    """The values of a whole script, as stored with one statement of it; `before` values belong to earlier
+    statements.
+    """
 
     given: Parameters
     before: int = 0
 
     def stored(self) -> Mapping[str, Any]:
-        """As JSON; to be sealed, never to be stored or sent as it is."""
+        """As JSON; must be sealed before it is stored or sent."""
         if self.given.rows:
-            # Another name: a process that knows no rows must not take them for values.
+            # A separate key, so that processes of older versions do not mistake rows for values.
             return {"rows": self.given.given, "before": self.before}
         return {"given": self.given.given, "before": self.before}
 
@@ -141,22 +143,22 @@ class StatementParameters:
 
 
 Write = Callable[[int, Parameter], str]
-"""What stands in a place: of value number 0, 1, … of the statement."""
+"""Writes the text for a place, given the number of the value, from 0, and the value."""
 
 
 def written(statement: "str | Bound", write: Write) -> str:
-    """The text to be sent; a statement without values as it is."""
+    """The text to send; a statement without values is returned unchanged."""
     return statement if isinstance(statement, str) else statement.written(write)
 
 
 class _Mask:
-    """Hides quoted texts in what an engine says. Of very many values only the statement as a whole is hidden."""
+    """Masks quoted values in messages of engines; with very many values, only the whole statement is masked."""
 
     def __init__(self, values: Sequence[Parameter]) -> None:
         texts = {one.value for one in values if isinstance(one.value, str) and one.value}
         if len(texts) > _MOST_MASKED:
             texts = set[str]()
-        # A quote inside of a literal is doubled.
+        # Quotes within literals are doubled.
         forms = {form for text in texts for form in (text, text.replace("'", "''"), text.replace('"', '""'))}
         self._long = tuple(form for form in forms if len(form) > _LONGEST_MASKED_BY_PATTERN)
         self._short = sorted(forms.difference(self._long), key=len, reverse=True)
@@ -175,21 +177,21 @@ class _Mask:
 
 
 class Bound:
-    """A statement and the values of its places, each value once; an engine writes it in its own terms.
+    """A statement and the distinct values of its places; engines write it in their own syntax.
 
-    Positions and lines that the engine gives afterwards are those of the text written last.
+    Positions and lines reported by the engine afterwards refer to the text written last.
     """
 
     def __init__(self, statement: str, dialect: str, parameters: StatementParameters) -> None:
-        """Raises InvalidParameter when a place has no value."""
+        """Raises InvalidParameter if a place has no value."""
         self.statement = statement
         self.dialect = dialect
         self._places = list(places_in(statement, dialect, named=parameters.given.are_named))
         self._take(parameters)
         self.rows: Sequence[Bound] = [self._with_values(row) for row in parameters.given.rows]
-        """The statement with each of many rows of values, for which it runs in turn; empty: it runs once."""
+        """The statement with each row of values, run in turn; empty if it runs once."""
         self.row = 0
-        """The number of the row at work, counted from 0."""
+        """The current row, counted from 0."""
 
     def _with_values(self, given: Parameters) -> "Bound":
         """The same statement with other values."""
@@ -201,7 +203,7 @@ class Bound:
     def _take(self, parameters: StatementParameters) -> None:
         given = parameters.given
         self._numbers = list[int]()
-        """Of the value of each place that is no literal."""
+        """The value number of each place that is not a literal."""
         values = list[Parameter]()
         numbers = dict[str, int]()
         for place in self._places:
@@ -224,18 +226,18 @@ class Bound:
         self._written = self.statement
         self._mask = _Mask(self.values)
         self._pieces: list[tuple[int, int, int]] = []
-        """Of each place: where it begins, where what is written for it begins, and how long that is."""
+        """For each place: its offset in the statement, and the offset and length of its written text."""
 
     def __repr__(self) -> str:
         return f"Bound({len(self.values)} values)"
 
     @property
     def order(self) -> tuple[Parameter, ...]:
-        """The values of the places in their order, a value once for each of its places."""
+        """The values in order of the places, repeated for each of their places."""
         return tuple(self.values[number] for number in self._numbers)
 
     def written(self, write: Write, outside: Callable[[str], str] = str) -> str:
-        """The statement with what `write` gives in each place; `outside` escapes the text around them."""
+        """The statement with each place replaced by `write`; `outside` escapes the text in between."""
         statement, parts, at, size = self.statement, list[str](), 0, 0
         self._pieces = []
         numbers = iter(self._numbers)
@@ -245,7 +247,7 @@ class Bound:
             else:
                 number = next(numbers)
                 text = write(number, self.values[number])
-                # `IN?` and `?AND` are good with a sign, but not with a number or a name.
+                # `IN?` and `?AND` are valid, but need a blank once a number or name takes the place of `?`.
                 if place.start and statement[place.start - 1] == "-":
                     text = f"({text})"  # for MySQL `5--?` is 5 minus a negation, `5-- 3` a comment
                 elif place.start and not statement[place.start - 1].isspace():
@@ -263,17 +265,17 @@ class Bound:
 
     @property
     def last_written(self) -> tuple[str, list[tuple[int, int, int]]]:
-        """The text that was written last, and of each place: where it begins in the statement, where what is written
-        for it begins, and how long that is. For `note_written` in another process.
+        """The text written last, and for each place its offset in the statement, and the offset and length of its
+        written text. For `note_written` in another process.
         """
         return self._written, self._pieces
 
     def note_written(self, text: str, pieces: list[tuple[int, int, int]]) -> None:
-        """Note what another process has written."""
+        """Adopt the text that another process has written."""
         self._written, self._pieces = text, pieces
 
     def spans(self) -> list[tuple[int, int]]:
-        """Where the values stand in the text that was written last, as [start, stop) in bytes of UTF-8."""
+        """The positions of the values in the text written last, as [start, stop) in UTF-8 bytes."""
         found, at, size = list[tuple[int, int]](), 0, 0
         for _, start, length in self._pieces:
             first = size + len(self._written[at:start].encode(errors="surrogatepass"))
@@ -283,7 +285,7 @@ class Bound:
         return found
 
     def position(self, place: ErrorPlace | None) -> Position | None:
-        """Line and column in the statement of a place in the text that was written last."""
+        """Convert a position in the text written last to line and column of the statement."""
         if self.rows:
             return self.rows[self.row].position(place)
         found = position_of(place, self._written)
@@ -294,20 +296,20 @@ class Bound:
         return own if own is None or found.column is not None else Position(own.line, None)
 
     def without_values(self, text: str) -> str:
-        """A line of a log, or a message: the lines of the statement as they came to us, and no quoted value."""
+        """Restore the original lines of the statement in a log line or message, and mask quoted values."""
         if self.rows:
             return self.rows[self.row].without_values(text)
         written, own = self._written.split("\n"), self.statement.split("\n")
         if len(written) != len(own):
             written, own = [self._written], [self.statement]
         for line, shown in zip(written, own, strict=True):
-            # A short line, such as `1`, stands in a log for other things too.
+            # A short line such as `1` occurs in logs for other reasons, too.
             if line != shown and len(line.strip()) >= _SHORTEST_REPLACED:
                 text = text.replace(line, shown).replace(line.strip(), shown.strip())
         return self._mask.applied(text)
 
     def _original(self, offset: int) -> int:
-        """The offset in the statement of an offset in the written text."""
+        """Convert an offset in the written text to one in the statement."""
         before = shift = 0
         for (start, written, size), place in zip(self._pieces, self._places, strict=False):
             if offset < written:

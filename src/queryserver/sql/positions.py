@@ -1,6 +1,6 @@
 """Line and column of an error in a statement (Contract editor 3.4).
 
-Engines count characters, bytes, UTF-16 units or columns of a screen, or show a part of the text.
+Engines count characters, bytes, UTF-16 units or screen columns, or quote a part of the text.
 """
 
 import re
@@ -13,7 +13,7 @@ from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, L
 
 _DOTS = "..."
 _FEW = 1000
-# Vowels of Thai and Lao, parts of Hangul syllables, letters of flags, colours of skin.
+# Thai and Lao vowels, Hangul jamo, regional indicators, skin tones.
 _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
 
 
@@ -26,7 +26,7 @@ class Position:
 
 
 def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
-    """Line and column in `statement`; None for a place that is unknown, or outside of it."""
+    """Line and column in `statement`; None if the place is unknown or outside of it."""
     match place:
         case None:
             return None
@@ -51,7 +51,7 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
 
 
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
-    """The same position in a text without the `prefix` of one line before it; None within the prefix."""
+    """The position without the single-line `prefix` before the text; None within the prefix."""
     if position is None or position.line > 1 or position.column is None:
         return position
     column = position.column - len(prefix)
@@ -59,7 +59,7 @@ def without_prefix(position: Position | None, prefix: str) -> Position | None:
 
 
 def behind(position: Position | None, before: str) -> Position | None:
-    """The same position in a text that has `before` before it."""
+    """The position once `before` is put in front of the text."""
     start = position_at(before, len(before))
     if position is None or start is None or start.column is None:
         return position
@@ -70,7 +70,7 @@ def behind(position: Position | None, before: str) -> Position | None:
 
 
 def line_start(statement: str, line: int) -> int:
-    """Where line number `line`, from 1, begins; the last one when there are not so many."""
+    """Offset of the start of `line`, counted from 1, or of the last line if there are fewer."""
     at = 0
     for _ in range(line - 1):
         ends = [end for end in (statement.find("\n", at), statement.find("\r", at)) if end >= 0]
@@ -81,7 +81,7 @@ def line_start(statement: str, line: int) -> int:
 
 
 def position_at(statement: str, offset: int) -> Position | None:
-    """Of the character `offset`; the one behind the last stands for the end."""
+    """Position of the character at `offset`; the offset after the last character is the end."""
     if not 0 <= offset <= len(statement):
         return None
     ends = sum(statement.count(end, 0, offset) for end in "\r\n") - statement.count("\r\n", 0, offset)
@@ -90,10 +90,10 @@ def position_at(statement: str, offset: int) -> Position | None:
 
 
 def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
-    """Where a line, as engines count them, begins and ends."""
+    """Start and end of a line, as engines count them."""
     if line < 1 or line - 1 > statement.count("\n"):
         return None
-    start, stop, before = 0, len(statement), line - 1  # so many lines end between the two
+    start, stop, before = 0, len(statement), line - 1  # number of line ends between the two
     while stop - start > _FEW:
         middle = (start + stop) // 2
         ends = statement.count("\n", start, middle)
@@ -108,9 +108,9 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
 
 
 def _line_of(statement: str, line: int, shown: str) -> int | None:
-    """`line` if it holds what is shown, else the only line that does.
+    """`line` if it contains the shown text, else the only line that does.
 
-    DuckDB counts the lines of a text around the statement too, while it reads the rows of a guarded one.
+    While reading the rows of a guarded statement, DuckDB also counts the lines of the text around it.
     """
     body = shown.removeprefix(_DOTS).removesuffix(_DOTS)
     bounds = _line_bounds(statement, line)
@@ -135,7 +135,7 @@ def _in_line(statement: str, line: int, place: Callable[[str], int | None]) -> P
 
 
 def _steps(text: str, column: int, unit: Unit) -> int | None:
-    """The number of characters before column `column`, from 0; None when that is uncertain, or the text is shorter."""
+    """Number of characters before `column`, counted from 0; None if uncertain, or if the text is shorter."""
     if column < 0:
         return None
     if unit is Unit.CHARACTER:
@@ -157,8 +157,8 @@ def _steps(text: str, column: int, unit: Unit) -> int | None:
 
 
 def _is_joined(character: str) -> bool:
-    """Whether the width of a character on a screen depends on its neighbours: joined emoji, flags, vowel signs."""
-    if character < "\xad":  # the first one
+    """Whether the display width of a character depends on its neighbors: joined emoji, flags, vowel signs."""
+    if character < "\xad":  # the first such character
         return False
     if unicodedata.category(character) in {"Mn", "Mc", "Me", "Cf"}:
         return not unicodedata.combining(character)
@@ -166,7 +166,7 @@ def _is_joined(character: str) -> bool:
 
 
 def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
-    """The place in `text` of the character above the mark; None when it is uncertain."""
+    """The offset in `text` of the character above the mark; None if uncertain."""
     before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
     body = shown[before:]
     if body.endswith(_DOTS) and body not in text:
@@ -179,7 +179,7 @@ def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
 
 
 def _start_of_rest(statement: str, line: int, rest: str) -> int | None:
-    """Where `rest` begins, if the statement ends with it, or has it only once, or only once in that line."""
+    """Offset of `rest` if the statement ends with it, or contains it just once, or just once in that line."""
     if statement.endswith(rest):
         return len(statement) - len(rest)
     first = statement.find(rest)

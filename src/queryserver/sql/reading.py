@@ -1,15 +1,15 @@
-"""Which statements surely only read: those that may run once more (Contract editor 3.3 rule 3)."""
+"""Recognizes statements that are certain to only read, and so may be rerun (Contract editor 3.3 rule 3)."""
 
 from queryserver.sql.formatting import tokens
 from queryserver.sql.splitter_scan import first_keyword, has_unclear_quotes
 
-_LONGEST = 100_000  # cutting a longer text into tokens would hold the event loop up
+_LONGEST = 100_000  # tokenizing longer texts would block the event loop
 _COMMENTS = ("--", "/*", "#", "//")
 _NAME_QUOTES = ('"', "`", "[")
 _QUOTES = ("'", "$", *_NAME_QUOTES)
 
 _QUERIES = frozenset({"SELECT", "VALUES", "WITH", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE", "EXPLAIN"})
-# Anywhere in the text, also as names of columns: then the statement is not run again, which is always right.
+# Anywhere in the text, even as column names: not rerunning a statement is always safe.
 _CHANGING = frozenset(
     """
     INSERT UPDATE DELETE MERGE UPSERT INTO CREATE DROP ALTER TRUNCATE RENAME GRANT REVOKE COMMENT
@@ -30,14 +30,14 @@ _EFFECT_PREFIXES = ("PG_ADVISORY_", "PG_TRY_ADVISORY_")
 
 
 def only_reads(text: str, dialect: str) -> bool:
-    """Whether the statement is one query without a word that could change something; in doubt False.
+    """Whether the statement is a single query without words that may change something; False when in doubt.
 
-    What functions do cannot be known: some that are known to change something count as words, those of users do not.
-    A function whose name is quoted counts as one that may change something: escapes can hide which one it is.
+    Functions known to have effects count as such words; what user-defined functions do cannot be known. Functions with
+    quoted names count as having effects, since escapes can hide their names.
     """
     if len(text) > _LONGEST or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
         return False
-    # MySQL and MariaDB run what stands in such comments.
+    # MySQL and MariaDB execute such comments.
     if "/*!" in text or "/*M!" in text:
         return False
     before, is_quoted_name = "", False
@@ -45,7 +45,7 @@ def only_reads(text: str, dialect: str) -> bool:
         if not token or token.startswith(_COMMENTS):
             continue
         word = "" if token.startswith(_QUOTES) else token.upper()
-        # `NEXT VALUE FOR s` and `VALUE` of a sequence; a `;` that ends nothing is of no statement that is known here.
+        # `NEXT VALUE FOR s` changes a sequence; an inner `;` belongs to no known kind of statement.
         if word in _CHANGING or word in _EFFECTS or word == ";" or (before, word) == ("NEXT", "VALUE"):
             return False
         if word.startswith(_EFFECT_PREFIXES) or (is_quoted_name and token.startswith("(")):

@@ -1,4 +1,4 @@
-"""A script cut into its statements, which of them runs next, and what a statement does (Contract editor 5)."""
+"""Splits scripts into statements, chooses the next one to run, and classifies statements (Contract editor 5)."""
 
 import asyncio
 import hashlib
@@ -24,14 +24,14 @@ from queryserver.sql.splitter_scan import (
 )
 
 INLINE_CHARACTERS = 20_000
-"""Shorter scripts take 10 ms at most, which is less than passing them to a worker process usually takes."""
-# A statement takes as long as so many characters, however short it is.
+"""Shorter scripts take at most 10 ms, which is usually less than handing them to a worker process."""
+# The fixed cost of a statement, expressed in characters.
 _CHARACTERS_OF_A_STATEMENT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptPosition:
-    """A place in the script as sent: 0-based, columns in Unicode code points."""
+    """A position in the script as sent: 0-based, columns in Unicode code points."""
 
     row: int
     column: int
@@ -39,7 +39,7 @@ class ScriptPosition:
 
 @dataclass(frozen=True, slots=True)
 class ScriptStatement:
-    """One statement: its text as the engine gets it, and its place in the script (Contract editor 5.2)."""
+    """A statement: its text as sent to the engine, and its position in the script (Contract editor 5.2)."""
 
     text: str
     start: ScriptPosition
@@ -48,7 +48,7 @@ class ScriptStatement:
 
 @dataclass(frozen=True, slots=True)
 class PreviousStatement:
-    """The members of a handle about the statement that ran before; the defaults stand for absent members."""
+    """The members of a handle about the previous statement; defaults stand for absent members."""
 
     statement_id: int = 0
     has_more_statements: bool = False
@@ -56,7 +56,9 @@ class PreviousStatement:
 
 
 class Script:
-    """The statements of a script: four offsets each, texts on access. Iteration and each index take linear time."""
+    """The statements of a script, as four offsets each; texts are cut on access. Iterating and indexing take linear
+    time.
+    """
 
     def __init__(self, text: str, dialect: str) -> None:
         self._text = text
@@ -93,7 +95,7 @@ class Script:
 
 
 class _Rows:
-    """Rows and columns of rising offsets: every character is read once."""
+    """Rows and columns of ascending offsets; reads every character once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,7 +106,7 @@ class _Rows:
         text, start = self._text, self._offset
         breaks = text.count("\n", start, offset)
         if self._has_returns:
-            # No offset of a statement lies between \r and \n, so counting by parts is exact.
+            # No statement offset is between \r and \n, so counting in parts is exact.
             breaks += text.count("\r", start, offset) - text.count("\r\n", start, offset)
         if breaks:
             self._row += breaks
@@ -121,10 +123,10 @@ def statement_hash(text: str) -> str:
 
 
 def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
-    """Index of the statement that runs now; `statements` holds at least one. Contract editor 5.3.
+    """Index of the next statement to run; `statements` must not be empty. Contract editor 5.3.
 
-    `previous` is None when no handle came or it has none of the members. A previous text that differs from the one
-    at its place was edited, and its place runs again. Raises NoMoreStatements at the end, in the short form only.
+    `previous` is None without a handle, or if it has none of the members. If the text of the previous statement was
+    edited, it runs again. Raises NoMoreStatements at the end, in the short form only.
     """
     if previous is None:
         return 0
@@ -142,7 +144,7 @@ def next_statement(statements: Script, previous: PreviousStatement | None, *, fu
 
 @dataclass(frozen=True, slots=True)
 class LastStatement:
-    """What the operation of a whole script shows of the last statement."""
+    """What the operation of a whole script reports about the last statement."""
 
     end: ScriptPosition
     hash: str
@@ -160,16 +162,16 @@ class Choice:
     start: ScriptPosition
     end: ScriptPosition
     hash: str
-    """As `statement_hash` gives it."""
+    """The `statement_hash`."""
     has_result_set: bool
     is_over: bool
-    """The statement before was the last one: no statement is left to run."""
+    """The previous statement was the last one, so none is left to run."""
     own_limit: int | None = None
-    """The literal row limit that the statement itself ends with."""
+    """The literal row limit of the statement itself."""
     places: ScriptPlaces = NO_PLACES
-    """Of the whole script; only searched for a call with parameters."""
+    """Places of the whole script; only set for a call with parameters."""
     last: LastStatement | None = None
-    """Only searched for a call that runs all statements."""
+    """Only set for a call that runs all statements."""
 
 
 def choose(
@@ -181,9 +183,9 @@ def choose(
     named: bool | None = None,
     to_end: bool = False,
 ) -> Choice | None:
-    """The statement that runs next, by the rules of `next_statement`; None: the script has no statements.
+    """The next statement to run by the rules of `next_statement`; None if the script has no statements.
 
-    `named`: which places of parameters are searched; None: none. `to_end`: all statements after it run too.
+    `named` selects the kind of parameter places, None for none. `to_end` if all later statements are to run as well.
     """
     statements = Script(script, dialect)
     if not statements:
@@ -221,7 +223,7 @@ def _places(statements: Script, dialect: str, index: int, *, named: bool) -> Scr
 
 
 class Choosing:
-    """Finds statements in scripts, in a worker process if a script is large. Raises TooComplex, TooManyRequests."""
+    """Chooses statements in scripts, using a worker process for large ones. Raises TooComplex, TooManyRequests."""
 
     def __init__(self, computing: Computing) -> None:
         self._computing = computing
@@ -259,7 +261,7 @@ class Choosing:
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
     ) -> tuple[str, str, ScriptPlaces] | None:
-        """The first statement, its part for EXPLAIN, and the places of all statements; None: the script has none.
+        """The first statement, its part for EXPLAIN, and the places of all statements; None if the script is empty.
 
         Raises InvalidParameter.
         """
@@ -294,7 +296,7 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
 
 
 def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FIRST_TO_EXPLAIN`: where the first statement begins and ends, where its part for EXPLAIN begins, places."""
+    """`Task.FIRST_TO_EXPLAIN`: start and end of the first statement, start of its part for EXPLAIN, and the places."""
     script = content.decode(errors="surrogatepass")
     found = _first(script, options["dialect"], options.get("named"))
     if found is None:
@@ -316,9 +318,9 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
 
 
 async def bind(statement: str, dialect: str, parameters: StatementParameters) -> Bound:
-    """The statement with its values. Its places are searched again, in a long text in a thread: that takes seconds.
+    """The statement with its values. Searches the places again, in a thread for long texts, which take seconds.
 
-    So it is for many rows of values: 10,000 of them take 0.3 s.
+    Rows of values also use a thread: 10,000 take 0.3 s.
     """
     if is_short(statement) and not parameters.given.rows:
         return Bound(statement, dialect, parameters)
@@ -331,20 +333,20 @@ def is_short(script: str) -> bool:
     return len(script) + _CHARACTERS_OF_A_STATEMENT * script.count(";") <= INLINE_CHARACTERS
 
 
-# What a statement does.
+# Classification of statements.
 
 _READING = frozenset(
     {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
 )
 _SEARCHED = frozenset({"WITH", "EXPLAIN"})
-_LONG = 1_000_000  # looking through longer texts would hold the event loop up: one of this length takes some 10 ms
+_LONG = 1_000_000  # searching longer texts would block the event loop: this length takes some 10 ms
 _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 
 
 def changes_data(text: str, dialect: str) -> bool:
-    """Whether the statement may change data: then it is read to its end even when its result is cut.
+    """Whether the statement may change data, so that it must be read to the end even if its result is truncated.
 
-    In doubt yes: a WITH or EXPLAIN that contains a changing word anywhere counts as changing, and so does a long one.
+    True when in doubt: a WITH or EXPLAIN counts as changing if it is long or contains a changing word anywhere.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READING:
@@ -353,7 +355,7 @@ def changes_data(text: str, dialect: str) -> bool:
 
 
 def refusal_where_read_only(text: str, dialect: str) -> str | None:
-    """Why a connector that is read-only does not run the statement; None: it may run there."""
+    """Why a read-only connector refuses the statement; None if it may run."""
     if not changes_data(text, dialect):
         return None
     keyword = first_keyword(text, dialect)
@@ -377,14 +379,14 @@ _OF_TRANSACTIONS = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "AB
 
 
 def controls_transaction(text: str, dialect: str) -> bool:
-    """Whether the statement begins or ends a transaction, or a part of one."""
+    """Whether the statement begins or ends a transaction or savepoint."""
     return first_keyword(text, dialect) in _OF_TRANSACTIONS
 
 
 def changes_objects(text: str, dialect: str) -> bool:
-    """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
+    """Whether the statement may change databases, tables, functions or their statistics and so outdate metadata.
 
-    In doubt yes: that only costs another reading of metadata. The end of a transaction counts: its changes show then.
+    True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes changes.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _KEEPING:
@@ -394,14 +396,14 @@ def changes_objects(text: str, dialect: str) -> bool:
 
 
 def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
-    """Whether one of the words, in any case, stands in the text. Bytes are searched several times as fast as `str`."""
+    """Whether the text contains one of the words in any case. Searching bytes is several times faster than `str`."""
     return words.search(text.encode(errors="surrogatepass").lower()) is not None
 
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
-"""Texts without one of the words so near to their end, or to their start, need not be cut into tokens."""
-_LONGEST_TEXT = 100_000  # in longer texts no limit is seen: their tokens would take more than 50 ms
+"""Texts without one of the words this close to the end or start need not be tokenized."""
+_LONGEST_TEXT = 100_000  # limits in longer texts are ignored, as tokenizing would take more than 50 ms
 _TAIL_TOKENS = 12
 
 _NUMBER = r"([0-9]+(?:_[0-9]+)*)"
@@ -419,10 +421,10 @@ _MANY_DIGITS = 18
 
 
 def own_limit(text: str, dialect: str) -> int | None:
-    """The number in `LIMIT n`, `LIMIT m, n`, `FETCH FIRST n ROWS ONLY` at the end, or in `SELECT TOP n` at the start.
+    """The row limit in `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY` at the end, or `SELECT TOP n` at the start.
 
-    Only a literal number of the outermost query is seen: what stands in brackets ends before their end. None: there is
-    no such limit, or none that can be read with certainty.
+    Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. None if there is no
+    such limit, or none that is certain.
     """
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
@@ -449,7 +451,7 @@ _PLANNED = frozenset(
     {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
 )
 _IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-# Behind EXPLAIN these are no statements but options, and some of them run what follows.
+# After EXPLAIN these are options rather than statements, and some of them execute what follows.
 _OPTIONS = frozenset(
     "EXPLAIN ANALYZE ANALYSE VERBOSE FORMAT EXTENDED FORMATTED CBO COST JOINCOST AST LOCKS VECTORIZATION DEPENDENCY "  # noqa: SIM905
     "AUTHORIZATION DETAIL DDL CODEGEN REOPTIMIZATION LOGICAL PARTITIONS QUERY PLAN PIPELINE SYNTAX ESTIMATE FOR "
@@ -459,16 +461,16 @@ _RUNNING_WORD = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
 
 
 def explainable(statement: str, dialect: str) -> str:
-    """The statement as it may be put behind EXPLAIN: without comments before it, where options could hide.
+    """The statement in a form that may follow EXPLAIN, without leading comments, which could hide options.
 
-    A first word that is no statement of any engine passes if nothing in the text could run it: the engine says best
-    what is wrong with it. Raises InvalidParameter.
+    An unknown first word passes if nothing in the text could execute it, since the engine describes the error best.
+    Raises InvalidParameter.
     """
     start = content_start(statement, lexis_of(dialect))
     text, keyword = statement[start:], first_keyword(statement, dialect)
     if keyword == "EXPLAIN":
         raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
-    # A word of its own first, or parentheses around a query: what stands between may be an executable comment.
+    # Either a plain first word, or parentheses around a query; anything before may be an executable comment.
     is_plain = text[: len(keyword)].upper() == keyword != ""
     is_wrapped = text.startswith("(") and keyword in _IN_PARENTHESES
     is_known = keyword in _PLANNED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))

@@ -1,4 +1,4 @@
-"""Where the statements of a script begin and end, as offsets. Linear in the length of the script."""
+"""Finds the offsets of the statements of a script in linear time."""
 
 import re
 from array import array
@@ -19,10 +19,10 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 
 _WORD = re.compile(_WORD_START + _WORD_REST + "*+")
 _DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
-# Where a literal begins in which a backslash means itself (Spark); `1r` is a name there.
+# Start of a raw literal, without backslash escapes (Spark); `1r` is a name there.
 _RAW_STRING = r"(?<![0-9])(?=[rR]['\"])"
 _RAW = re.compile(_RAW_STRING)
-# Where a literal of Oracle begins that ends at the same sign, or the closing bracket, before a quote: q'[it's]'.
+# Start of an Oracle literal that ends with the same sign or the closing bracket plus a quote: q'[it's]'.
 _Q_QUOTE = r"(?<![0-9])(?=[nN]?[qQ]'[^ \t\r\n])"
 _Q_OPENING = re.compile(_Q_QUOTE + "[nN]?[qQ]'(.)", re.DOTALL)
 _Q_CLOSING = {"[": "]", "{": "}", "(": ")", "<": ">"}
@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One row of switches per dialect; the defaults are the rules marked "all"."""
+    """The switches of a dialect; the defaults are the rules marked "all"."""
 
     backslash: bool = False
     e_strings: bool = False
@@ -76,7 +76,7 @@ _RULES = {
     "hplsql": Rules(one_statement=True),
     "trino": _STANDARD,
     "presto": _STANDARD,
-    # Dialects of further drivers, which the contract leaves open (docs/clients.md).
+    # Dialects of other drivers, which the contract leaves open (docs/clients.md).
     "athena": _STANDARD,
     "oracle": Rules(q_quotes=True),
     "druid": _STANDARD,
@@ -88,12 +88,12 @@ _RULES = {
 }
 _UNKNOWN_QUOTES = re.compile(r"\\['\"`]")
 _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile(r'\\"')}
-"""What is read in another way than by the rules of the dialect."""
+"""Quotes that the rules of the dialect may misread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lexis:
-    """The patterns of one dialect.
+    """The patterns of a dialect.
 
     `gap` takes blanks and comments; `text` takes statement text up to a sign of `stops`, `text_and_semicolons` takes
     `;` too.
@@ -137,24 +137,24 @@ def _lexis(rules: Rules) -> Lexis:
 
 
 def lexis_of(dialect: str) -> Lexis:
-    """The patterns of `dialect`; a dialect that is not in the table has the rules marked "all"."""
+    """The patterns of `dialect`; dialects not in the table follow the rules marked "all"."""
     return _lexis(_RULES.get(dialect.lower(), Rules()))
 
 
 def has_unclear_quotes(text: str, dialect: str) -> bool:
-    """Whether the rules may be wrong about where a quote ends: a backslash before one in a dialect without a row."""
+    """Whether the rules may misjudge the end of a quote, such as after a backslash in an unknown dialect."""
     name = dialect.lower()
     unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
     return unclear is not None and unclear.search(text) is not None
 
 
 def take(pattern: str) -> Take:
-    """`match` of a pattern that may match nothing, and so matches everywhere."""
+    """`match` of a pattern that may be empty and so always matches."""
     return cast("Take", re.compile(pattern, re.DOTALL).match)
 
 
 def _pieces(alternatives: list[str]) -> Take:
-    # Possessive, so that a match keeps no stack of the pieces it has passed.
+    # Possessive, so that matches keep no backtracking stack.
     return take(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
 
 
@@ -163,7 +163,7 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     special = stops + "'\"-/"
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
     tokens = _short_literals(rules) + _comments(rules)
-    # Characters that open a token only together with the next ones.
+    # Characters that start a token only in combination with the next ones.
     tokens += [
         rf"-(?!{_line_comment_start(rules)[1:]})",
         rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",
@@ -174,13 +174,13 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
-    # `a$b$` is a name and opens no dollar quote, nor does `eq'` a literal of Oracle, so names have to be taken whole.
+    # `a$b$` is a name rather than a dollar quote, and `eq'` does not open an Oracle literal, so names are taken whole.
     plain = "".join(chr(code) for code in range(128) if chr(code) not in special + _LETTERS)
     prefixed = "(?![eE]')" * rules.e_strings + f"(?!{_RAW_STRING})" * rules.raw_strings
     prefixed += f"(?!{_Q_QUOTE})" * rules.q_quotes
     word = prefixed + _WORD_START + _WORD_REST + "*+"
     if words:
-        # After AS and after a dot every keyword is a name: SELECT 1 AS end, t.end.
+        # After AS and dots, keywords are names: SELECT 1 AS end, t.end.
         names = rf"(?:(?i:AS)\s{{1,256}}+|\.\s{{0,256}}+){word}"
         tokens = [*tokens, names, rf"(?!(?i:{words})(?!{_WORD_REST}))" + word]
         plain = plain.replace(".", "")
@@ -198,7 +198,7 @@ def _short_literals(rules: Rules) -> list[str]:
     if rules.brackets:
         literals.append(r"\[[^\]]{0,4096}+\]")
     if rules.e_strings:
-        # A literal may continue in the next line (see _NEXT_PART), which is not decided here.
+        # A literal may continue on the next line (see _NEXT_PART), which is handled elsewhere.
         literals.append(r"[eE]'(?:[^'\\]{1,1024}+|\\.|''){0,64}+'(?!\s*+['-])")
     if rules.raw_strings:
         literals += [rf"{_RAW_STRING}[rR]{quote}[^{quote}]{{0,4096}}+{quote}" for quote in "'\""]
@@ -215,7 +215,7 @@ def _block_comment_start(rules: Rules) -> str:
 
 
 def _comments(rules: Rules) -> list[str]:
-    """Comments that fit into a piece. The line's end must be seen: the end of the searched part may not be it."""
+    """Comments that fit into a piece. The line end must match, as the end of the searched part may not be one."""
     inside = r"[^*/]{1,1024}+|\*(?!/)|/(?!\*)" if rules.nested_comments else r"[^*]{1,1024}+|\*(?!/)"
     comments = [
         _line_comment_start(rules) + r"[^\r\n]{0,4096}+(?=[\r\n])",
@@ -231,13 +231,13 @@ def _comments(rules: Rules) -> list[str]:
 NOWHERE = -1
 
 _SLASH_COMMENT = re.compile("(?<!:)//")
-# The mysql client takes up to 15 characters; a limit also keeps the search for a terminator linear.
+# The mysql client accepts up to 15 characters; a limit also keeps the search for a terminator linear.
 _DELIMITER_LINE = re.compile(r"(?i:DELIMITER)[ \t]+(\S{1,15})(?!\S)[^\r\n]*")
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |$)")
 _ROUTINE = re.compile(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE)(?: |$)")
 _LONGEST_HEAD = 6
 _WORD_CHARACTERS = 16
-# PostgreSQL: two literals with a line end between them are one literal, escapes included.
+# PostgreSQL: two literals separated by a line end are one literal, with the same escapes.
 _NEXT_PART = re.compile(r"(?:[ \t\f\v]++|--[^\r\n]*+){0,1024}+[\r\n](?:\s++|--[^\r\n]*+[\r\n]){0,1024}+'")
 _RUN = 65536
 _BLANKS = take(rf"\s{{0,{_RUN}}}+")
@@ -245,7 +245,7 @@ _BLANKS_AND_SEMICOLONS = take(rf"[\s;]{{0,{_RUN}}}+")
 
 
 class Span(NamedTuple):
-    """Offsets of one statement; `after` and `terminated`: ends of terminators before and after it, or NOWHERE."""
+    """Offsets of a statement; `after` and `terminated` are the ends of terminators before and after it, or NOWHERE."""
 
     after: int
     first: int
@@ -254,7 +254,7 @@ class Span(NamedTuple):
 
 
 def scan(script: str, lexis: Lexis) -> "array[int]":
-    """The spans, flat: 10 MB may hold five million statements. Scripts are shorter than 2 GiB."""
+    """The spans as a flat array, since 10 MB may contain five million statements. Scripts are shorter than 2 GiB."""
     if not lexis.rules.one_statement:
         return _Scanner(script, lexis).run()
     if content_start(script, lexis) == len(script):
@@ -263,17 +263,17 @@ def scan(script: str, lexis: Lexis) -> "array[int]":
 
 
 def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
-    """The offset of the first character from `start` on that is neither blank nor in a comment."""
+    """Offset of the first character from `start` on that is neither blank nor in a comment."""
     return _Scanner(script, lexis).skip_gap(start)
 
 
 def parameter_marks(statement: str, lexis: Lexis) -> Iterator[int]:
-    """The offsets of `?` and `:` that stand in no quote and no comment."""
+    """Offsets of `?` and `:` outside of quotes and comments."""
     return _Scanner(statement, lexis).marks()
 
 
 def nested_comment_end(text: str, start: int) -> int:
-    """The end of the comment that begins at `start` and may hold others, or of the text."""
+    """The end of the possibly nested comment at `start`, or of the text."""
     depth = 0
     for edge in _COMMENT_EDGE.finditer(text, start):
         depth += 1 if edge[0] == "/*" else -1
@@ -283,7 +283,7 @@ def nested_comment_end(text: str, start: int) -> int:
 
 
 class _Scanner:
-    """One pass over one script."""
+    """A single pass over a script."""
 
     def __init__(self, script: str, lexis: Lexis) -> None:
         self._script = script
@@ -324,7 +324,7 @@ class _Scanner:
             position += 1
 
     def _skip_empty(self, position: int, after: int) -> tuple[int, int]:
-        """Past blanks and terminators; returns also where the last terminator passed ends."""
+        """Skip blanks and terminators; also returns the end of the last skipped terminator."""
         passes_terminators = self._terminator == ";"
         match = _BLANKS_AND_SEMICOLONS if passes_terminators else _BLANKS
         while (end := match(self._script, position).end()) > position:
@@ -336,7 +336,7 @@ class _Scanner:
         return position, after
 
     def skip_gap(self, position: int) -> int:
-        """Past blanks and comments."""
+        """Skip blanks and comments."""
         while True:
             end = self._lexis.gap(self._script, position).end()
             comment = self._comment_end(end) if end < self._size and self._script[end] in "-/#" else NOWHERE
@@ -345,7 +345,7 @@ class _Scanner:
             position = max(end, comment)
 
     def _plain_end(self, position: int) -> int:
-        """Where the terminator of the statement stands, or the end of the script."""
+        """Offset of the statement's terminator, or of the end of the script."""
         if self._terminator != ";":
             return self._delimiter(position)
         stops, depth = self._lexis.stops, 0
@@ -372,7 +372,7 @@ class _Scanner:
         return size
 
     def _advance(self, position: int, match: Take, limit: int, stop: str) -> int:
-        """To where `match` stops: a sign of `stop`, a stop word, or `limit` (a long token may end behind it)."""
+        """Advance to a sign in `stop`, a stop word, or `limit`, which a long token may exceed."""
         script = self._script
         while position < limit:
             end = match(script, position, limit).end()
@@ -403,7 +403,7 @@ class _Scanner:
         return self._script[position : min(word.end(), position + _WORD_CHARACTERS)].upper() if word else ""
 
     def _trigger_end(self, position: int) -> int:
-        """A trigger's body is over at an END that follows a `;` and precedes one, as sqlite3_complete() has it."""
+        """A trigger body ends at an END between two `;`, as in sqlite3_complete()."""
         position = self._advance(position, self._lexis.block_head, self._size, ";")
         if position >= self._size or self._script[position] == ";":
             return position
@@ -418,7 +418,7 @@ class _Scanner:
         return position
 
     def _routine_end(self, position: int) -> int:
-        """The first `;` outside BEGIN ATOMIC … END, within which CASE … END nests."""
+        """The first `;` outside of BEGIN ATOMIC … END, which may contain CASE … END."""
         while True:
             position = self._advance(position, self._lexis.block_head, self._size, ";")
             if position >= self._size or self._script[position] == ";":
@@ -433,7 +433,7 @@ class _Scanner:
                 position += len(word)
 
     def _comment_end(self, position: int) -> int:
-        """The end of the comment that begins at `position`, NOWHERE if none does."""
+        """The end of the comment at `position`, NOWHERE if there is none."""
         mark = self._script[position]
         if mark == "#" and self._rules.hash_comments:
             return self._line_end(position)
@@ -451,7 +451,7 @@ class _Scanner:
         return found.start() if found else self._size
 
     def _token_end(self, position: int) -> int:
-        """The end of the quote or comment that begins at `position`, NOWHERE if none does."""
+        """The end of the quote or comment at `position`, NOWHERE if there is none."""
         mark = self._script[position]
         if mark in "-/#":
             return self._comment_end(position)
@@ -472,7 +472,7 @@ class _Scanner:
         return NOWHERE
 
     def _find(self, closing: str, start: int) -> int:
-        """Just behind the next `closing`. An unclosed quote reaches to the end of the script."""
+        """Offset after the next `closing`. Unclosed quotes extend to the end of the script."""
         found = self._script.find(closing, start)
         return self._size if found == NOWHERE else found + len(closing)
 
@@ -501,7 +501,7 @@ _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
 _OPENING = re.compile(r"[(\s]++")
 
 HEAD_CHARACTERS = 65_536
-"""A first word behind more comments and parentheses is not searched for: callers are on the event loop."""
+"""A first word after more comments and parentheses is not looked for, since callers are on the event loop."""
 UNKNOWN = "?"
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
@@ -517,7 +517,7 @@ _MORE_QUERIES = {
 
 
 def first_keyword(text: str, dialect: str) -> str:
-    """The first word of a statement in upper case, past comments and opening parentheses; "" if there is none.
+    """The first word of a statement in upper case, after comments and opening parentheses; "" if there is none.
 
     UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within them.
     """
@@ -530,9 +530,9 @@ def first_keyword(text: str, dialect: str) -> str:
 
 
 def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
-    """The first word in upper case, by rules that hold for every engine: for what is read off a statement that has run.
+    """The first word in upper case by rules common to all engines, for conclusions about statements that have run.
 
-    Behind blanks, brackets and comments (those between `/*` and `*/` may nest), however many there are.
+    Skips any number of blanks, brackets and comments; `/* … */` may nest.
     """
     position = 0
     while position < len(sql):
@@ -562,6 +562,6 @@ def _word_start(text: str, lexis: Lexis) -> int:
 
 
 def expects_result_set(text: str, dialect: str) -> bool:
-    """`has_result_set` of a handle, until the engine has answered (Contract editor 2.1)."""
+    """The `has_result_set` of a handle until the engine has responded (Contract editor 2.1)."""
     keyword = first_keyword(text, dialect)
     return keyword in _QUERIES or keyword in _MORE_QUERIES.get(dialect.lower(), ())

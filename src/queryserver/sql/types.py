@@ -1,4 +1,4 @@
-"""Type texts of all engines as trees (Contract editor 10.1).
+"""Parses the type texts of all engines into trees (Contract editor 10.1).
 
 array<struct<k:string,v:array<int>>>        hive, impala, sparksql
 array(row(k varchar, "odd name" bigint))    trino
@@ -24,7 +24,7 @@ _FIRST_WORD = re.compile(r'[\s"`]*([^\s<>()\[\],:"`\']*)')
 _RAW_NAME = re.compile(r"\s*([^:<>,()\[\]`\"]*):")
 _STRUCTS = frozenset({"struct", "row", "record"})
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
-# Two words that are one type, not a name with its type.
+# Two words that form one type rather than a name and a type.
 _TWO_WORDS = frozenset({
     ("timestamp", "with"), ("timestamp", "without"), ("time", "with"), ("time", "without"), ("interval", "year"),
     ("interval", "day"), ("double", "precision"), ("character", "varying"), ("bit", "varying"),
@@ -33,9 +33,9 @@ _TWO_WORDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the engine's.
+    """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the original.
 
-    An array has an `item`, a map `key` and `value`, a struct or row `fields`; a scalar has none of them.
+    Arrays have an `item`, maps `key` and `value`, structs and rows `fields`; scalars have none of them.
     """
 
     base: str
@@ -46,7 +46,7 @@ class SqlType:
     fields: tuple["SqlField", ...] = ()
 
     def at(self, path: Sequence[str]) -> "SqlType | None":
-        """The type at nested segments (`item`, `key`, `value` or a field's name); None where there is no such part."""
+        """The type at a path of `item`, `key`, `value` or field names; None if there is no such part."""
         found: SqlType | None = self
         for segment in path:
             if found is None:
@@ -55,7 +55,7 @@ class SqlType:
         return found
 
     def part(self, segment: str) -> "SqlType | None":
-        """The type one segment below. A field is found by its exact name, else without regard to case."""
+        """The type one segment below. Fields are found by exact name, or else ignoring case."""
         if self.fields:
             exact = [field.type for field in self.fields if field.name == segment]
             folded = [field.type for field in self.fields if field.name.casefold() == segment.casefold()]
@@ -65,14 +65,14 @@ class SqlType:
 
 @dataclass(frozen=True, slots=True)
 class SqlField:
-    """A field of a struct or row; one without name is `field0`, `field1`, …"""
+    """A field of a struct or row; unnamed ones are called `field0`, `field1`, …"""
 
     name: str
     type: SqlType
 
 
 def parse_type(text: str) -> SqlType:
-    """The tree of a type text. What cannot be understood is a scalar of its first word."""
+    """Parse a type text. Anything unreadable becomes a scalar named by its first word."""
     try:
         return _Parser(text).whole()
     except _Unreadable:
@@ -81,7 +81,7 @@ def parse_type(text: str) -> SqlType:
 
 
 class _Unreadable(Exception):
-    """The text is not of a form known here."""
+    """The text has an unknown form."""
 
 
 class _Token(NamedTuple):
@@ -119,7 +119,7 @@ class _Parser:
             raise _Unreadable
         self._place += 1
         found = self._with_parts(start, depth) or self._scalar(start)
-        # Wrapped by each `[]`, `[3]` or `ARRAY` that follows.
+        # Each following `[]`, `[3]` or `ARRAY` makes it an array.
         while self._now.text == "[" or self._now.text.upper() == "ARRAY":
             depth += 1
             if depth > MAX_DEPTH:
@@ -132,7 +132,7 @@ class _Parser:
         return found
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
-        """An array, a map or a struct whose parts follow in brackets; None for anything else."""
+        """An array, map or struct with its parts in brackets; None for anything else."""
         word, opening = start.text.lower(), self._now.text
         if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
@@ -164,7 +164,7 @@ class _Parser:
         return tuple(fields)
 
     def _raw_name(self) -> str | None:
-        """`name:` as hive writes it, without quotes even when the name has blanks in it."""
+        """`name:` as written by Hive, which does not quote even names with blanks."""
         found = _RAW_NAME.match(self._text, self._now.start)
         if found is None:
             return None
@@ -173,7 +173,7 @@ class _Parser:
         return found[1].strip()
 
     def _field_name(self) -> str | None:
-        """The name of a field that is followed by its type, with or without a colon; None when it has no name."""
+        """The name of a field before its type, with or without a colon; None if unnamed."""
         now, following = self._now, self._behind(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable
@@ -187,7 +187,7 @@ class _Parser:
         return now.name
 
     def _scalar(self, start: _Token) -> SqlType:
-        """Everything up to the end of this part: lengths, `with time zone`, `unsigned`, the values of an enum."""
+        """Read up to the end of the part: lengths, `with time zone`, `unsigned`, enum values."""
         words = [start]
         while self._now.kind in ("word", "quoted") or self._now.text in ("(", "<"):
             if self._now.text.upper() in ("ARRAY", "COMMENT"):
@@ -198,9 +198,9 @@ class _Parser:
                 words.append(self._now)
                 self._place += 1
         if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
-            base = "varchar"  # of which it is the long form
+            base = "varchar"  # `character varying` is its long form
         else:
-            # Of a name with its schema the last part.
+            # The last part of a name with a schema.
             base = start.name if start.kind == "quoted" else start.text.rpartition(".")[2]
             if len(words) > 1 and (start.text.endswith(".") or words[1].text.startswith(".")):
                 base = words[1].name.lstrip(".")
