@@ -461,7 +461,7 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, w
     # What it made is the heir's business now.
     assert {"e", "e/sub"} <= set(place.all())
     unfinished = UnfinishedWrites(world.api.database)
-    await TransferSteps(records, unfinished, claimed, (source, target), Progress()).take_back()
+    await TransferSteps(records, unfinished, claimed, (source, target), Progress()).roll_back()
     assert not any(path[0] == "e" for path in place.all())
 
 
