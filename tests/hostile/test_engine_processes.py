@@ -390,8 +390,8 @@ def _held(api: Api) -> list[EngineProcess]:
     engine = api.services.connectors.engine(api._connector("duckdb"))
     assert isinstance(engine, DuckdbEngine)
     pool = engine._connections._processes
-    held = [*(place.held for place in pool._places.values()), *pool._users.values()]
-    return [one.process for one in held if one is not None and not one.process.has_ended]
+    pooled = [*(file.pooled for file in pool._files.values()), *pool._users.values()]
+    return [one.process for one in pooled if one is not None and not one.process.has_ended]
 
 
 def _at_work(api: Api) -> list[int]:
