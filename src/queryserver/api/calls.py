@@ -214,7 +214,8 @@ def _described_path(scope: Scope, otherwise: str) -> str:
     """The path template of the call in the API description; `otherwise` for an unknown path."""
     route = scope.get("route")
     if isinstance(route, APIRoute):
-        return scope["app"].state.paths.get(route.name, route.path)
+        paths: Mapping[str, str] = getattr(scope["app"].state, "paths", {})
+        return paths.get(route.name, route.path)
     return route.operation.path if isinstance(route, OperationRoute) else otherwise
 
 
