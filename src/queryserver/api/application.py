@@ -104,8 +104,9 @@ class Cors:
 
 
 _GROUPS = (tasks.storage_router, storage_calls.router, changing.router, reading.router, uploads.router)
-# The calls of a statement come first: routes are tried in this order.
+# Routes are tried in this order, about a microsecond each: those of health checks and of a statement come first.
 _ROUTERS = (
+    debug.router,
     status.router,
     statements.router,
     results.router,
@@ -123,7 +124,6 @@ _ROUTERS = (
     admin.router,
     tasks.router,
     schedules.router,
-    debug.router,
     statements.query_router,
     editor_metadata.analyze_router,
 )
