@@ -101,7 +101,9 @@ _BEYOND_SCHEMAS = (
     "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
     # Grammars of their own: formats of dates, characters with escapes, printable text of all scripts, modes.
-    "date_format must", "must have 1 to 8 characters", "printable characters", "field_facets must hold names",
+    "date_format must", "must have 1 to 8 characters", "must be one character", "must hold whole characters",
+    "must not hold U+0000 or line ends", "must differ and not hold each other", "printable characters",
+    "field_facets must hold names",
     "sources must hold names", "columns", "null_words",
     # The level of the path decides which operations there are.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
