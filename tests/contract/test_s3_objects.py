@@ -25,13 +25,13 @@ from queryserver.errors.files import (
     StorageUnavailable,
     upload_aborted,
 )
+from queryserver.files.access import StorageAudit, Stores
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
-from queryserver.files.places import StorageAudit, Stores
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.s3.connection import S3Keys
 from queryserver.files.stores.s3.storage import S3FileSystem, S3Storage
 from queryserver.files.upload_repository import OrphanSweep
-from queryserver.files.uploading import FileUpload, UploadRules, Uploads
+from queryserver.files.uploads import FileUpload, UploadRules, Uploads
 from queryserver.identity.model import User
 
 pytestmark = pytest.mark.engine("s3")

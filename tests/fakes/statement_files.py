@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from queryserver.files.access import StorageAudit, Stores
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
-from queryserver.files.places import StorageAudit, Stores
 from queryserver.files.protocol import FileSystem
 from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrite, UnfinishedWrites
-from queryserver.files.uploading import UploadRules
+from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import STORES, ApiTokenLimits, Scope, User
 from queryserver.platform.logs import AuditTrail
 

@@ -19,9 +19,9 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.timing import processor_s, until
 
 from queryserver.errors.base import TooComplex, TooManyRequests
+from queryserver.files.access import Location
+from queryserver.files.excerpts import Excerpts, FileExcerpt
 from queryserver.files.model import StoragePath, StorageUser
-from queryserver.files.places import Place
-from queryserver.files.viewing import FileExcerpt, Viewing
 from queryserver.formats.unpacking import Codec
 from queryserver.platform import computing as processes
 from queryserver.platform.computing import ProcessComputing
@@ -167,11 +167,11 @@ class TestPackedFiles:
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
         with open_threads() as threads:
-            viewing = Viewing(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
+            viewing = Excerpts(threads.unpacking, ProcessWorkbooks(), max_unpacked_bytes=2**40, max_snappy_bytes=2**20)
 
             async def show(user_id: int, name: str) -> FileExcerpt:
                 storage = store.as_user(StorageUser("ana"))
-                place = Place(StoragePath(store.scheme, name), store, storage)
+                place = Location(StoragePath(store.scheme, name), store, storage)
                 return await viewing.show(user_id, place, await storage.stat(name), 0, 16, Codec.GZIP)
 
             bombs = [asyncio.create_task(show(1, "bomb.gz")) for _ in range(6)]

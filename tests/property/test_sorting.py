@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.files.listing import FirstEntries, SortKey
+from queryserver.files.directory_pages import FirstEntries, SortKey
 from queryserver.files.model import EntryKind, FileStatus
 
 _TIMES = st.one_of(

@@ -8,7 +8,7 @@ from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.registry import Connectors
-from queryserver.files.places import Stores
+from queryserver.files.access import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.results.stores import RESULTS

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors, takes_sql
+from queryserver.files.access import Caller, Stores
 from queryserver.files.model import Scheme
-from queryserver.files.places import Caller, Stores
 from queryserver.identity.model import DOWNLOAD, IMPORTER, User
 from queryserver.platform.settings.tree import Settings
 from queryserver.statements.overview import HistoryFacts

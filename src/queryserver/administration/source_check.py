@@ -14,8 +14,8 @@ from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
+from queryserver.files.access import Caller
 from queryserver.files.build import open_stores
-from queryserver.files.places import Caller
 from queryserver.files.protocol import FileSystem
 from queryserver.identity.keys import AesSealer, Keyring
 from queryserver.identity.model import User

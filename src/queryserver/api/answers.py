@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queryserver.errors.base import QueryServerError
-from queryserver.files.downloading import Conditions
+from queryserver.files.downloads import Conditions
 from queryserver.formats.download.encoder import ContentCoding
 from queryserver.formats.download.stream import preferred_coding
 

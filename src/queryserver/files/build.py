@@ -13,22 +13,22 @@ from importlib import import_module
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from queryserver.files.changing import Attributes, Creations
-from queryserver.files.downloading import FileDownloads
-from queryserver.files.listing import ListingLimits, Listings
+from queryserver.files.access import FileSystems, StorageAudit, Stores
+from queryserver.files.changes import Attributes, Creations
+from queryserver.files.directory_pages import ListingLimits, Listings
+from queryserver.files.downloads import FileDownloads
+from queryserver.files.excerpts import Excerpts
 from queryserver.files.model import ExtensionRules, PathReader, Scheme
-from queryserver.files.moving import Moving, final_body
+from queryserver.files.moves import Moves, final_body
 from queryserver.files.operations import LongOperations, OperationTimes
 from queryserver.files.part_uploads import PartUploading
-from queryserver.files.places import FileSystems, StorageAudit, Stores
 from queryserver.files.protocol import FileSystem
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.statement_files import StatementFileAccess
 from queryserver.files.transfers import Transfers
 from queryserver.files.trash import Deletions, Trash
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites
-from queryserver.files.uploading import UploadRules, Uploads, UploadSpace
-from queryserver.files.viewing import Viewing
+from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.limits import Streams
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.database import Database
@@ -45,7 +45,7 @@ class StorageServices:
     audit: StorageAudit
     file_systems: FileSystems
     listings: Listings
-    viewing: Viewing
+    viewing: Excerpts
     downloads: FileDownloads
     creations: Creations
     attributes: Attributes
@@ -53,7 +53,7 @@ class StorageServices:
     trash: Trash
     operations: LongOperations
     transfers: Transfers
-    moving: Moving
+    moving: Moves
     upload_rules: UploadRules
     uploads: Uploads
     part_uploads: PartUploading
@@ -120,7 +120,7 @@ async def open_storage(
         limits = ListingLimits(
             count=browser.listing_count_limit, sort=browser.listing_sort_limit, scan=browser.listing_scan_limit
         )
-        viewing = Viewing(
+        viewing = Excerpts(
             threads.unpacking,
             await stack.enter_async_context(ProcessWorkbooks()),
             max_unpacked_bytes=browser.max_decompress_bytes,
@@ -139,7 +139,7 @@ async def open_storage(
             trash=Trash(stores, audit),
             operations=operations,
             transfers=transfers,
-            moving=Moving(stores, extensions, transfers, orphans, audit),
+            moving=Moves(stores, extensions, transfers, orphans, audit),
             upload_rules=upload_rules,
             uploads=Uploads(upload_rules, orphans, audit, threads.uploads),
             part_uploads=PartUploading(stores, PartUploads(database), upload_rules, orphans, audit, threads.uploads),

@@ -13,8 +13,8 @@ import structlog
 from queryserver.errors.base import DatabaseUnavailable, MissingParameter, QueryServerError
 from queryserver.errors.files import too_many_entries
 from queryserver.errors.statements import OperationNotFound
+from queryserver.files.access import Caller
 from queryserver.files.model import LongOperationState, LongOperationStatus
-from queryserver.files.places import Caller
 from queryserver.files.repository import OperationRecords
 from queryserver.platform.threads import background, every
 

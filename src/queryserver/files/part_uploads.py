@@ -10,8 +10,8 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 from queryserver import errors
+from queryserver.files.access import OBJECT_STORES, Caller, Location, StorageAudit, Stores
 from queryserver.files.model import FileStatus, StoragePath, new_name
-from queryserver.files.places import OBJECT_STORES, Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
@@ -24,7 +24,7 @@ from queryserver.files.upload_repository import (
     UploadTerms,
     attempts,
 )
-from queryserver.files.uploading import CheckedContent, UploadRules, digest_of
+from queryserver.files.uploads import CheckedContent, UploadRules, digest_of
 from queryserver.platform.threads import renewed
 
 MAX_PARTS = 10_000
@@ -118,7 +118,7 @@ class UploadJoiner:
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
             raise errors.UploadNotFound("There is no such upload.")
-        self._stores.place(caller, upload.terms.target)
+        self._stores.location(caller, upload.terms.target)
         return upload
 
     @asynccontextmanager
@@ -154,7 +154,7 @@ class UploadJoiner:
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
                 # For a file of one part the digest is known in advance.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
-            entry = await self._joined(self._stores.place(caller, upload.terms.target), upload, sha256)
+            entry = await self._joined(self._stores.location(caller, upload.terms.target), upload, sha256)
             await self.keep(upload, claimant, entry)
         return await self.own(caller, client_uuid)
 
@@ -177,8 +177,8 @@ class UploadJoiner:
         if not isinstance(error, errors.StorageError):
             await self._orphans.end(upload.id)
 
-    async def _joined(self, place: Place, upload: PartUpload, sha256: bytes | None) -> FileStatus:
-        storage, terms, plan = place.storage, upload.terms, upload.terms.plan
+    async def _joined(self, location: Location, upload: PartUpload, sha256: bytes | None) -> FileStatus:
+        storage, terms, plan = location.storage, upload.terms, upload.terms.plan
         if upload.staging is None:
             return await storage.write(plan.path, no_bytes(), overwrite=terms.overwrite, size_bytes=0)
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
@@ -189,7 +189,7 @@ class UploadJoiner:
                 await self._records.forget(upload.id)
                 raise errors.VerificationFailed(_ANOTHER_FILE)
             is_known = True
-        replaces = not is_known and await place.found() is not None
+        replaces = not is_known and await location.find() is not None
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
         if not is_known:
             await self._check_joined(storage, upload, entry, sha256, replaces=replaces)
@@ -231,14 +231,14 @@ class PartWriter:
         records: PartUploads,
         joining: UploadJoiner,
         caller: Caller,
-        place: Place,
+        location: Location,
         upload: PartUpload,
         part_request: PartRequest,
     ) -> None:
         self._records = records
         self._joining = joining
         self._caller = caller
-        self._place = place
+        self._location = location
         self._upload = upload
         self._given = part_request
         self._claimant = uuid4()
@@ -262,7 +262,7 @@ class PartWriter:
                     raise errors.part_conflict(f"Part {part_request.index} arrived before with other bytes.")
                 return
             if staging is not None:
-                write = partial(self._place.storage.write_part, plan, staging, part_request.index, pieces)
+                write = partial(self._location.storage.write_part, plan, staging, part_request.index, pieces)
                 stored = await self._written(write)
             elif part_request.is_whole:
                 await self._write_whole(pieces)
@@ -287,7 +287,11 @@ class PartWriter:
         """Write a part that is the whole file directly, without staging."""
         upload, plan = self._upload, self._upload.terms.plan
         write = partial(
-            self._place.storage.write, plan.path, pieces, overwrite=upload.terms.overwrite, size_bytes=plan.size_bytes
+            self._location.storage.write,
+            plan.path,
+            pieces,
+            overwrite=upload.terms.overwrite,
+            size_bytes=plan.size_bytes,
         )
         async with self._joining.alone(self._caller, upload.client_uuid) as (_, claimant):
             try:
@@ -317,7 +321,7 @@ class PartWriter:
         except errors.UploadNotFound:
             # The upload was discarded while this part was being written, so the part must be discarded here.
             if upload.staging is not None:
-                await self._place.storage.discard_parts(upload.terms.plan, upload.staging)
+                await self._location.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
         raise errors.part_conflict(f"Another call took part {part.stored.index} over.")
 
@@ -389,7 +393,7 @@ class PartUploading:
         operation = "storage.upload" if part_request.is_whole else "storage.upload.part"
         with self._audit.event(caller, operation, target) as noted:
             noted.size_bytes = terms.plan.size_of(part_request.index)
-            place = self._stores.place(caller, target)
+            location = self._stores.location(caller, target)
             upload = await self._records.read(caller.user.id, part_request.client_uuid)
             if upload is None:
                 upload = await self._begun(caller, part_request, terms)
@@ -398,8 +402,8 @@ class PartUploading:
             # A whole file is written directly to its target, and an empty one has nothing to stage.
             is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.arrived)
             if is_staged and upload.staging is None and upload.result is None:
-                upload = await self._prepared(caller, upload, place)
-            part = PartWriter(self._records, self._joining, caller, place, upload, part_request)
+                upload = await self._prepared(caller, upload, location)
+            part = PartWriter(self._records, self._joining, caller, location, upload, part_request)
             await part.receive(content, self._threads)
             if part_request.is_whole:
                 return await self._joining.finish(caller, part_request.client_uuid)
@@ -432,21 +436,21 @@ class PartUploading:
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
         """Remove an upload and its parts, but not the joined file. Raises OperationInProgress."""
         target = (await self._joining.own(caller, client_uuid)).terms.target
-        place = self._stores.place(caller, target)
+        location = self._stores.location(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
             async with self._joining.alone(caller, client_uuid) as (upload, _):
                 if upload.staging is not None and upload.result is None:
-                    await place.storage.discard_parts(upload.terms.plan, upload.staging)
+                    await location.storage.discard_parts(upload.terms.plan, upload.staging)
                 await self._records.forget(upload.id)
                 await self._orphans.end(upload.id)
         return target
 
     async def _begun(self, caller: Caller, part_request: PartRequest, terms: UploadTerms) -> PartUpload:
         """Check the destination and create a new upload."""
-        place = await self._rules.target(
+        location = await self._rules.target(
             caller, part_request.directory, part_request.file_name, overwrite=part_request.overwrite
         )
-        smallest = place.file_system.traits.min_part_bytes
+        smallest = location.file_system.traits.min_part_bytes
         if terms.plan.parts > 1 and terms.plan.part_bytes < smallest:
             raise errors.InvalidParameter(f"On this store a part has at least {smallest} bytes.")
         new = NewUpload(uuid4(), caller.user.id, part_request.client_uuid, caller.acting, terms)
@@ -459,39 +463,39 @@ class PartUploading:
             await self._orphans.begin(new.id, caller, terms.target)
         return upload
 
-    async def _prepared(self, caller: Caller, upload: PartUpload, place: Place) -> PartUpload:
+    async def _prepared(self, caller: Caller, upload: PartUpload, location: Location) -> PartUpload:
         """The upload with a staging area, which one of several concurrent calls creates."""
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
                 return upload
             if await self._records.claim(upload.id, claimant, lease=LEASE):
-                await self._prepare(caller, upload.client_uuid, place, claimant)
+                await self._prepare(caller, upload.client_uuid, location, claimant)
             upload = await self._joining.own(caller, upload.client_uuid)
         raise errors.OperationInProgress("Another call prepares this upload.")
 
-    async def _prepare(self, caller: Caller, client_uuid: UUID, place: Place, claimant: UUID) -> None:
+    async def _prepare(self, caller: Caller, client_uuid: UUID, location: Location, claimant: UUID) -> None:
         upload = await self._joining.own(caller, client_uuid)
         if upload.staging is not None:
             await self._records.release(upload.id, claimant)
             return
         try:
-            staging = await _begin_parts(place, upload.terms.plan)
+            staging = await _begin_parts(location, upload.terms.plan)
         except errors.QueryServerError:
             # Nothing has arrived yet, so the next part starts over.
             await self._records.forget(upload.id)
             raise
         if not await self._records.prepared(upload.id, claimant, staging):
-            await place.storage.discard_parts(upload.terms.plan, staging)
+            await location.storage.discard_parts(upload.terms.plan, staging)
 
 
-async def _begin_parts(place: Place, plan: PartPlan) -> str:
+async def _begin_parts(location: Location, plan: PartPlan) -> str:
     """Create the staging area. In an object store, the directory may have to be created first."""
     try:
-        return await place.storage.begin_parts(plan)
+        return await location.storage.begin_parts(plan)
     except errors.PathNotFound:
-        if place.path.scheme not in OBJECT_STORES:
+        if location.path.scheme not in OBJECT_STORES:
             raise
     with suppress(errors.PathExists):
-        await place.storage.mkdir(place.path.parent.path)
-    return await place.storage.begin_parts(plan)
+        await location.storage.mkdir(location.path.parent.path)
+    return await location.storage.begin_parts(plan)

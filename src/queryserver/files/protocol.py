@@ -158,7 +158,7 @@ class Storage(Protocol):
         ...
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Store one part, replacing an earlier one with the same index; a failure leaves that in place."""
+        """Store one part, replacing an earlier one with the same index; a failure leaves that in location."""
         ...
 
     async def join_parts(

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 from queryserver import errors
 from queryserver.engines.reach import FileSink, StoredFile
-from queryserver.files.changing import check_new_parents
-from queryserver.files.downloading import entity_tag
-from queryserver.files.globbing import MAX_FOUND, Globbing, Pattern, is_pattern
+from queryserver.files.access import OBJECT_STORES, AuditNote, Caller, Location, StorageAudit, Stores
+from queryserver.files.changes import check_new_parents
+from queryserver.files.downloads import entity_tag
+from queryserver.files.globs import MAX_FOUND, GlobSearch, Pattern, is_pattern
 from queryserver.files.model import EntryKind, FileStatus, PathSpelling, StoragePath, new_name
-from queryserver.files.places import OBJECT_STORES, AuditNote, Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PIECE_BYTES, CheckedWrites
 from queryserver.files.upload_repository import OrphanSweep
-from queryserver.files.uploading import UploadRules
+from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import Scope, User
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.lru_cache import LruCache
@@ -161,19 +161,19 @@ class CallerFiles:
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
         named = self._named(pattern)
         with self._failures(_LIST, named):
-            place = self._place(named, Scope.FILES_READ)
+            location = self._location(named, Scope.FILES_READ)
             if not is_pattern(named.path.path):
-                found = await self._file_or_none(place)
+                found = await self._file_or_none(location)
                 return [named.stored(found)] if found is not None else []
             async with self._calls:
-                search = Globbing(
-                    place.storage,
+                search = GlobSearch(
+                    location.storage,
                     Pattern(named.path.names),
-                    place.file_system.traits.container_levels,
+                    location.file_system.traits.container_levels,
                     self._access.max_scanned,
                 )
                 matches = await search.run()
-            if not matches and (found := await self._file_or_none(place)) is not None:
+            if not matches and (found := await self._file_or_none(location)) is not None:
                 matches = [found]
             for status in matches if len(matches) <= _KNOWN else ():
                 self._known.put(StoragePath(named.path.scheme, status.path), status)
@@ -184,10 +184,10 @@ class CallerFiles:
         with self._failures(_LIST, named):
             # Writing also calls this for the target first.
             is_writer = self._user.has_scope(Scope.FILES_WRITE)
-            place = self._place(named, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ)
+            location = self._location(named, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ)
             if named.path in self._made:
                 return StoredFile(named.shown, 0, None, is_directory=True)
-            found = _refused_link(named.path, await self._stat(place))
+            found = _refused_link(named.path, await self._stat(location))
             if not (found.is_file or found.is_directory):
                 raise errors.NotAFile(f"{named.shown} is neither a file nor a directory.")
             return named.stored(found)
@@ -195,8 +195,8 @@ class CallerFiles:
     async def list_directory(self, path: str) -> Sequence[StoredFile]:
         named = self._named(path)
         with self._failures(_LIST, named):
-            place, found = self._place(named, Scope.FILES_READ), list[StoredFile]()
-            listing = place.storage.list_directory(named.path.path, batch_size=_BATCH)
+            location, found = self._location(named, Scope.FILES_READ), list[StoredFile]()
+            listing = location.storage.list_directory(named.path.path, batch_size=_BATCH)
             try:
                 async with self._calls, aclosing(listing) as batches:
                     async for batch in batches:
@@ -223,11 +223,11 @@ class CallerFiles:
         if wanted <= 0:
             return b""
         with self._failures(_READ, named):
-            place = self._place(named, Scope.FILES_READ)
+            location = self._location(named, Scope.FILES_READ)
             async with self._calls:
                 held = await self._access.reads.hold(self._user.id, wanted)
                 try:
-                    return await _all_of(place, offset, wanted, status)
+                    return await _all_of(location, offset, wanted, status)
                 finally:
                     held.release()
 
@@ -235,10 +235,10 @@ class CallerFiles:
     async def write(self, path: str, *, overwrite: bool) -> AsyncGenerator[FileSink]:
         named = self._named(path)
         with self._event(_WRITE, named) as noted:
-            place = await self._target(named, overwrite=overwrite)
+            location = await self._target(named, overwrite=overwrite)
             async with self._writing(), self._access.orphans.recorded(self._caller, named.path):
                 body = _Body(named.shown, self._access.rules.max_bytes)
-                task = self._stored(place, body, overwrite=overwrite)
+                task = self._stored(location, body, overwrite=overwrite)
                 body.follow(task)
                 try:
                     yield body
@@ -254,31 +254,31 @@ class CallerFiles:
     async def make_directory(self, path: str) -> None:
         named = self._named(path)
         with self._event(_MKDIR, named):
-            place = self._place(named, Scope.FILES_WRITE)
-            found = await place.found()
+            location = self._location(named, Scope.FILES_WRITE)
+            found = await location.find()
             if found is not None:
                 if not found.is_directory:
                     raise errors.PathExists(f"{named.shown} exists and is no directory.")
                 return
             _require_new_name(named.path, is_directory=True)
-            await check_new_parents(place)
+            await check_new_parents(location)
             if named.path.scheme in OBJECT_STORES and len(named.path.names) > 1:
                 # It is created with its first file; otherwise a marker for each partition would remain for ever.
                 self._made.add(named.path)
                 return
             async with self._access.orphans.recorded(self._caller, named.path):
-                await place.storage.mkdir(named.path.path)
+                await location.storage.mkdir(named.path.path)
 
     async def remove(self, path: str) -> None:
         named = self._named(path)
         with self._event(_REMOVE, named):
-            place = self._place(named, Scope.FILES_WRITE)
+            location = self._location(named, Scope.FILES_WRITE)
             written = self._written.get(named.path)
             if written is None:
                 raise errors.PermissionDenied("Statements delete no files but those that they have written themselves.")
-            if not (await place.storage.stat(named.path.path)).is_same_content(written):
+            if not (await location.storage.stat(named.path.path)).is_same_content(written):
                 raise errors.ChangedMeanwhile(f"{named.shown} was changed meanwhile.")
-            await place.storage.delete(named.path.path, recursive=False)
+            await location.storage.delete(named.path.path, recursive=False)
             self._forget(named.path)
             del self._written[named.path]
 
@@ -290,32 +290,32 @@ class CallerFiles:
             raise about(text, stores.with_configured(error, self._caller)) from None
         return _Named(path, PathSpelling.read(text, path))
 
-    def _place(self, named: _Named, scope: Scope) -> Place:
+    def _location(self, named: _Named, scope: Scope) -> Location:
         """The path with its store. Raises PermissionDenied if token, connector or user lacks the right."""
         self._require_running()
         if not self._user.has_scope(scope):
             raise errors.PermissionDenied(f"The API token of this statement lacks the scope {scope}.")
         if scope is Scope.FILES_WRITE and not self._may_write:
             raise errors.PermissionDenied("The connector is read-only: its statements write no files.")
-        return self._access.stores.place(self._caller, named.path)
+        return self._access.stores.location(self._caller, named.path)
 
     def _require_running(self) -> None:
         if self._has_ended:
             raise errors.PermissionDenied(_ENDED)
 
-    async def _stat(self, place: Place) -> FileStatus:
+    async def _stat(self, location: Location) -> FileStatus:
         """The entry as the statement first saw it."""
-        known = self._known.get(place.path)
+        known = self._known.get(location.path)
         if known is None:
             async with self._calls:
-                known = await place.storage.stat(place.path.path)
-            self._known.put(place.path, known)
+                known = await location.storage.stat(location.path.path)
+            self._known.put(location.path, known)
         return known
 
-    async def _file_or_none(self, place: Place) -> FileStatus | None:
+    async def _file_or_none(self, location: Location) -> FileStatus | None:
         """The file at a path; None if there is none. Raises SymlinkNotFollowed."""
         try:
-            found = _refused_link(place.path, await self._stat(place))
+            found = _refused_link(location.path, await self._stat(location))
         except (errors.PathNotFound, errors.NotADirectory):
             return None
         return found if found.is_file else None
@@ -326,20 +326,20 @@ class CallerFiles:
         if readable is not None:
             return readable
         with self._event(_READ, named):
-            place = self._place(named, Scope.FILES_READ)
-            status = _refused_link(named.path, await self._stat(place))
+            location = self._location(named, Scope.FILES_READ)
+            status = _refused_link(named.path, await self._stat(location))
             if not status.is_file:
                 raise errors.NotAFile(f"{named.shown} is not a file.")
-            if place.file_system.traits.acts_as_user and status.size_bytes:
+            if location.file_system.traits.acts_as_user and status.size_bytes:
                 # On HDFS, the permission to list a directory does not include reading its files.
                 async with self._calls:
-                    await _all_of(place, 0, 1, status)
+                    await _all_of(location, 0, 1, status)
             self._readable.put(named.path, status)
             return status
 
-    async def _target(self, named: _Named, *, overwrite: bool) -> Place:
+    async def _target(self, named: _Named, *, overwrite: bool) -> Location:
         """The checks of an upload (Contract storage 9.1). Raises as `UploadRules.admit` and `UploadRules.target`."""
-        self._place(named, Scope.FILES_WRITE)
+        self._location(named, Scope.FILES_WRITE)
         self._access.rules.admit()
         path = named.path
         if path.is_root:
@@ -361,11 +361,13 @@ class CallerFiles:
         finally:
             self._access.open_writes -= 1
 
-    def _stored(self, place: Place, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
+    def _stored(self, location: Location, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
         """Start the task that stores a body; the target was already checked."""
-        storage = place.storage
+        storage = location.storage
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
-        task = asyncio.create_task(write(place.path.path, body.pieces(), overwrite=overwrite), name="statement write")
+        task = asyncio.create_task(
+            write(location.path.path, body.pieces(), overwrite=overwrite), name="statement write"
+        )
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         return task
@@ -463,9 +465,9 @@ def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:
     return taker.exception() or errors.StorageError("The store did not take the whole file.")
 
 
-async def _all_of(place: Place, offset: int, length: int, version: FileStatus) -> bytes:
+async def _all_of(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
     """Read exactly `length` bytes of a version. Raises ChangedMeanwhile, StorageError."""
-    stored = place.storage.read(place.path.path, offset=offset, length=length, version=version)
+    stored = location.storage.read(location.path.path, offset=offset, length=length, version=version)
     async with aclosing(stored) as pieces:
         taken = [piece async for piece in pieces]
     content = taken[0] if len(taken) == 1 else b"".join(taken)

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from uuid import uuid4
 
 from queryserver import errors
+from queryserver.files.access import Location
 from queryserver.files.escapes import ambiguous, holds_escapes
 from queryserver.files.model import (
     ClaimedTransfer,
@@ -23,11 +24,10 @@ from queryserver.files.model import (
     TransferState,
 )
 from queryserver.files.operations import Progress
-from queryserver.files.places import Place
 from queryserver.files.protocol import KeyedStorage, ModeStorage, Storage, UnseenUploads
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
-from queryserver.files.uploading import CheckedContent, digest_of
+from queryserver.files.uploads import CheckedContent, digest_of
 
 T = TypeVar("T")
 
@@ -125,10 +125,10 @@ class TransferSteps:
         records: TransferRecords,
         unfinished: UnfinishedWrites,
         claimed: ClaimedTransfer,
-        places: tuple[Place, Place],
+        locations: tuple[Location, Location],
         progress: Progress,
     ) -> None:
-        source, target = places
+        source, target = locations
         self._records = records
         self._unfinished = unfinished
         self._lease = claimed.lease

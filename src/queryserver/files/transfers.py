@@ -13,6 +13,7 @@ import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import DirectoryNotEmpty, OperationInProgress, StorageError
+from queryserver.files.access import Location, StorageAudit, Stores
 from queryserver.files.model import (
     ClaimedTransfer,
     FileStatus,
@@ -25,7 +26,6 @@ from queryserver.files.model import (
     transfer_digest,
 )
 from queryserver.files.operations import Body, Progress, failure_body
-from queryserver.files.places import Place, StorageAudit, Stores
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import Moved, TransferSteps
 from queryserver.files.upload_repository import UnfinishedWrites
@@ -81,13 +81,13 @@ class Transfers:
             yield
 
     async def begin(
-        self, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress
+        self, transfer: Transfer, locations: tuple[Location, Location], entry: FileStatus, progress: Progress
     ) -> Moved:
         """Move or copy `entry`. Raises OperationInProgress if the same call has not ended, and as the steps."""
         claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
             raise OperationInProgress("The same operation has not ended yet.")
-        steps = TransferSteps(self._records, self._unfinished, claimed, places, progress)
+        steps = TransferSteps(self._records, self._unfinished, claimed, locations, progress)
 
         async def copy_and_finish() -> Moved:
             await steps.copy(entry)
@@ -130,8 +130,8 @@ class Transfers:
 
     def _steps(self, claimed: ClaimedTransfer, progress: Progress) -> TransferSteps:
         transfer = claimed.transfer
-        source = self._stores.place_of(transfer.source, transfer.acting)
-        target = self._stores.place_of(transfer.target, transfer.acting)
+        source = self._stores.location_of(transfer.source, transfer.acting)
+        target = self._stores.location_of(transfer.target, transfer.acting)
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _settle(self, claimed: ClaimedTransfer) -> None:

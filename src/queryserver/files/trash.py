@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from queryserver import errors
+from queryserver.files.access import Caller, Location, StorageAudit, Stores
 from queryserver.files.escapes import escaped, is_escaped, raw_name
 from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
 
 _CHECKPOINT = re.compile(r"Current|[0-9]+")
@@ -33,28 +33,28 @@ class Bin:
         return self.root.child("Current")
 
 
-async def _bin_of(place: Place) -> Bin:
+async def _bin_of(location: Location) -> Bin:
     """The trash for a path. Raises trash_not_supported."""
-    storage = place.storage
+    storage = location.storage
     if not isinstance(storage, TrashStorage):
-        raise errors.trash_not_supported(f"The store {place.path.scheme} has no trash.")
+        raise errors.trash_not_supported(f"The store {location.path.scheme} has no trash.")
     if not isinstance(storage, RenamingStorage):
-        raise errors.NotSupported(f"The store {place.path.scheme} does not rename.")
-    root = StoragePath(place.path.scheme, await storage.trash_root(place.path.path))
-    return Bin(root, place.storage, storage)
+        raise errors.NotSupported(f"The store {location.path.scheme} does not rename.")
+    root = StoragePath(location.path.scheme, await storage.trash_root(location.path.path))
+    return Bin(root, location.storage, storage)
 
 
-async def _move_to_trash(place: Place) -> StoragePath:
+async def _move_to_trash(location: Location) -> StoragePath:
     """Move an entry to the trash and return its path there. Raises PathNotFound, already_in_trash, contains_trash."""
-    found = await _bin_of(place)
-    path = place.path
+    found = await _bin_of(location)
+    path = location.path
     if path.is_inside(found.root):
         raise errors.already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
     if path == found.root or found.root.is_inside(path):
         raise errors.contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
-    await place.storage.stat(path.path)
+    await location.storage.stat(path.path)
     with suppress(errors.PathExists):
-        await place.storage.mkdir(found.root.path, permissions=_PRIVATE)
+        await location.storage.mkdir(found.root.path, permissions=_PRIVATE)
     parent = await _directory(found, found.current.child(path.parent.path) if path.parent.path else found.current)
     target = parent.child(path.name)
     for _ in range(_TRIES):
@@ -107,7 +107,7 @@ class Trash:
 
     async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
         """The caller's home directory in the trash, else the trash itself, else None. Raises trash_not_supported."""
-        found = await _bin_of(self._stores.place(caller, path))
+        found = await _bin_of(self._stores.location(caller, path))
         home = self._stores.home(caller, path.scheme)
         for candidate in (found.current.child(home.path), found.root):
             if await _is_directory(found.storage, candidate):
@@ -116,19 +116,19 @@ class Trash:
 
     async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Restore an entry to its original path. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
-        place = self._stores.place(caller, path)
-        found = await _bin_of(place)
+        location = self._stores.location(caller, path)
+        found = await _bin_of(location)
         original = _original(found.root, path)
         with self._audit.event(caller, "storage.trash.restore", path):
-            await place.storage.stat(path.path)
+            await location.storage.stat(path.path)
             with suppress(errors.PathExists):
-                await place.storage.mkdir(original.parent.path)
+                await location.storage.mkdir(original.parent.path)
             await found.renaming.rename(path.path, original.path)
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
         """Empty the caller's trash; returns its path and the number of entries. Raises trash_not_supported."""
-        found = await _bin_of(self._stores.place(caller, path))
+        found = await _bin_of(self._stores.location(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
             purged, checkpoints = 0, list[str]()
             with suppress(errors.PathNotFound):  # the trash does not exist yet
@@ -173,29 +173,29 @@ class Deletions:
         self._stores = stores
         self._audit = audit
 
-    def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Place:
+    def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Location:
         """Check what needs no call to the store. Raises root_not_allowed, trash_not_supported, access errors."""
-        place = self._stores.place(caller, path)
-        traits = place.file_system.traits
+        location = self._stores.location(caller, path)
+        traits = location.file_system.traits
         # An Ozone service is a root, too.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
             raise errors.root_not_allowed(f"{path} cannot be deleted.")
-        if skip_trash is False and not isinstance(place.storage, TrashStorage):
+        if skip_trash is False and not isinstance(location.storage, TrashStorage):
             raise errors.trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
-        return place
+        return location
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
         """Delete an entry with its content, permanently or to the trash; `skip_trash=None` uses the store's default.
 
         Raises as `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for non-empty buckets.
         """
-        place = self.check(caller, path, skip_trash=skip_trash)
-        traits = place.file_system.traits
+        location = self.check(caller, path, skip_trash=skip_trash)
+        traits = location.file_system.traits
         to_trash = traits.deletes_to_trash if skip_trash is None else not skip_trash
         with self._audit.event(caller, "storage.trash" if to_trash else "storage.delete", path):
             if to_trash:
-                return Deleted(path, await _move_to_trash(place))
+                return Deleted(path, await _move_to_trash(location))
             is_container = len(path.names) <= traits.container_levels
-            await place.storage.delete(path.path, recursive=not is_container)
+            await location.storage.delete(path.path, recursive=not is_container)
             return Deleted(path, None)

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured
+from queryserver.files.access import Caller, Stores
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.places import Caller, Stores
 from queryserver.files.protocol import PartPlan, StoredPart, UnseenUploads
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.threads import background, once_and_every, renewed

@@ -10,7 +10,7 @@ from functools import partial
 
 from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.registry import Connectors
-from queryserver.files.places import Stores
+from queryserver.files.access import Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.plans import TableCreations

@@ -16,8 +16,8 @@ from typing import Protocol, Self
 import structlog
 
 from queryserver import errors
+from queryserver.files.access import Caller, Location, Stores
 from queryserver.files.model import EntryKind, FileStatus, extension_of
-from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
@@ -465,29 +465,29 @@ class ImportSources:
         caller = Caller.of(user)
         with _import_errors():
             try:
-                place = self._stores.place(caller, self._stores.path(file_path, parameter="file_path"))
+                location = self._stores.location(caller, self._stores.path(file_path, parameter="file_path"))
             except (errors.UnknownScheme, errors.StorageNotConfigured) as error:
                 raise self._stores.with_configured(error, caller) from None
-            status = await place.storage.stat(place.path.path)
+            status = await location.storage.stat(location.path.path)
         if status.kind is EntryKind.LINK:
-            raise errors.InvalidParameter(f"{place.path} is a link; links are not followed.")
+            raise errors.InvalidParameter(f"{location.path} is a link; links are not followed.")
         if not status.is_file:
-            raise errors.InvalidParameter(f"{place.path} is not a file.")
-        return StoredFile(place, status, self._uploads, self._max_copy_bytes)
+            raise errors.InvalidParameter(f"{location.path} is not a file.")
+        return StoredFile(location, status, self._uploads, self._max_copy_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """`ImportFile` in a store, in the version that was found."""
 
-    place: Place
+    location: Location
     status: FileStatus
     uploads: ImportUploads
     max_copy_bytes: int
 
     @property
     def shown(self) -> str:
-        return str(self.place.path)
+        return str(self.location.path)
 
     @property
     def size_bytes(self) -> int:
@@ -504,7 +504,7 @@ class StoredFile:
         if not wanted:
             # Not requested: stores differ in their answers to offsets behind the end.
             return
-        pieces = self.place.storage.read(self.place.path.path, offset=offset, length=wanted, version=self.status)
+        pieces = self.location.storage.read(self.location.path.path, offset=offset, length=wanted, version=self.status)
         with _import_errors():
             async with aclosing(pieces):
                 async for piece in pieces:

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.registry import Connectors
+from queryserver.files.access import Stores
 from queryserver.files.model import Scheme
-from queryserver.files.places import Stores
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.http_exchanges import HttpExchanges

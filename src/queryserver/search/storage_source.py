@@ -8,8 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from queryserver import errors
+from queryserver.files.access import Caller, Location, Stores
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
-from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.protocol import FlatStorage
 from queryserver.identity.model import METADATA, Scope, User
 from queryserver.platform.settings.sections import SearchSettings
@@ -67,14 +67,14 @@ class StorageSource:
         walk, caller = _Walk(self._bounds), Caller.of(user)
         try:
             start, term = self._start(caller, search.query)
-            place = self._stores.place(caller, start)
+            location = self._stores.location(caller, start)
         except errors.StorageNotConfigured:
             raise errors.SourceNotConfigured("Not configured.") from None
         except errors.PermissionDenied as error:
             raise errors.PermissionDenied(error.message) from error
         try:
             async with asyncio.timeout(self._bounds.max_seconds):
-                await self._walk(place, self._as_shown(search.query, term), walk)
+                await self._walk(location, self._as_shown(search.query, term), walk)
         except TimeoutError:
             walk.is_cut = True
         except (errors.PathNotFound, errors.NotADirectory):
@@ -114,11 +114,11 @@ class StorageSource:
         terms = (term.beginning_with(shown, spelling) if term is start else term for term in query.terms)
         return replace(query, terms=tuple(terms))
 
-    async def _walk(self, place: Place, query: Query, walk: _Walk) -> None:
-        if isinstance(place.storage, FlatStorage):
-            found = _flat_entries(place, place.storage, walk)
+    async def _walk(self, location: Location, query: Query, walk: _Walk) -> None:
+        if isinstance(location.storage, FlatStorage):
+            found = _flat_entries(location, location.storage, walk)
         else:
-            found = _entries(place, walk)
+            found = _entries(location, walk)
         async with aclosing(found) as statuses:
             async for status in statuses:
                 if match := self._match(status, query):
@@ -158,13 +158,13 @@ class StorageSource:
         )
 
 
-async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
+async def _entries(location: Location, walk: _Walk) -> AsyncGenerator[FileStatus]:
     """Walk breadth-first; skip folders that the caller may not list, except for the first."""
-    pending = deque([place.path.path])
+    pending = deque([location.path.path])
     while pending and walk.may_list():
         directory = pending.popleft()
         try:
-            async with aclosing(place.storage.list_directory(directory)) as batches:
+            async with aclosing(location.storage.list_directory(directory)) as batches:
                 async for batch in batches:
                     for status in batch.entries:
                         if not walk.may_see():
@@ -173,16 +173,16 @@ async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
                             pending.append(status.path)
                         yield status
         except (errors.PermissionDenied, errors.PathNotFound, errors.NotADirectory):
-            if directory == place.path.path:
+            if directory == location.path.path:
                 raise
     walk.is_cut = walk.is_cut or bool(pending)
 
 
-async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
+async def _flat_entries(location: Location, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
     """Keys below a folder; below the root, the buckets and then the keys of each."""
-    trees = [place.path.path]
-    if place.path.is_root:
-        buckets = [status async for batch in place.storage.list_directory("") for status in batch.entries]
+    trees = [location.path.path]
+    if location.path.is_root:
+        buckets = [status async for batch in location.storage.list_directory("") for status in batch.entries]
         trees = [bucket.path for bucket in buckets]
         for bucket in buckets:
             if not walk.may_see():
@@ -197,7 +197,7 @@ async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> Asyn
                     yield status
         except (errors.PermissionDenied, errors.PathNotFound):
             # An inaccessible or deleted bucket must not hide the others.
-            if not place.path.is_root:
+            if not location.path.is_root:
                 raise
 
 

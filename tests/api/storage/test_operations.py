@@ -19,6 +19,7 @@ from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.files import OperationInProgress, StorageError
+from queryserver.files.access import Caller as StoreCaller
 from queryserver.files.model import (
     FileStatus,
     KeyState,
@@ -29,9 +30,8 @@ from queryserver.files.model import (
     TransferKind,
     TransferState,
 )
-from queryserver.files.moving import final_body
+from queryserver.files.moves import final_body
 from queryserver.files.operations import Progress
-from queryserver.files.places import Caller as StoreCaller
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferSteps
 from queryserver.files.transfers import Transfers, TransferTimes
@@ -335,7 +335,7 @@ async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_r
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     stores, records = world.api.services.storage.stores, TransferRecords(world.api.database)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
-    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
     assert claimed is not None
@@ -439,7 +439,7 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, w
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
-    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
     loser = asyncio.create_task(impatient(world, "loser").begin(transfer, (source, target), entry, Progress()))
@@ -471,7 +471,7 @@ async def test_a_long_work_keeps_its_lease(eva: Caller, world: World, gate: Gate
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
-    source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
+    source, target = (stores.location(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
     work = asyncio.create_task(impatient(world, "keeper").begin(transfer, (source, target), entry, Progress()))

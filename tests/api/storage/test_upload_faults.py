@@ -26,9 +26,9 @@ from tests.fakes.storage_faults import FaultyFileSystem
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import StorageUnavailable
-from queryserver.files import uploading
+from queryserver.files import uploads
+from queryserver.files.access import Caller as Acting
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.files.places import Caller as Acting
 from queryserver.files.protocol import PIECE_BYTES, PartPlan, StorageTraits
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites, attempts
 from queryserver.identity.model import User
@@ -494,7 +494,7 @@ class TestStore:
                 hashed.append((get_ident(), len(piece)))
                 self._hash.update(piece)
 
-        monkeypatch.setattr(uploading, "hashlib", SimpleNamespace(sha256=Watched))
+        monkeypatch.setattr(uploads, "hashlib", SimpleNamespace(sha256=Watched))
         store = CountingFileSystem()
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
             ana = await api.user("ana")

@@ -22,8 +22,8 @@ from queryserver.errors.files import (
     StorageUnavailable,
     SymlinkNotFollowed,
 )
+from queryserver.files.access import Stores
 from queryserver.files.model import PathReader, Scheme
-from queryserver.files.places import Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin

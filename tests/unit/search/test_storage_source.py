@@ -10,8 +10,8 @@ from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
 from queryserver.errors.base import InsufficientScope, PermissionDenied
 from queryserver.errors.statements import SourceNotConfigured
+from queryserver.files.access import Stores
 from queryserver.files.model import EntryKind, PathReader, Scheme, StorageUser
-from queryserver.files.places import Stores
 from queryserver.files.protocol import Batch, Storage, StorageTraits
 from queryserver.identity.model import ApiTokenLimits, Scope, User
 from queryserver.platform.settings.sections import SearchSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fastapi import Response
 
 from queryserver.api import answers
-from queryserver.files.downloading import Conditions, Part, Version, only_part, requested_part
+from queryserver.files.downloads import Conditions, Part, Version, only_part, requested_part
 from queryserver.formats.download.encoder import ContentCoding, FileForm
 from queryserver.formats.download.packed import PackedStream
 from queryserver.formats.download.stream import download as encode

@@ -23,7 +23,7 @@ from queryserver.api.v1.editor.operation import failure_answer, operation_of
 from queryserver.api.v1.editor.result_file import ResultFile, ResultSender
 from queryserver.api.v1.editor.result_page import cell_form, numbers_as_text, page_answer
 from queryserver.api.v1.editor.shapes import column_meta, failure_body
-from queryserver.files.downloading import is_unchanged, wants_part
+from queryserver.files.downloads import is_unchanged, wants_part
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.statements.model import FailureDetails, StatementRecord
 from queryserver.statements.paging import PageRequest

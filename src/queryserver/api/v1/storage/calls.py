@@ -30,9 +30,9 @@ from queryserver.api.calls import CallRoute, PathGroup, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.files.access import Caller, Location
 from queryserver.files.model import StorageUser, decoded_path, repaired
 from queryserver.files.operations import Outcomes, Progress, Started, Work, each_of, failure_body, items_of
-from queryserver.files.places import Caller, Place
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import User
 from queryserver.platform.metrics import OTHER
@@ -174,7 +174,7 @@ def _scheme(call: StorageCall) -> str:
         return _NO_PLACE
 
 
-def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Place:
+def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Location:
     """The place behind `=`, None: of the parameter `path`.
 
     `or_root`: an empty path is the root of the default store, else it is missing.
@@ -184,7 +184,7 @@ def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Pl
     stores = call.services.storage.stores
     if not text and not or_root:
         raise errors.MissingParameter("path is required.")
-    return stores.place(call.caller, stores.path_or_root(text))
+    return stores.location(call.caller, stores.path_or_root(text))
 
 
 async def file_call(

@@ -15,7 +15,7 @@ from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, 
 from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.model import TransferKind, new_name, repaired
-from queryserver.files.moving import TransferRequest, final_body, moved_body
+from queryserver.files.moves import TransferRequest, final_body, moved_body
 from queryserver.files.operations import Progress
 from queryserver.formats.delimited.encodings import encoded
 

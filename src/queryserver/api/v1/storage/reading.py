@@ -16,12 +16,12 @@ from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, place_of
 from queryserver.api.v1.storage.shapes import EntryShapes, breadcrumbs
 from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
-from queryserver.files.changing import content_summary
-from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.listing import DirectoryPage, PageRequest, SortKey
+from queryserver.files.access import AvailableFileSystem, Location
+from queryserver.files.changes import content_summary
+from queryserver.files.directory_pages import DirectoryPage, PageRequest, SortKey
+from queryserver.files.downloads import Part, content_disposition, entity_tag, is_harmless, media_type_of
+from queryserver.files.excerpts import FileExcerpt, hexdump
 from queryserver.files.model import EntryKind, FileStatus, StoragePath, decoded_path, repaired
-from queryserver.files.places import AvailableFileSystem, Place
-from queryserver.files.viewing import FileExcerpt, hexdump
 from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
 from queryserver.formats.unpacking import Codec
 
@@ -68,7 +68,7 @@ async def list_directory(call: StorageCall) -> Response:
     return await _written(call, body, page.entries, shapes.flat)
 
 
-async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
+async def _directory_view(call: StorageCall, place: Location, status: FileStatus) -> Response:
     asked = call.read(requests.ViewPathParameters)
     codec_of(asked.encoding)  # what is wrong for a file is wrong for a directory, too
     page = await _page(call, asked, place)
@@ -80,13 +80,13 @@ async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -
     return await _written(call, facts.model_dump(), page.entries, shapes.entry, dots)
 
 
-async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Place) -> DirectoryPage:
+async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Location) -> DirectoryPage:
     wanted = PageRequest(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
     return await call.services.storage.listings.page(call.caller, place, wanted)
 
 
 async def _view_facts(
-    call: StorageCall, place: Place, asked: requests.ViewParameters, page: DirectoryPage
+    call: StorageCall, place: Location, asked: requests.ViewParameters, page: DirectoryPage
 ) -> wire.DirectoryView:
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
@@ -121,7 +121,7 @@ async def _view_facts(
     )
 
 
-async def _parent(place: Place) -> FileStatus:
+async def _parent(place: Location) -> FileStatus:
     """The directory above; without its attributes where the caller may not read them."""
     parent = place.path.parent
     try:
@@ -210,7 +210,7 @@ async def display(call: StorageCall) -> Response:
     )
 
 
-async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
+async def _file_view(call: StorageCall, place: Location, status: FileStatus) -> Response:
     asked = call.read(requests.ViewPathParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
@@ -229,7 +229,7 @@ async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Res
 
 def _view(
     call: StorageCall,
-    place: Place,
+    place: Location,
     status: FileStatus,
     asked: requests.FileViewParameters,
     shown: FileExcerpt,

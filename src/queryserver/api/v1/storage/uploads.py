@@ -11,7 +11,7 @@ from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, Streamed
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
-from queryserver.files.uploading import FileUpload
+from queryserver.files.uploads import FileUpload
 
 router = PathGroup(StorageRoute)
 

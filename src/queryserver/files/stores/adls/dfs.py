@@ -16,7 +16,7 @@ from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of, place_of, unfinished
-from queryserver.files.stores.reading import Blocks
+from queryserver.files.stores.block_sizes import Blocks
 
 _MOST_PATHS = 5000
 """The service's limit for a page."""

@@ -27,8 +27,8 @@ from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of
+from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.keys import has_marker, name_of
-from queryserver.files.stores.reading import Blocks
 
 FOLDER = "hdi_isfolder"
 """Metadata that marks an empty blob as a folder, as written by Hadoop and Azure's tools."""

@@ -17,7 +17,7 @@ import httpx
 from queryserver.errors.files import InvalidPath, StorageUnavailable
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, TokenAuthorizer
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
-from queryserver.files.stores.reading import retried
+from queryserver.files.stores.block_sizes import retried
 
 API_VERSION = "2023-11-03"
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=15.0)

@@ -18,12 +18,12 @@ from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not
 from queryserver.files.escapes import Escapes
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
+from queryserver.files.stores.block_sizes import LEAST_BYTES, ReadSizes
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
-from queryserver.files.stores.local.deleting import Deletion, directories_in, summation, sweep
+from queryserver.files.stores.local.deletion import Deletion, directories_in, summation, sweep
 from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
 from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
-from queryserver.files.stores.reading import LEAST_BYTES, ReadSizes
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 

@@ -10,8 +10,8 @@ from queryserver import errors
 from queryserver.files.escapes import Escapes
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
-from queryserver.files.stores.reading import Blocks
-from queryserver.files.stores.s3 import writing
+from queryserver.files.stores.block_sizes import Blocks
+from queryserver.files.stores.s3 import uploads
 from queryserver.files.stores.s3.connection import (
     ObjectPlace,
     S3Connection,
@@ -22,7 +22,7 @@ from queryserver.files.stores.s3.connection import (
     object_place,
     place_of,
 )
-from queryserver.files.stores.s3.listing import MAX_KEYS, Objects
+from queryserver.files.stores.s3.objects import MAX_KEYS, Objects
 from queryserver.platform.settings.stores import AwsAccountSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -35,8 +35,8 @@ class PartNumbers:
 
     @property
     def per_part(self) -> int:
-        wanted = -(-self.plan.part_bytes // writing.UPLOAD_BYTES)
-        return max(1, min(wanted, writing.MAX_PARTS // max(self.plan.parts, 1)))
+        wanted = -(-self.plan.part_bytes // uploads.UPLOAD_BYTES)
+        return max(1, min(wanted, uploads.MAX_PARTS // max(self.plan.parts, 1)))
 
     @property
     def block_bytes(self) -> int:
@@ -89,7 +89,7 @@ class S3Storage:
     ) -> FileStatus:
         place = object_place(path)
         overwrite = overwrite or place.is_marker
-        upload = writing.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
+        upload = uploads.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
         return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
@@ -109,7 +109,7 @@ class S3Storage:
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
         # There may be an empty marker, which does not count as a file.
-        return await writing.copy(self._objects, origin, place, overwrite=overwrite or place.is_marker)
+        return await uploads.copy(self._objects, origin, place, overwrite=overwrite or place.is_marker)
 
     async def is_ambiguous(self, path: str) -> bool:
         place = place_of(path)
@@ -125,7 +125,7 @@ class S3Storage:
                 raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
             await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
         else:
-            await writing.delete(self._objects, place, recursive=recursive)
+            await uploads.delete(self._objects, place, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The name of the staging area is the id of a multipart upload."""
@@ -133,11 +133,11 @@ class S3Storage:
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
             raise errors.NotADirectory(f"{label(parent.path)} is a file.")
-        return (await writing.MultipartUpload.begin(self._objects, target)).upload_id
+        return (await uploads.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         """Keeps one block of the part in memory at a time."""
-        upload, blocks, sent = self._upload(plan, staging), Blocks(body), list[writing.SentPart]()
+        upload, blocks, sent = self._upload(plan, staging), Blocks(body), list[uploads.SentPart]()
         for number, size in PartNumbers(plan).of(index):
             block = await blocks.take(size)
             is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
@@ -160,7 +160,7 @@ class S3Storage:
             raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
         numbers = PartNumbers(plan)
         sent = [
-            writing.SentPart(number, size, tag)
+            uploads.SentPart(number, size, tag)
             for part in sorted(parts, key=lambda part: part.index)
             for (number, size), tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False)
         ]
@@ -195,15 +195,15 @@ class S3Storage:
                 for entry in page.get("Uploads", ()):
                     if entry["Key"] != target.key or entry["Initiated"] >= before:
                         continue
-                    upload = writing.MultipartUpload(self._objects, target, entry["UploadId"])
+                    upload = uploads.MultipartUpload(self._objects, target, entry["UploadId"])
                     with suppress(UploadGone):  # completed in the meantime
                         if await upload.last_sent_at(entry["Initiated"]) < before:
                             await upload.discard()
                             swept += 1
         return swept
 
-    def _upload(self, plan: PartPlan, staging: str) -> writing.MultipartUpload:
-        return writing.MultipartUpload(self._objects, object_place(plan.path), staging)
+    def _upload(self, plan: PartPlan, staging: str) -> uploads.MultipartUpload:
+        return uploads.MultipartUpload(self._objects, object_place(plan.path), staging)
 
     async def _file_place(self, path: str) -> ObjectPlace:
         """Parse the path of a file. Raises NotAFile for the root and buckets."""
@@ -253,7 +253,7 @@ class S3FileSystem:
 
     scheme = Scheme.S3A
     traits = StorageTraits(
-        lists_in_order=True, container_levels=1, escapes=Escapes.KEYS, min_part_bytes=writing.MIN_PART_BYTES
+        lists_in_order=True, container_levels=1, escapes=Escapes.KEYS, min_part_bytes=uploads.MIN_PART_BYTES
     )
 
     def __init__(self, options: S3Options) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 
 from queryserver import errors
-from queryserver.files.stores.reading import ReadSizes, retried
+from queryserver.files.stores.block_sizes import ReadSizes, retried
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.files.stores.webhdfs.transport import WideReadsTransport
 from queryserver.platform.lru_cache import LruCache

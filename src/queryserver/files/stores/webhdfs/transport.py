@@ -6,7 +6,7 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-from queryserver.files.stores.reading import ReadSizes
+from queryserver.files.stores.block_sizes import ReadSizes
 
 _KEEPALIVE_S = 5.0
 

@@ -16,7 +16,7 @@ from tests.timing import TRIES, at_best, until
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.protocol import Batch
-from queryserver.files.stores.local import deleting as summing
+from queryserver.files.stores.local import deletion as summing
 from queryserver.files.stores.local import storage as storing
 from queryserver.files.stores.local.storage import FileThreads, flushed
 from queryserver.files.stores.local.transfers import LocalUpload

@@ -90,7 +90,7 @@ class Pattern:
 
 
 @dataclass(slots=True)
-class Globbing:
+class GlobSearch:
     """One search in a store. `container_levels` is the store's; `max_scanned` limits the entries visited."""
 
     storage: Storage

@@ -6,8 +6,8 @@ import pytest
 from tests.fakes.storage import MemoryFileSystem
 
 from queryserver.errors.files import InvalidPath, StorageNotConfigured
+from queryserver.files.access import Caller, FileSystems, Stores
 from queryserver.files.model import PathReader, Scheme, StoragePath
-from queryserver.files.places import Caller, FileSystems, Stores
 from queryserver.identity.model import User
 
 TOO_LONG = "日" * 100
@@ -30,7 +30,7 @@ async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all
     file_systems = FileSystems(stores, Nobody())
     assert [known.scheme for known in await file_systems.all(caller)] == [Scheme.HDFS, Scheme.S3A]
     assert stores.home(caller, Scheme.S3A) == StoragePath(Scheme.S3A, "")
-    place = stores.place(caller, StoragePath(Scheme.HDFS, ""))
+    place = stores.location(caller, StoragePath(Scheme.HDFS, ""))
     assert await file_systems.existing_home(caller, place) is None
 
 

@@ -10,8 +10,9 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
-from queryserver.files import listing
-from queryserver.files.listing import (
+from queryserver.files import directory_pages
+from queryserver.files.access import Caller, Location
+from queryserver.files.directory_pages import (
     BEGINNING,
     Cursors,
     DirectoryPage,
@@ -23,7 +24,6 @@ from queryserver.files.listing import (
     SortKey,
 )
 from queryserver.files.model import Scheme, StoragePath
-from queryserver.files.places import Caller, Place
 from queryserver.identity.model import User
 
 ANA = Caller.of(User(1, "ana"))
@@ -39,7 +39,7 @@ def unhurried(**limits: int) -> Listings:
 async def page_of(
     directory: LongDirectory, wanted: PageRequest, listings: Listings | None = None, caller: Caller = ANA
 ) -> DirectoryPage:
-    place = Place(StoragePath(directory.scheme, ""), directory, directory.as_user(caller.acting))
+    place = Location(StoragePath(directory.scheme, ""), directory, directory.as_user(caller.acting))
     return await (listings or unhurried()).page(caller, place, wanted)
 
 
@@ -148,7 +148,7 @@ class TestStoreOrder:
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
         directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
         captured = CapturingLogger()
-        monkeypatch.setattr(listing, "log", captured)
+        monkeypatch.setattr(directory_pages, "log", captured)
         await page_of(directory, PageRequest())
         assert [(call.method_name, call.kwargs) for call in captured.calls] == [("debug", {"reason": "No answer."})]
 

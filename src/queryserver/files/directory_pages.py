@@ -19,8 +19,8 @@ import structlog
 
 from queryserver.errors.base import PayloadTooLarge, QueryServerError, TooManyRequests
 from queryserver.errors.files import StorageError, StorageUnavailable, too_many_entries
+from queryserver.files.access import Caller, Location
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
-from queryserver.files.places import Caller, Place
 from queryserver.files.protocol import Batch
 from queryserver.platform.lru_cache import LruCache
 
@@ -293,7 +293,7 @@ class Listings:
         self._within_s = within_s
         self._large: Counter[int] = Counter()
 
-    async def page(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
+    async def page(self, caller: Caller, location: Location, wanted: PageRequest) -> DirectoryPage:
         """One page of a directory.
 
         Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
@@ -301,17 +301,17 @@ class Listings:
         """
         try:
             async with asyncio.timeout(self._within_s):
-                if wanted.is_by_name and place.file_system.traits.lists_in_order:
-                    return await self._in_store_order(caller, place, wanted)
-                return await self._sorted(caller, place, wanted)
+                if wanted.is_by_name and location.file_system.traits.lists_in_order:
+                    return await self._in_store_order(caller, location, wanted)
+                return await self._sorted(caller, location, wanted)
         except TimeoutError:
             raise StorageUnavailable("The store lists the directory too slowly to reach that page.") from None
 
-    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
-        start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)
+    async def _in_store_order(self, caller: Caller, location: Location, wanted: PageRequest) -> DirectoryPage:
+        start = PageStart(caller.acting.name, location.path, wanted.filter, wanted.start)
         window = _Window(wanted, self._cursors.mark(start))
         try:
-            await self._fill(place, window)
+            await self._fill(location, window)
         except StorageUnavailable:
             raise
         except StorageError:
@@ -319,12 +319,12 @@ class Listings:
                 raise
             # The store rejects the cursor.
             window = _Window(wanted, BEGINNING)
-            await self._fill(place, window)
+            await self._fill(location, window)
         self._cursors.keep(replace(start, entries_before=wanted.end), window.next_mark)
         return window.page()
 
-    async def _fill(self, place: Place, window: "_Window") -> None:
-        batches = place.storage.list_directory(place.path.path, cursor=window.mark.cursor)
+    async def _fill(self, location: Location, window: "_Window") -> None:
+        batches = location.storage.list_directory(location.path.path, cursor=window.mark.cursor)
         async with aclosing(batches):
             async for batch in batches:
                 window.add(batch)
@@ -344,25 +344,25 @@ class Listings:
             log.debug("entries not counted to the end", reason=str(error))
         window.cap(self._limits.count)
 
-    async def _sorted(self, caller: Caller, place: Place, wanted: PageRequest) -> DirectoryPage:
+    async def _sorted(self, caller: Caller, location: Location, wanted: PageRequest) -> DirectoryPage:
         limits = self._limits
         first = FirstEntries(
-            place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
+            location.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
         )
         read = 0
         async with AsyncExitStack() as opened:
-            batches = await opened.enter_async_context(aclosing(place.storage.list_directory(place.path.path)))
+            batches = await opened.enter_async_context(aclosing(location.storage.list_directory(location.path.path)))
             async for batch in batches:
                 was_small, read = read <= _MANY_ENTRIES, read + len(batch.entries)
                 if was_small and read > _MANY_ENTRIES:
                     opened.enter_context(self._large_one(caller))
                 if read > limits.scan:
-                    raise _too_many(place, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
+                    raise _too_many(location, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
                 first.add(_matching(batch, wanted.filter))
                 # Batches may be available without waiting, so yield to other tasks.
                 await asyncio.sleep(0)
         if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
-            raise _too_many(place, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
+            raise _too_many(location, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
         return DirectoryPage(wanted, first.window(wanted.start, wanted.end), first.seen, total_is_exact=True)
 
     @contextmanager
@@ -432,10 +432,10 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
     return [entry for entry in batch.entries if part in entry.name] if part else batch.entries
 
 
-def _too_many(place: Place, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
+def _too_many(location: Location, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
     """The error with advice; only stores that list in order can return pages by name without reading every entry."""
     ways = ["a filter"] if filter_helps else []
-    if place.file_system.traits.lists_in_order:
+    if location.file_system.traits.lists_in_order:
         ways.append("sortby=name in ascending order")
     advice = f"Use {', or '.join(ways)}." if ways else "This store has to read them all, whatever the order or filter."
     return too_many_entries(f"The directory has more than {limit}. {advice}")

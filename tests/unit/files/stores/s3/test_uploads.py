@@ -7,10 +7,10 @@ import pytest
 
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
-from queryserver.files.stores.reading import Blocks
+from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.s3.connection import S3Connection, S3Options, object_place, place_of
 from queryserver.files.stores.s3.storage import PartNumbers, S3Storage
-from queryserver.files.stores.s3.writing import (
+from queryserver.files.stores.s3.uploads import (
     MAX_PARTS,
     MIB,
     MIN_PART_BYTES,

@@ -56,17 +56,17 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A path together with its store, as accessed by the caller."""
 
     path: StoragePath
     file_system: FileSystem
     storage: Storage
 
-    def at(self, path: StoragePath) -> "Place":
-        return Place(path, self.file_system, self.storage)
+    def at(self, path: StoragePath) -> "Location":
+        return Location(path, self.file_system, self.storage)
 
-    async def found(self) -> FileStatus | None:
+    async def find(self) -> FileStatus | None:
         """The entry at the path; None if it does not exist."""
         try:
             return await self.storage.stat(self.path.path)
@@ -75,7 +75,7 @@ class Place:
 
     async def require_directory(self) -> None:
         """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
-        self.refuse_no_directory(await self.found())
+        self.check_directory(await self.find())
 
     async def require_directory_of_files(self) -> None:
         """As `require_directory`, for the directory of a new file. Also raises root_not_allowed above buckets."""
@@ -83,12 +83,12 @@ class Place:
         names = self.path.names if levels else ()
         if len(names) < levels:
             raise errors.root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
-        found = await self.found()
+        found = await self.find()
         if found is None and self.path.scheme in OBJECT_STORES and len(names) > levels:
-            found = await self.at(StoragePath(self.path.scheme, "/".join(names[:levels]))).found()
-        self.refuse_no_directory(found)
+            found = await self.at(StoragePath(self.path.scheme, "/".join(names[:levels]))).find()
+        self.check_directory(found)
 
-    def refuse_no_directory(self, found: FileStatus | None) -> None:
+    def check_directory(self, found: FileStatus | None) -> None:
         """Raises `missing`, NotADirectory, or SymlinkNotFollowed for a link, even to a directory."""
         if found is None:
             raise self.missing()
@@ -141,12 +141,12 @@ class Stores:
         """As `path`, but the root of the default store for an empty or missing text."""
         return self._reader.read(text or "/")
 
-    def place(self, caller: Caller, path: StoragePath) -> Place:
+    def location(self, caller: Caller, path: StoragePath) -> Location:
         """The path with its store, accessed as the caller. Raises StorageNotConfigured, storage_access_denied."""
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
             raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
-        return Place(path, file_system, file_system.as_user(caller.acting))
+        return Location(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
         """Raises storage_access_denied or ImpersonationNotAllowed if `user`, reloaded, has lost the rights for the
@@ -161,10 +161,10 @@ class Stores:
         """The store for work that was already authorized; access is not checked. Raises StorageNotConfigured."""
         return self._file_system(scheme).as_user(user)
 
-    def place_of(self, path: StoragePath, user: StorageUser) -> Place:
+    def location_of(self, path: StoragePath, user: StorageUser) -> Location:
         """The path with its store, as `as_user`."""
         file_system = self._file_system(path.scheme)
-        return Place(path, file_system, file_system.as_user(user))
+        return Location(path, file_system, file_system.as_user(user))
 
     def _file_system(self, scheme: Scheme) -> FileSystem:
         file_system = self._file_systems.get(scheme)
@@ -267,20 +267,20 @@ class FileSystems:
         users, groups = await self._names.names()
         return Cluster(facts, users, groups)
 
-    async def has_trash(self, caller: Caller, place: Place) -> bool:
+    async def has_trash(self, caller: Caller, location: Location) -> bool:
         """Whether entries of the store can be deleted to a trash."""
-        if not isinstance(place.storage, TrashStorage):
+        if not isinstance(location.storage, TrashStorage):
             return False
-        cluster = await self.cluster(caller, place.file_system)
+        cluster = await self.cluster(caller, location.file_system)
         return cluster is None or cluster.is_trash_enabled
 
-    async def existing_home(self, caller: Caller, place: Place) -> StoragePath | None:
-        """The caller's home directory on the store of `place`; None if it is missing or unreadable."""
-        home = self._stores.home(caller, place.path.scheme)
+    async def existing_home(self, caller: Caller, location: Location) -> StoragePath | None:
+        """The caller's home directory on the store of `location`; None if it is missing or unreadable."""
+        home = self._stores.home(caller, location.path.scheme)
         if home.is_root:
             return home
         try:
-            status = await place.storage.stat(home.path)
+            status = await location.storage.stat(home.path)
         except _NO_HOME:
             return None
         return home if status.is_directory else None

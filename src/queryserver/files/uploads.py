@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queryserver.errors.files import PathExists, StorageUnavailable, VerificationFailed, file_too_large, upload_disabled
+from queryserver.files.access import Caller, Location, StorageAudit, Stores, may_use
 from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, new_name
-from queryserver.files.places import Caller, Place, StorageAudit, Stores, may_use
 from queryserver.files.protocol import CheckedWrites, QuotaStorage
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
@@ -44,22 +44,22 @@ class UploadRules:
         if file_bytes > self.max_bytes:
             raise file_too_large(self.max_bytes)
 
-    async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
+    async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Location:
         """Check the target of an upload.
 
         Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed
         (the directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
         PathExists.
         """
-        parent = self._stores.place(caller, directory)
+        parent = self._stores.location(caller, directory)
         await parent.require_directory_of_files()
         name = new_name(file_name)
         self._extensions.check(name)
-        place = parent.at(directory.child(name))
-        existing = await place.found()
+        location = parent.at(directory.child(name))
+        existing = await location.find()
         if existing is not None and not (overwrite and existing.is_file):
-            raise PathExists(f"{place.path} exists.")
-        return place
+            raise PathExists(f"{location.path} exists.")
+        return location
 
 
 class UploadSpace:
@@ -197,12 +197,12 @@ class Uploads:
         Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
         """
         with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
-            place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
+            location = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
-            async with self._orphans.recorded(caller, place.path), aclosing(checked.pieces()) as pieces:
+            async with self._orphans.recorded(caller, location.path), aclosing(checked.pieces()) as pieces:
                 # The rules have just checked the target, so an object store need not check it again.
-                storage = place.storage
+                storage = location.storage
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
-                entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
+                entry = await write(location.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
             noted.size_bytes = checked.size_bytes
             return entry, checked.sha256

@@ -16,7 +16,7 @@ from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, 
 from queryserver.files.part_uploads import PartRequest, UploadJoiner, contiguous, missing_parts, plan_of, received
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.upload_repository import ArrivedPart, PartUpload, UploadTerms, attempts
-from queryserver.files.uploading import CheckedContent
+from queryserver.files.uploads import CheckedContent
 
 UUID_0 = UUID(int=0)
 PLACE = StoragePath(Scheme.FILE, "d")

@@ -10,9 +10,9 @@ import pytest
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
+from queryserver.files.access import Location
+from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
 from queryserver.files.model import StoragePath, StorageUser
-from queryserver.files.places import Place
-from queryserver.files.viewing import FileExcerpt, Viewing, hexdump
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.fair_queue import FairPlaces
 from queryserver.platform.threads import FairThreads
@@ -34,19 +34,19 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def viewing(threads: ThreadPoolExecutor) -> Viewing:
-    return Viewing(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+def viewing(threads: ThreadPoolExecutor) -> Excerpts:
+    return Excerpts(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
 
 
 async def shown(
-    viewing: Viewing, store: OddFileSystem, name: str, offset: int = 0, codec: Codec | None = None
+    viewing: Excerpts, store: OddFileSystem, name: str, offset: int = 0, codec: Codec | None = None
 ) -> FileExcerpt:
     storage = store.as_user(StorageUser("ana"))
-    place = Place(StoragePath(store.scheme, name), store, storage)
+    place = Location(StoragePath(store.scheme, name), store, storage)
     return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)
 
 
-async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Viewing) -> None:
+async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Excerpts) -> None:
     store = OddFileSystem()
     store.odd["a.txt"] = Oddity(10_000_000)
     for offset in (10_000_000 + 4096, 2**63 - 1):
@@ -60,7 +60,7 @@ async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Viewing) -
 
 @pytest.mark.storage(45)
 @pytest.mark.security("S10")
-async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Viewing) -> None:
+async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Excerpts) -> None:
     store = OddFileSystem()
     store.odd["a.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
     async with asyncio.timeout(60):
@@ -77,14 +77,14 @@ async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) 
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
-    viewing = Viewing(
+    viewing = Excerpts(
         pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES, within_s=0.05
     )
     async with asyncio.timeout(30):
         for _ in range(5):
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await shown(viewing, store, "slow", codec=codec)
-    patient = Viewing(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
+    patient = Excerpts(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
     assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"
 
 

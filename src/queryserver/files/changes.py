@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from queryserver import errors
+from queryserver.files.access import Caller, Location, StorageAudit, Stores
 from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, new_name
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PIECE_BYTES, ModeStorage, OwnedStorage, ReplicatedStorage, SummarizedStorage
 from queryserver.files.upload_repository import OrphanSweep
 
@@ -22,12 +22,12 @@ class Creations:
     async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Create a directory and its missing parents. Raises InvalidName, PathExists."""
         path = _named(path, is_directory=True)
-        place = self._stores.place(caller, path)
+        location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
-            await check_new_parents(place)
+            await check_new_parents(location)
             # Some stores first create it under a reserved name.
             async with self._orphans.recorded(caller, path):
-                await place.storage.mkdir(path.path)
+                await location.storage.mkdir(path.path)
         return path
 
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
@@ -38,41 +38,41 @@ class Creations:
         """
         path = _named(path, is_directory=False)
         self._rules.check(path.name)
-        place = self._stores.place(caller, path)
+        location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.touch", path) as noted:
-            await place.at(path.parent).require_directory()
+            await location.at(path.parent).require_directory()
             async with self._orphans.recorded(caller, path):
-                await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
+                await location.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
             noted.size_bytes = 0
         return path
 
     async def save(self, caller: Caller, path: StoragePath, content: bytes) -> FileStatus:
         """Replace a file's content atomically. Raises PathNotFound, NotAFile."""
-        place = self._stores.place(caller, path)
+        location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.save", path) as noted:
-            await _require_file(place)
+            await _require_file(location)
             noted.size_bytes = len(content)
             async with self._orphans.recorded(caller, path):
-                return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
+                return await location.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
 
 
-async def _require_file(place: Place) -> None:
-    found = await place.storage.stat(place.path.path)
+async def _require_file(location: Location) -> None:
+    found = await location.storage.stat(location.path.path)
     if found.kind is EntryKind.LINK:
-        raise errors.SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{location.path} is a symbolic link, which is not followed.")
     if not found.is_file:
-        raise errors.NotAFile(f"{place.path} is not a file.")
+        raise errors.NotAFile(f"{location.path} is not a file.")
 
 
-async def check_new_parents(place: Place) -> None:
+async def check_new_parents(location: Location) -> None:
     """Check the names of parents that would be created; existing ones may have any name."""
-    parent = place.path.parent
+    parent = location.path.parent
     while not parent.is_root:
         try:
             new_name(parent.name, is_directory=True)
         except errors.InvalidName as error:
             try:
-                await place.storage.stat(parent.path)
+                await location.storage.stat(parent.path)
             except errors.PathNotFound:
                 raise error from None
             return
@@ -104,50 +104,50 @@ class Attributes:
         Raises NotSupported, too_many_entries (before any change), and the first refusal of the store, with the numbers
         of changed and unchanged entries in `details`.
         """
-        place = self._stores.place(caller, path)
-        storage = place.storage
+        location = self._stores.location(caller, path)
+        storage = location.storage
         if not isinstance(storage, ModeStorage):
             raise errors.NotSupported(f"The store {path.scheme} has no permissions.")
         with self._audit.event(caller, "storage.chmod", path):
-            entries = await _chosen(place, recursive=recursive)
+            entries = await _chosen(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_permissions(entry, permissions))
-            return await place.storage.stat(path.path)
+            return await location.storage.stat(path.path)
 
     async def chown(
         self, caller: Caller, path: StoragePath, owner: str | None, group: str | None, *, recursive: bool = False
     ) -> None:
         """Set the owner, the group, or both. Raises as `chmod`."""
-        place = self._stores.place(caller, path)
-        storage = place.storage
+        location = self._stores.location(caller, path)
+        storage = location.storage
         if not isinstance(storage, OwnedStorage):
             raise errors.NotSupported(f"The store {path.scheme} has no owners that can be changed.")
         with self._audit.event(caller, "storage.chown", path):
-            entries = await _chosen(place, recursive=recursive)
+            entries = await _chosen(location, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
 
     async def set_replication(self, caller: Caller, path: StoragePath, factor: int) -> None:
         """Set the replication factor of a file. Raises NotSupported, PathNotFound, NotAFile, InvalidParameter."""
-        place = self._stores.place(caller, path)
-        storage = place.storage
+        location = self._stores.location(caller, path)
+        storage = location.storage
         if not isinstance(storage, ReplicatedStorage):
             raise errors.NotSupported(f"The store {path.scheme} has no replication factor.")
         with self._audit.event(caller, "storage.set_replication", path):
-            await _require_file(place)
+            await _require_file(location)
             await storage.set_replication(path.path, factor)
 
 
-async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
+async def _chosen(location: Location, *, recursive: bool) -> Sequence[str]:
     """The paths to change, the entry itself first; links below it are skipped."""
-    top = await place.storage.stat(place.path.path)
+    top = await location.storage.stat(location.path.path)
     if top.kind is EntryKind.LINK:
-        raise errors.NotAFile(f"{place.path} is a link; links have no permissions and owners of their own here.")
+        raise errors.NotAFile(f"{location.path} is a link; links have no permissions and owners of their own here.")
     if not recursive or not top.is_directory:
         return [top.path]
-    if not place.file_system.traits.changes_modes_of_trees:
-        raise errors.NotSupported(f"The store {place.path.scheme} changes no whole trees.")
+    if not location.file_system.traits.changes_modes_of_trees:
+        raise errors.NotSupported(f"The store {location.path.scheme} changes no whole trees.")
     paths, directories = [top.path], [top.path]
     while directories:
-        async with aclosing(place.storage.list_directory(directories.pop())) as batches:
+        async with aclosing(location.storage.list_directory(directories.pop())) as batches:
             async for batch in batches:
                 entries = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
                 paths += [entry.path for entry in entries]
@@ -174,11 +174,11 @@ async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[No
         raise first
 
 
-async def content_summary(place: Place) -> ContentSummary:
+async def content_summary(location: Location) -> ContentSummary:
     """Counts and sizes of a tree or a file.
 
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """
-    if not isinstance(place.storage, SummarizedStorage):
-        raise errors.NotSupported(f"The store {place.path.scheme} does not sum up directories.")
-    return await place.storage.content_summary(place.path.path)
+    if not isinstance(location.storage, SummarizedStorage):
+        raise errors.NotSupported(f"The store {location.path.scheme} does not sum up directories.")
+    return await location.storage.content_summary(location.path.path)

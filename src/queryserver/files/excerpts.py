@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
+from queryserver.files.access import Location
 from queryserver.files.model import FileStatus
-from queryserver.files.places import Place
 from queryserver.formats.unpacking import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
@@ -51,7 +51,7 @@ class FileExcerpt:
     excerpt: ByteExcerpt
 
 
-class Viewing:
+class Excerpts:
     """Reads excerpts of files. `unpacking` threads do expensive work; `workers` read files of records.
 
     `within_s` limits the time for reading a compressed file.
@@ -74,7 +74,7 @@ class Viewing:
         self._max_snappy = max_snappy_bytes
 
     async def show(
-        self, user_id: int, place: Place, status: FileStatus, offset: int, length: int, codec: Codec | None
+        self, user_id: int, location: Location, status: FileStatus, offset: int, length: int, codec: Codec | None
     ) -> FileExcerpt:
         """Bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
 
@@ -85,19 +85,19 @@ class Viewing:
         if codec in {None, Codec.NONE}:
             is_near = offset <= _NEAR_BYTES
             at_once = offset + length + LOOK_AHEAD_BYTES if is_near else head_bytes(status.name)
-            head = await _bytes(place, 0, at_once)
+            head = await _bytes(location, 0, at_once)
             if codec is None:
                 needed = head_bytes(status.name)
-                start = head if len(head) >= min(needed, status.size_bytes) else await _bytes(place, 0, needed)
+                start = head if len(head) >= min(needed, status.size_bytes) else await _bytes(location, 0, needed)
                 codec = detect(status.name, start[:needed], status.size_bytes)
             if codec is Codec.NONE:
-                return FileExcerpt(codec, await _plain(place, status, head, offset, length, is_near=is_near))
+                return FileExcerpt(codec, await _plain(location, status, head, offset, length, is_near=is_near))
         if codec is Codec.PARQUET:
-            await self._parquet(user_id, place, status, window)
+            await self._parquet(user_id, location, status, window)
         elif codec is Codec.AVRO:
-            await self._avro(user_id, place, window)
+            await self._avro(user_id, location, window)
         elif codec is not None:
-            await self._unpacked(user_id, place, status, codec, window)
+            await self._unpacked(user_id, location, status, codec, window)
         return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
     async def aside(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
@@ -106,24 +106,26 @@ class Viewing:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
 
-    async def _unpacked(self, user_id: int, place: Place, status: FileStatus, codec: Codec, window: Window) -> None:
+    async def _unpacked(
+        self, user_id: int, location: Location, status: FileStatus, codec: Codec, window: Window
+    ) -> None:
         if codec is Codec.SNAPPY and status.size_bytes > self._max_snappy:
             raise DecompressionLimit(f"Snappy files of more than {self._max_snappy} bytes are not shown.")
         packed = unpacker(codec, size_bytes=status.size_bytes, limit_bytes=self._max_unpacked)
         if packed is None:
             return
-        async with self._unpacking.turn(user_id) as turn, self._in_time(), aclosing(self._stored(place)) as pieces:
+        async with self._unpacking.turn(user_id) as turn, self._in_time(), aclosing(self._stored(location)) as pieces:
             async for piece in pieces:
                 if await turn.run(partial(_feed, packed, window, piece, turn.stop)):
                     return
             await turn.run(lambda: _fill(window, packed.end(), turn.stop))
 
-    async def _avro(self, user_id: int, place: Place, window: Window) -> None:
-        async with aclosing(self._stored(place)) as stored:
+    async def _avro(self, user_id: int, location: Location, window: Window) -> None:
+        async with aclosing(self._stored(location)) as stored:
             await self._records(user_id, self._workers.avro_lines(stored), window)
 
-    async def _parquet(self, user_id: int, place: Place, status: FileStatus, window: Window) -> None:
-        await self._records(user_id, self._workers.parquet_lines(partial(_bytes, place), status.size_bytes), window)
+    async def _parquet(self, user_id: int, location: Location, status: FileStatus, window: Window) -> None:
+        await self._records(user_id, self._workers.parquet_lines(partial(_bytes, location), status.size_bytes), window)
 
     async def _records(self, user_id: int, made_by_worker: AsyncGenerator[bytes], window: Window) -> None:
         try:
@@ -135,10 +137,10 @@ class Viewing:
         except FileTooComplex as error:
             raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
 
-    async def _stored(self, place: Place) -> AsyncGenerator[bytes]:
+    async def _stored(self, location: Location) -> AsyncGenerator[bytes]:
         """The pieces of the file. Raises DecompressionLimit if they are too many compared with the output."""
         most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
-        async with aclosing(place.storage.read(place.path.path)) as pieces:
+        async with aclosing(location.storage.read(location.path.path)) as pieces:
             async for piece in pieces:
                 yield piece
                 taken += len(piece)
@@ -169,13 +171,13 @@ def _fill(window: Window, pieces: Iterator[bytes], stop: Stop) -> bool:
     return False
 
 
-async def _bytes(place: Place, offset: int, length: int) -> bytes:
-    async with aclosing(place.storage.read(place.path.path, offset=offset, length=length)) as pieces:
+async def _bytes(location: Location, offset: int, length: int) -> bytes:
+    async with aclosing(location.storage.read(location.path.path, offset=offset, length=length)) as pieces:
         return b"".join([piece async for piece in pieces])
 
 
 async def _plain(
-    place: Place, status: FileStatus, head: bytes, offset: int, length: int, *, is_near: bool
+    location: Location, status: FileStatus, head: bytes, offset: int, length: int, *, is_near: bool
 ) -> ByteExcerpt:
     start = head[:START_BYTES]
     if is_near:
@@ -183,7 +185,7 @@ async def _plain(
     if offset - LOOK_BACK_BYTES >= status.size_bytes:
         # Not requested from the store, because stores respond differently to offsets past the end.
         return ByteExcerpt(offset, length, start, b"", b"")
-    around = await _bytes(place, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
+    around = await _bytes(location, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
     return ByteExcerpt(offset, length, start, around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
 
 

@@ -11,8 +11,8 @@ from tests.fakes.storage_faults import FaultyStorage
 from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
-from queryserver.files import globbing
-from queryserver.files.globbing import Globbing, Pattern
+from queryserver.files import globs
+from queryserver.files.globs import GlobSearch, Pattern
 from queryserver.files.model import EntryKind, Scheme, StorageUser
 from queryserver.files.protocol import Storage, StorageTraits
 
@@ -45,7 +45,7 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def matches(storage: Storage, pattern: str, *, levels: int = 0, max_scanned: int = 1_000_000) -> list[str]:
-    search = Globbing(storage, Pattern(f"lake/{pattern}".split("/")), levels, max_scanned)
+    search = GlobSearch(storage, Pattern(f"lake/{pattern}".split("/")), levels, max_scanned)
     return sorted(status.path.removeprefix("lake/") for status in await search.run())
 
 
@@ -139,7 +139,7 @@ async def test_too_many_entries_matches_or_directories_end_the_search(monkeypatc
     storage = memory().as_user(StorageUser("ana"))
     with raises_code("too_many_entries"):
         await matches(storage, "**/*.nope", max_scanned=len(FILES))
-    monkeypatch.setattr(globbing, "MAX_FOUND", 3)
+    monkeypatch.setattr(globs, "MAX_FOUND", 3)
     assert len(await matches(storage, "t/**")) == 3
     with raises_code("too_many_entries"):
         await matches(storage, "c/*")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from queryserver.files.stores.block_sizes import ReadSizes
 from queryserver.files.stores.local.tree import status_of
-from queryserver.files.stores.reading import ReadSizes
 from queryserver.files.stores.webhdfs.statuses import file_status
 
 KIB = 1024

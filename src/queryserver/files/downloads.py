@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from queryserver.errors.base import QueryServerError, download_disabled
 from queryserver.errors.files import NotAFile, RangeNotSatisfiable, StorageError, SymlinkNotFollowed
+from queryserver.files.access import Caller, Location, StorageAudit, Stores
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.identity.limits import Streams
 from queryserver.identity.model import DOWNLOAD, User
 
@@ -148,7 +148,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class FileDownload:
     """A file that may be sent. `part` is None if the client already has it."""
 
-    place: Place
+    location: Location
     status: FileStatus
     part: Part | None
 
@@ -178,15 +178,15 @@ class FileDownloads:
 
     async def _find(self, caller: Caller, path: StoragePath, conditions: Conditions) -> FileDownload:
         self._require_right(caller.user)
-        place = self._stores.place(caller, path)
-        status = await place.storage.stat(path.path)
+        location = self._stores.location(caller, path)
+        status = await location.storage.stat(path.path)
         if status.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{path} is a link.")
         if not status.is_file:
             raise NotAFile(f"{path} is not a file.")
         version = Version(entity_tag(status), status.modified_at)
         part = None if is_unchanged(conditions, version) else requested_part(conditions, version, status.size_bytes)
-        return FileDownload(place, status, part)
+        return FileDownload(location, status, part)
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
@@ -200,17 +200,17 @@ class FileDownloads:
 
         def require(user: User) -> None:
             self._require_right(user)
-            self._stores.require(caller, user, found.place.path.scheme)
+            self._stores.require(caller, user, found.location.path.scheme)
 
         length = None if part.is_whole else part.length
         outcome, sent = "interrupted", 0
         try:
-            with self._streams.place(caller.user) as place:
-                path = found.place.path.path
-                stored = found.place.storage.read(path, offset=part.start, length=length, version=found.status)
+            with self._streams.place(caller.user) as location:
+                path = found.location.path.path
+                stored = found.location.storage.read(path, offset=part.start, length=length, version=found.status)
                 async with aclosing(stored) as pieces:
                     async for piece in _exactly(pieces, part.length):
-                        await place.recheck(require)
+                        await location.recheck(require)
                         sent += len(piece)
                         if sent == part.length:
                             outcome = "ok"
@@ -220,7 +220,7 @@ class FileDownloads:
             outcome = error.code
             raise
         finally:
-            self._audit.record(caller, _OPERATION, found.place.path, outcome, size_bytes=sent)
+            self._audit.record(caller, _OPERATION, found.location.path, outcome, size_bytes=sent)
 
 
 async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from queryserver import errors
+from queryserver.files.access import Caller, Location, StorageAudit, Stores
 from queryserver.files.model import (
     EntryKind,
     ExtensionRules,
@@ -17,7 +18,6 @@ from queryserver.files.model import (
     new_name,
 )
 from queryserver.files.operations import Body, Progress
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage
 from queryserver.files.transfer_steps import Moved
 from queryserver.files.transfers import Transfers
@@ -44,8 +44,8 @@ class Destination:
     """The parsed paths of a request, before any call to a store."""
 
     request: TransferRequest
-    source: Place
-    given: Place
+    source: Location
+    given: Location
     must_be_directory: bool
 
     @property
@@ -66,7 +66,7 @@ class PreparedTransfer:
     work: Callable[[Progress], Awaitable[Moved]]
 
 
-class Moving:
+class Moves:
     """Renames, moves and copies in two steps, so that a client that does not wait still gets the errors of the
     first.
     """
@@ -117,19 +117,19 @@ class Moving:
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
         """The destination directory of several sources. Raises NotADirectory, also if it is missing."""
-        given = self._stores.place(caller, self._stores.path(destination, parameter="dest_path"))
+        given = self._stores.location(caller, self._stores.path(destination, parameter="dest_path"))
         if not given.path.is_root:
-            entry = await given.found()
+            entry = await given.find()
             if entry is None:
                 raise errors.NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
-            given.refuse_no_directory(entry)
+            given.check_directory(entry)
         return given.path
 
     def _destination(self, caller: Caller, request: TransferRequest) -> Destination:
         """Parse and check the paths, without calls to the stores."""
         is_rename = request.kind is TransferKind.RENAME
-        source = self._stores.place(caller, self._stores.path(request.source, parameter="src_path"))
-        given = self._stores.place(caller, self._given(request, source.path))
+        source = self._stores.location(caller, self._stores.path(request.source, parameter="src_path"))
+        given = self._stores.location(caller, self._given(request, source.path))
         if len(source.path.names) <= source.file_system.traits.container_levels or source.path.is_root:
             if request.kind is TransferKind.COPY:
                 raise errors.NotSupported("Roots, buckets, containers and volumes are not copied.")
@@ -141,7 +141,7 @@ class Moving:
         is_directory = request.several or (not is_rename and request.destination.strip().endswith("/"))
         return Destination(request, source, given, is_directory)
 
-    async def _checked(self, destination: Destination) -> tuple[FileStatus, Place, FileStatus | None]:
+    async def _checked(self, destination: Destination) -> tuple[FileStatus, Location, FileStatus | None]:
         """Check the stores; returns the source's status, the target, and the entry that exists there now."""
         source = destination.source
         entry = await source.storage.stat(source.path.path)
@@ -178,29 +178,34 @@ class Moving:
             return given.parent.child(new_name(given.name))
         return given
 
-    async def _target(self, destination: Destination) -> tuple[Place, FileStatus | None]:
+    async def _target(self, destination: Destination) -> tuple[Location, FileStatus | None]:
         """The target, and the entry that exists there now."""
         given = destination.given
-        existing = None if given.path.is_root else await given.found()
+        existing = None if given.path.is_root else await given.find()
         if destination.request.kind is TransferKind.RENAME:
             return given, existing
         if given.path.is_root or (existing is not None and existing.is_directory):
             inside = given.at(given.path.child(destination.source.path.name))
-            return inside, await inside.found()
+            return inside, await inside.find()
         if destination.must_be_directory:
             if existing is None:
                 raise given.missing()
-            given.refuse_no_directory(existing)
+            given.check_directory(existing)
         if existing is not None:
             return given, existing
         name = new_name(given.path.name) if given.path.name != destination.source.path.name else given.path.name
         trimmed = given.at(given.path.parent.child(name))
-        return trimmed, None if name == given.path.name else await trimmed.found()
+        return trimmed, None if name == given.path.name else await trimmed.find()
 
     async def _begin(
-        self, caller: Caller, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress
+        self,
+        caller: Caller,
+        transfer: Transfer,
+        locations: tuple[Location, Location],
+        entry: FileStatus,
+        progress: Progress,
     ) -> Moved:
-        source, target = places
+        source, target = locations
         storage = source.storage
         is_one_step = transfer.kind is not TransferKind.COPY and _is_one_step(source, target)
         if is_one_step and isinstance(storage, RenamingStorage):
@@ -215,10 +220,10 @@ class Moving:
             return Moved(transfer.kind, source.path, target.path)
         transfer = replace(transfer, operation_id=progress.operation_id)
         async with self._orphans.recorded(caller, target.path):
-            return await self._transfers.begin(transfer, places, entry, progress)
+            return await self._transfers.begin(transfer, locations, entry, progress)
 
 
-def _is_one_step(source: Place, target: Place) -> bool:
+def _is_one_step(source: Location, target: Location) -> bool:
     return (
         source.path.scheme is target.path.scheme
         and isinstance(source.storage, RenamingStorage)
