@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from queryserver.platform.settings.loading import toml_value
+from queryserver.platform.settings.loader import toml_value
 from queryserver.platform.settings.sections import Key, descriptions, keys, tables
 from queryserver.platform.settings.tree import Settings
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from queryserver.errors.base import QueryServerError
-from queryserver.platform import computing_protocol as protocol
+from queryserver.platform import computation as protocol
 from queryserver.platform.confinement import Confinement, confine, limit_processor_time, resident_bytes
 
 Compute = Callable[[Mapping[str, Any], bytes], object]

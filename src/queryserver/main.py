@@ -41,9 +41,9 @@ from queryserver.platform.migrations import migrate, require_usable
 from queryserver.platform.open_files import raise_file_limit
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.stopping import CALLS_ANSWERED_WITHIN_S, REST_S, THREADS_END_WITHIN_S, StopClock, stop_step
+from queryserver.platform.shutdown import CALLS_ANSWERED_WITHIN_S, REST_S, THREADS_END_WITHIN_S, StopClock, stop_step
 from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
@@ -423,24 +423,24 @@ async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """With the private PostgreSQL, which stops with the server."""
-    from queryserver.platform.embedded.postgres import with_defaults  # noqa: PLC0415 only `serve --embedded` needs it
+    from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 only `serve --embedded` needs it
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
 
     async with prepare(settings.desktop.data_dir, limits=sample_limits(settings)) as defaults:
-        settings = with_defaults(settings, defaults)
+        settings = with_embedded_resources(settings, defaults)
         await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce)
 
 
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
     """The same with a private Valkey, a worker and a beat, which stop before it."""
     from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
-    from queryserver.platform.embedded.postgres import with_defaults  # noqa: PLC0415 as above
+    from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 as above
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
     from queryserver.platform.embedded.valkey import embedded_valkey  # noqa: PLC0415 as above
 
     preparing = prepare(settings.desktop.data_dir, limits=sample_limits(settings))
     async with preparing as defaults, embedded_valkey() as broker_url:
-        settings = with_fleet(with_defaults(settings, defaults), broker_url)
+        settings = with_fleet(with_embedded_resources(settings, defaults), broker_url)
         end_within_s = settings.desktop.shutdown_grace.total_seconds() + REST_S + THREADS_END_WITHIN_S
         companions = Companions(fleet_environment(os.environ, broker_url), end_within_s=end_within_s)
         await _serve_alone(

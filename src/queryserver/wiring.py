@@ -31,7 +31,7 @@ from queryserver.identity.request_counts import RequestCounts
 from queryserver.identity.users import Users
 from queryserver.imports.build import import_services, open_import_files
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.platform.computing import computing_of
+from queryserver.platform.computation_pool import computation_pool
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_usable
@@ -39,7 +39,7 @@ from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
+from queryserver.platform.shutdown import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
 from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
@@ -78,7 +78,7 @@ async def open_services(
         stack.push_async_callback(_close_engines, connectors, builder)
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
-        computing = await stack.enter_async_context(computing_of(settings.desktop))
+        computations = await stack.enter_async_context(computation_pool(settings.desktop))
         streams = Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
         rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(records.database)
         storage = await stack.enter_async_context(open_storage(settings, records.database, streams, threads, stores))
@@ -91,7 +91,7 @@ async def open_services(
             accounts,
             connectors,
             RunnerHooks(cache.objects_changed, import_files.imports.session, import_files.import_lost.set),
-            SharedResources(notices, streams, threads, rendering, computing, storage.statement_files, metrics),
+            SharedResources(notices, streams, threads, rendering, computations, storage.statement_files, metrics),
             FleetMember(role, broker),
         ).build()
         feed = index_feed(settings.metadata, records.database, connectors)
@@ -102,7 +102,7 @@ async def open_services(
             cache=cache,
             threads=threads.rendering,
             rendering=rendering,
-            computing=computing,
+            computations=computations,
             metrics=metrics,
             statements=statements,
             on_answer=feed.add if feed else None,
@@ -121,7 +121,7 @@ async def open_services(
         importing = import_services(
             import_files,
             threads=threads.importing,
-            computing=computing,
+            computations=computations,
             users=accounts.directory,
             connectors=connectors,
             metadata=metadata,

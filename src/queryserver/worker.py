@@ -14,7 +14,7 @@ import uvloop
 from queryserver.platform.memory import keep_pandas_out, keep_what_is_there, return_memory, use_one_heap
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.stopping import REST_S, THREADS_END_WITHIN_S, StopClock
+from queryserver.platform.shutdown import REST_S, THREADS_END_WITHIN_S, StopClock
 from queryserver.platform.threads import background
 from queryserver.services import Services
 from queryserver.wiring import open_services

@@ -10,7 +10,7 @@ from tests.api.dialects import DUCKDB, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
-from queryserver.platform.sealing import reseal
+from queryserver.platform.sealer import reseal
 
 SECRET = "s3cret-value-17"
 

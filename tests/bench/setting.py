@@ -16,7 +16,7 @@ from tests.bench.client import Client
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server
 
 from queryserver.platform.embedded.cluster import SAMPLE_OWNER
-from queryserver.platform.embedded.postgres import EmbeddedDefaults, sample_interpreters
+from queryserver.platform.embedded.postgres import EmbeddedResources, sample_interpreters
 from queryserver.platform.embedded.sample_server import prepare
 
 PASSWORD = "bench-" + os.urandom(8).hex()
@@ -116,7 +116,7 @@ async def bench_server(
             yield Bench(server, data_dir, tuple(tokens), defaults.sample_dsn, defaults.service_dsn)
 
 
-async def login_without_limit(defaults: EmbeddedDefaults) -> str:
+async def login_without_limit(defaults: EmbeddedResources) -> str:
     """The sample database for a login of the measurements: its own one has few connections."""
     connection = await asyncpg.connect(defaults.sample_admin_dsn or defaults.service_dsn)
     try:

@@ -21,7 +21,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.settings.tree import Settings
@@ -159,7 +159,7 @@ async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, w
 async def test_rest_servers_are_held_to_the_same(world: World) -> None:
     request = HttpRequest(f"http://{_NAME}:{world.port}/x?op=y")
     world.begin([[_GOOD], [_BAD]])
-    async with HttpExchanges(_RULES) as exchanges:
+    async with HttpClient(_RULES) as exchanges:
         attempt = rest_login(exchanges, request, member="Path")
         await _try(attempt)
         assert isinstance(await _try(attempt), HostRefused)

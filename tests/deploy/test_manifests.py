@@ -15,7 +15,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.deploy.proxies import DEPLOY
 
-from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.loader import read_settings
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 

@@ -21,7 +21,7 @@ from tests.ports import free_port
 
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.stopping import REST_S
+from queryserver.platform.shutdown import REST_S
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from tests.timing import at_best
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.valkey import ValkeyServer
-from queryserver.platform.stopping import REST_S
+from queryserver.platform.shutdown import REST_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

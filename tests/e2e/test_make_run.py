@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.harness import ServerProcess, running_server, started
 from tests.ports import free_port
 
-from queryserver.platform.embedded.cluster import PostgresCluster, kept_secrets, processes_of
+from queryserver.platform.embedded.cluster import PostgresCluster, find_processes, load_or_create_secrets
 from queryserver.platform.embedded.postgres import recorded_address
 
 pytestmark = pytest.mark.slow
@@ -57,8 +57,8 @@ async def login(server: ServerProcess, password: str) -> int:
 def postgres_runs(data_dir: Path) -> bool:
     """Whether any process of the embedded PostgreSQL of the directory lives."""
     home = data_dir / "postgresql"
-    secrets = kept_secrets(home / "secrets.json", may_create=False)
-    return bool(processes_of(PostgresCluster(home, None, home, secrets).name))
+    secrets = load_or_create_secrets(home / "secrets.json", may_create=False)
+    return bool(find_processes(PostgresCluster(home, None, home, secrets).name))
 
 
 async def postgres_ends(data_dir: Path) -> bool:

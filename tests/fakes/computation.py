@@ -8,12 +8,12 @@ import orjson
 
 from queryserver.computation_worker import computation_of
 from queryserver.errors.base import QueryServerError
-from queryserver.platform.computing_protocol import Task
+from queryserver.platform.computation import Task
 
 
 @dataclass
-class InlineComputing:
-    """A Computing without processes. What goes in and comes out passes through JSON all the same.
+class InlineComputations:
+    """A ComputationExecutor without processes. What goes in and comes out passes through JSON all the same.
 
     `fails`: the error of the next computations; `done`: the tasks of all, in order.
     """

@@ -450,7 +450,7 @@ class MemoryUsers:
 
 
 class PlainSealer:
-    """`platform.sealing.Sealer` that hides nothing."""
+    """`platform.sealer.Sealer` that hides nothing."""
 
     def seal(self, secret: bytes) -> bytes:
         return secret

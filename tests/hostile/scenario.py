@@ -18,7 +18,7 @@ from tests.e2e.harness import ServerProcess, running_server
 from queryserver.identity.build import open_accounts
 from queryserver.identity.model import AuthenticatedUser
 from queryserver.platform.database import open_database
-from queryserver.platform.embedded.cluster import SERVICE_ROLE, kept_secrets
+from queryserver.platform.embedded.cluster import SERVICE_ROLE, load_or_create_secrets
 from queryserver.platform.embedded.postgres import recorded_address
 from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
@@ -254,7 +254,7 @@ def _service_dsn(data_dir: Path) -> str:
     home = data_dir.resolve() / "postgresql"
     address = recorded_address(home)
     assert address is not None
-    secret = quote(kept_secrets(home / "secrets.json", may_create=False).service, safe="")
+    secret = quote(load_or_create_secrets(home / "secrets.json", may_create=False).service, safe="")
     host = quote(address.socket_directory, safe="")
     return f"postgresql://{SERVICE_ROLE}:{secret}@/{SERVICE_ROLE}?host={host}&port={address.port}"
 

@@ -132,7 +132,7 @@ async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> Async
         await task
 
 
-async def to_the_end(reader: asyncio.StreamReader) -> bytes:
+async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
     """All that the server sends until it closes; a reset is an end too."""
     received = bytearray()
     async with asyncio.timeout(ENDS_WITHIN_S):
@@ -196,7 +196,7 @@ async def until_open(server: Served, number: int) -> None:
 class TestDeadlineOfTheHead:
     async def test_a_connection_that_says_nothing_is_closed(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, _):
-            assert await to_the_end(reader) == b""
+            assert await run_to_completion(reader) == b""
             await until_open(server, 0)
             assert server.count("_cut_total", reason="head_timeout") == 1
 
@@ -205,7 +205,7 @@ class TestDeadlineOfTheHead:
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(began)
             async with dripping(writer, b"\r\n" if began == b"\r\n" else b"a"):
-                assert refusal(await to_the_end(reader)) == (408, "request_timeout")
+                assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
         assert server.app.calls == 0
 
     @pytest.mark.parametrize("began", [HEAD, b"\r\n"], ids=["header", "blank"])
@@ -215,23 +215,23 @@ class TestDeadlineOfTheHead:
             assert await answer(reader)
             writer.write(began)
             async with dripping(writer, b"\r\n" if began == b"\r\n" else b"a"):
-                assert refusal(await to_the_end(reader)) == (408, "request_timeout")
+                assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
 
     async def test_a_head_that_began_during_a_call_has_a_deadline_after_it(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1) + HEAD)
             async with server.connection() as (other, _):
-                await to_the_end(other)
+                await run_to_completion(other)
             server.app.go_on.set()
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
-            assert refusal(await to_the_end(reader)) == (408, "request_timeout")
+            assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
 
     async def test_an_unused_connection_outlives_the_deadline(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST)
             assert await answer(reader)
             async with server.connection() as (other, _):
-                await to_the_end(other)
+                await run_to_completion(other)
             writer.write(REQUEST)
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
@@ -239,7 +239,7 @@ class TestDeadlineOfTheHead:
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1))
             async with server.connection() as (other, _):
-                await to_the_end(other)
+                await run_to_completion(other)
             server.app.go_on.set()
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
@@ -248,7 +248,7 @@ class TestDeadlineOfTheHead:
             writer.write(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000000\r\n\r\n")
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
             async with dripping(writer, b"a"):
-                assert await to_the_end(reader) == b""
+                assert await run_to_completion(reader) == b""
 
     async def test_a_body_that_ends_after_the_answer_leaves_the_connection_usable(self):
         async with served(request_head_s=LONG_S) as server, server.connection() as (reader, writer):
@@ -272,14 +272,14 @@ class TestSizeOfTheHead:
     async def test_a_head_above_the_limit_is_refused(self, rest: bytes):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(rest)
-            assert refusal(await to_the_end(reader)) == (431, "headers_too_large")
+            assert refusal(await run_to_completion(reader)) == (431, "headers_too_large")
             assert server.app.calls == 0
 
     async def test_trailers_count_like_headers(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(b"POST /read HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n")
             writer.write(b"X-One: a\r\n" * 20_000)
-            await to_the_end(reader)
+            await run_to_completion(reader)
             assert server.count("_cut_total", reason="head_too_large") == 1
             assert len(server.app.heads[0]) < 20_000
 
@@ -299,14 +299,14 @@ class TestSizeOfTheHead:
     async def test_what_is_no_request_is_answered_as_json(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(b"\x16\x03\x01 hello\r\n\r\n")
-            assert refusal(await to_the_end(reader)) == (400, "invalid_request")
+            assert refusal(await run_to_completion(reader)) == (400, "invalid_request")
 
 
 class TestPipelines:
     async def test_requests_that_wait_for_an_earlier_one_are_bounded(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1) + REQUEST * 10_000)
-            await to_the_end(reader)
+            await run_to_completion(reader)
             assert server.count("_cut_total", reason="pipeline") == 1
         assert server.app.calls == 1
 
@@ -325,7 +325,7 @@ class TestNumbers:
             await until_open(server, 3)
             async with server.connection() as (reader, writer):
                 writer.write(REQUEST)
-                received = await to_the_end(reader)
+                received = await run_to_completion(reader)
                 assert refusal(received) == (429, "too_many_connections")
                 assert b"retry-after: " in received
             assert server.count("_refused_total", bound="address") == 1
@@ -342,7 +342,7 @@ class TestNumbers:
                 await stack.enter_async_context(server.connection())
             await until_open(server, 3)
             async with server.connection() as (reader, _):
-                received = await to_the_end(reader)
+                received = await run_to_completion(reader)
                 assert refusal(received) == (503, "too_many_connections")
                 assert b"retry-after: " in received
 
@@ -350,7 +350,7 @@ class TestNumbers:
         async with served(in_all=1) as server, server.connection(), AsyncExitStack() as stack:
             await until_open(server, 1)
             refused = [await stack.enter_async_context(server.connection()) for _ in range(200)]
-            received = await asyncio.gather(*(to_the_end(reader) for reader, _ in refused))
+            received = await asyncio.gather(*(run_to_completion(reader) for reader, _ in refused))
             # A flood of refusals is not answered one by one.
             assert b"" in received
             assert server.count("") == 1
@@ -515,7 +515,7 @@ class TestTls:
     async def test_a_handshake_that_does_not_begin_ends(self, certificate):
         async with served(certificate=certificate, request_head_s=SHORT_S) as server:
             async with server.connection() as (reader, _):
-                assert await to_the_end(reader) == b""
+                assert await run_to_completion(reader) == b""
             await until_open(server, 0)
             assert server.count("_cut_total", reason="handshake") == 1
 
@@ -543,7 +543,7 @@ class TestTls:
         async with served(certificate=certificate) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n") as client:
                 async with served(request_head_s=3 * SHORT_S) as other, other.connection() as (reader, _):
-                    await to_the_end(reader)  # far longer than the end of TLS may take
+                    await run_to_completion(reader)  # far longer than the end of TLS may take
                 assert await asyncio.to_thread(taken, client) > 8 * MIB
 
     async def test_dripping_ends_behind_tls_too(self, certificate, trusting):
@@ -553,5 +553,5 @@ class TestTls:
         ):
             writer.write(HEAD)
             async with dripping(writer, b"a"):
-                assert refusal(await to_the_end(reader)) == (408, "request_timeout")
+                assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
             await until_open(server, 0)

@@ -14,7 +14,7 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.serving import served
-from tests.fakes.computation import InlineComputing
+from tests.fakes.computation import InlineComputations
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.timing import processor_s, until
 
@@ -23,9 +23,9 @@ from queryserver.files.access import Location
 from queryserver.files.excerpts import Excerpts, FileExcerpt
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.formats.unpacking import Codec
-from queryserver.platform import computing as processes
-from queryserver.platform.computing import ProcessComputing
-from queryserver.platform.computing_protocol import Task
+from queryserver.platform import computation_pool as processes
+from queryserver.platform.computation import Task
+from queryserver.platform.computation_pool import ComputationPool
 from queryserver.platform.threads import open_threads
 from queryserver.sql import formatting as sql
 from queryserver.sql.formatting import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, Formatting, formatted
@@ -57,15 +57,15 @@ def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
 
 
 @pytest.fixture
-async def computing() -> AsyncIterator[ProcessComputing]:
-    async with ProcessComputing(processes=1) as opened:
+async def computations() -> AsyncIterator[ComputationPool]:
+    async with ComputationPool(processes=1) as opened:
         yield opened
 
 
-def computing_of(api: Api) -> ProcessComputing:
-    computing = api.services.statements.formatting._computing
-    assert isinstance(computing, ProcessComputing)
-    return computing
+def computing_of(api: Api) -> ComputationPool:
+    computations = api.services.statements.formatting._computations
+    assert isinstance(computations, ComputationPool)
+    return computations
 
 
 def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -114,9 +114,9 @@ class TestLength:
             monkeypatch.setattr(sql, name, never)
         text = (unit * 400_000)[:400_000]
         assert formatted(text, None) == text
-        computing = InlineComputing()
-        assert await Formatting(computing, max_bytes=10**7).format_script(1, text, None) == text
-        assert computing.done == []
+        computations = InlineComputations()
+        assert await Formatting(computations, max_bytes=10**7).format_script(1, text, None) == text
+        assert computations.done == []
 
     async def test_a_text_that_is_not_changed_is_scanned_once(self, monkeypatch: pytest.MonkeyPatch):
         def never(*_: object) -> None:
@@ -155,7 +155,7 @@ class TestOtherUsers:
         async with opened() as api:
             ana = await api.user("ana")
             async with under_way(ana, 17):
-                await until(lambda: computing_of(api)._places.waiting == 16)
+                await until(lambda: computing_of(api)._slots.waiting == 16)
                 refused = await ana.post("editor/format", statements="select 1")
                 assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
                 assert int(refused.headers["Retry-After"]) >= 1
@@ -206,12 +206,12 @@ class TestLeaving:
             head += [f"Content-Length: {len(body)}", f"Authorization: {ana.headers['Authorization']}"]
             writer.write("\r\n".join([*head, "", ""]).encode() + body)
             await writer.drain()
-            computing = computing_of(api)
-            await until(lambda: computing.running)
+            computations = computing_of(api)
+            await until(lambda: computations.running)
             outcomes = outcomes_of(monkeypatch)
-            (pid,) = computing.running
+            (pid,) = computations.running
             writer.transport.abort()
-            await until(lambda: not computing.running)
+            await until(lambda: not computations.running)
             await until(lambda: not is_alive(pid))
             assert outcomes == []
             assert (await ana.history())["count"] == 0
@@ -236,28 +236,29 @@ class TestLeaving:
                         await reader.readuntil(f"SELECT {number}".encode())
             writer.close()
 
-    async def test_a_cancelled_computation_frees_its_place(self, computing: ProcessComputing):
+    async def test_a_cancelled_computation_frees_its_place(self, computations: ComputationPool):
         content = SLOW_SCRIPT.encode()
         for _ in range(3):
-            work = asyncio.create_task(computing.run(1, Task.FORMAT, {"dialect": None}, content))
-            await until(lambda: computing.running)
+            work = asyncio.create_task(computations.run(1, Task.FORMAT, {"dialect": None}, content))
+            await until(lambda: computations.running)
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-            assert not computing.running
-        assert await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+            assert not computations.running
+        assert await computations.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
     async def test_a_worker_ends_with_its_server_even_when_that_is_killed(self):
         program = (
             "import asyncio\n"
-            "from queryserver.platform.computing import ProcessComputing\n"
-            "from queryserver.platform.computing import Task\n"
+            "from queryserver.platform.computation_pool import ComputationPool\n"
+            "from queryserver.platform.computation_pool import Task\n"
             "async def main():\n"
-            "    async with ProcessComputing() as computing:\n"
+            "    async with ComputationPool() as computations:\n"
             "        options = {'dialect': 'mysql', 'previous': None, 'full_form': True}\n"
-            "        work = asyncio.create_task(computing.run(1, Task.CHOOSE_STATEMENT, options, b'a;' * 5_000_000))\n"
-            "        while not computing.running:\n"
+            "        work = computations.run(1, Task.CHOOSE_STATEMENT, options, b'a;' * 5_000_000)\n"
+            "        work = asyncio.create_task(work)\n"
+            "        while not computations.running:\n"
             "            await asyncio.sleep(0.01)\n"
-            "        print(computing.running[0], flush=True)\n"
+            "        print(computations.running[0], flush=True)\n"
             "        await work\n"
             "asyncio.run(main())\n"
         )
@@ -273,12 +274,12 @@ class TestLeaving:
 class TestLimits:
     async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self):
         # What the formatter takes at most is done within two seconds on a fast machine: no limit is surely below that.
-        computing = InlineComputing(fails=TooComplex("too long"))
-        formatting = Formatting(computing, max_bytes=1024)
+        computations = InlineComputations(fails=TooComplex("too long"))
+        formatting = Formatting(computations, max_bytes=1024)
         assert await formatting.format_script(1, "select 1", None) == "select 1"
-        computing.fails = None
+        computations.fails = None
         assert await formatting.format_script(1, "select 1", None) == "SELECT 1"
-        assert computing.done == [(1, Task.FORMAT)] * 2
+        assert computations.done == [(1, Task.FORMAT)] * 2
 
     @pytest.mark.parametrize("call", ["execute", "explain"])
     @pytest.mark.slow
@@ -290,20 +291,20 @@ class TestLimits:
             assert (await ana.history())["count"] == 0
 
     async def test_a_computation_that_needs_too_much_memory_is_refused(self):
-        async with ProcessComputing(processes=1, memory_bytes=64 * 1024 * 1024) as computing:
+        async with ComputationPool(processes=1, memory_bytes=64 * 1024 * 1024) as computations:
             options = {"dialect": "mysql", "previous": None, "full_form": True}
             with pytest.raises(TooComplex):
-                await computing.run(1, Task.CHOOSE_STATEMENT, options, b"a;" * 20_000_000)
-            assert await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+                await computations.run(1, Task.CHOOSE_STATEMENT, options, b"a;" * 20_000_000)
+            assert await computations.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
     @pytest.mark.slow
-    async def test_the_line_of_a_user_does_not_count_against_another(self, computing: ProcessComputing):
+    async def test_the_line_of_a_user_does_not_count_against_another(self, computations: ComputationPool):
         slow = SLOW_SCRIPT.encode()
-        work = [asyncio.create_task(computing.run(1, Task.FORMAT, {"dialect": None}, slow)) for _ in range(17)]
-        await until(lambda: computing._places.waiting == 16)
+        work = [asyncio.create_task(computations.run(1, Task.FORMAT, {"dialect": None}, slow)) for _ in range(17)]
+        await until(lambda: computations._slots.waiting == 16)
         with pytest.raises(TooManyRequests):
-            await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1")
-        assert await computing.run(2, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+            await computations.run(1, Task.FORMAT, {"dialect": None}, b"select 1")
+        assert await computations.run(2, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
         for one in work:
             one.cancel()
         await asyncio.gather(*work, return_exceptions=True)
@@ -331,7 +332,7 @@ class TestEventLoop:
 
     @pytest.mark.parametrize("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
     def test_a_script_of_any_kind_that_is_split_in_the_event_loop_takes_a_moment(self, unit: str):
-        handed_over = InlineComputing()
+        handed_over = InlineComputations()
         choosing = Choosing(handed_over)
         texts = [(unit * 25_000)[:length] for length in range(1_000, 50_001, 1_000)]
         for text in texts:

@@ -202,7 +202,7 @@ async def test_a_refused_call_of_the_shell_sequence_shows_the_message_of_the_ser
 
 
 def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:
-    from queryserver.platform.settings.loading import load_settings
+    from queryserver.platform.settings.loader import load_settings
 
     file = tmp_path / "queryserver.toml"
     file.write_text(block("toml"))

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from queryserver import __version__
 from queryserver.cli.commands import app
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.sections import Section, keys
 from queryserver.platform.settings.tree import Settings
 

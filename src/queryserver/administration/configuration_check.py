@@ -26,7 +26,7 @@ from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Row
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.settings.loading import shown_value
+from queryserver.platform.settings.loader import shown_value
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.stores import RESULTS, build_result_files, is_remote, open_results
 from queryserver.statements.retention import MANY_DOCUMENTS

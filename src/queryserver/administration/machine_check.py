@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from queryserver.administration.doctor import Finding
-from queryserver.platform.confinement import KernelSupport, detected
+from queryserver.platform.confinement import KernelSupport, detect_support
 from queryserver.platform.disk_floor import DiskFloor, disk_floor
 from queryserver.platform.open_files import affordable_connections
 from queryserver.platform.settings.sections import LocalResults
@@ -74,7 +74,7 @@ async def examine_limits(settings: Settings) -> Sequence[Finding]:
 
 async def examine_confinement() -> Sequence[Finding]:
     """What the kernel takes from the processes that run DuckDB and read files of users."""
-    return [_confinement(await asyncio.to_thread(detected))]
+    return [_confinement(await asyncio.to_thread(detect_support))]
 
 
 def _confinement(support: KernelSupport) -> Finding:

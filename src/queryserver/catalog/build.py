@@ -11,7 +11,7 @@ from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.platform.computing_protocol import Computing
+from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
@@ -41,7 +41,7 @@ def metadata_services(
     cache: MetadataCache,
     threads: Executor,
     rendering: ByteBudget,
-    computing: Computing,
+    computations: ComputationExecutor,
     metrics: Metrics,
     statements: StatementServices,
     on_answer: AnswerListener | None,
@@ -68,7 +68,7 @@ def metadata_services(
             connectors,
             sessions,
             statements.runner.sessions,
-            Choosing(computing),
+            Choosing(computations),
             statements.submissions.parameters,
             max_bytes=editor.statement_max_bytes,
         ),

@@ -20,7 +20,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.statements import engine_process_lost
 from queryserver.identity.model import User
-from queryserver.platform.fair_queue import Slots
+from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
 from queryserver.statements.credentials import SessionCredentials
@@ -57,7 +57,9 @@ class Lookups:
     metrics: Metrics
     on_answer: AnswerListener | None
     _single_flight: SingleFlight = field(default_factory=SingleFlight, init=False)
-    _slots: Slots = field(default_factory=lambda: Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False)
+    _slots: ConnectorSlots = field(
+        default_factory=lambda: ConnectorSlots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False
+    )
 
     def __post_init__(self) -> None:
         self.forwarding.serve(_QUESTION, self._forwarded_answer)

@@ -150,11 +150,11 @@ class Samples:
         size_bytes = measure() if is_narrow else await loop.run_in_executor(self.threads, measure)
         if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:
             return _sample(answer.columns, render(), self.max_bytes)
-        held = await self.budget.hold(user.id, size_bytes)
+        reservation = await self.budget.reserve(user.id, size_bytes)
         try:
             rendered = await loop.run_in_executor(self.threads, render)
         finally:
-            held.release()
+            reservation.release()
         return _sample(answer.columns, rendered, self.max_bytes)
 
 

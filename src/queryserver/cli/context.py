@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.settings.loading import PREFIX, load_settings
+from queryserver.platform.settings.loader import PREFIX, load_settings
 from queryserver.platform.settings.tree import Settings
 
 T = TypeVar("T")
@@ -54,13 +54,13 @@ def with_running_database(settings: Settings) -> Settings:
     if settings.desktop.database.dsn:
         return settings
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
-    from queryserver.platform.embedded.postgres import running_defaults, with_defaults  # noqa: PLC0415 as below
+    from queryserver.platform.embedded.postgres import running_resources, with_embedded_resources  # noqa: PLC0415 as below
 
     try:
-        defaults = running_defaults(settings.desktop.data_dir)
+        defaults = running_resources(settings.desktop.data_dir)
     except EmbeddedPostgresError as error:
         raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
-    return with_defaults(settings, defaults) if defaults else settings
+    return with_embedded_resources(settings, defaults) if defaults else settings
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

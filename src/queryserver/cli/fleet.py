@@ -9,7 +9,7 @@ import typer
 from queryserver.cli.context import ConfigFile, set_setting, with_running_database
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.memory import let_arrow_use_the_common_heap
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 
 if TYPE_CHECKING:
     from queryserver.platform.settings.tree import Settings

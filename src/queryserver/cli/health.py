@@ -10,7 +10,7 @@ import typer
 
 from queryserver.cli.context import ConfigFile, run
 from queryserver.errors.base import InvalidRequest
-from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.loader import read_settings
 
 app = typer.Typer()
 

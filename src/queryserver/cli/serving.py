@@ -14,7 +14,7 @@ import typer
 from queryserver.cli.context import ConfigFile, run, set_setting, settings_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.platform.memory import let_arrow_use_the_common_heap
-from queryserver.platform.settings.loading import (
+from queryserver.platform.settings.loader import (
     CONFIG_FILE,
     DEFAULT_FILES,
     as_toml,

@@ -11,7 +11,7 @@ from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open
 from queryserver.platform.database import Database
 from queryserver.platform.facts import FactRepository
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.sealing import reseal
+from queryserver.platform.sealer import reseal
 from queryserver.platform.settings.tree import Settings
 
 

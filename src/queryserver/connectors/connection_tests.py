@@ -26,7 +26,7 @@ from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.threads import Tasks
 
@@ -97,7 +97,7 @@ class ConnectionTests:
         policy, addresses = self.builder.policy, self.builder.addresses
         self._timeout_s: float = policy.test_timeout_s
         # The test only connects; the engine decides at the login whether the database may be used.
-        self._addresses = addresses.without_database_server() if policy.allow_service_database_server else addresses
+        self._addresses = addresses.allowing_database_server() if policy.allow_service_database_server else addresses
         self._tasks = Tasks()
         self.running = self._tasks.running
 
@@ -396,7 +396,7 @@ _LONGEST_REST_VERSION = 300
 
 
 def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
-    options, exchanges = rest_options(connector, builder), HttpExchanges(builder.addresses)
+    options, exchanges = rest_options(connector, builder), HttpClient(builder.addresses)
     if isinstance(options, HdfsOptions):
         url = options.server_url.rstrip("/")
         login = rest_login(exchanges, HttpRequest(f"{url}?op=GETHOMEDIRECTORY"), member="Path", as_user=True)
@@ -412,7 +412,7 @@ def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
 
 
 def rest_login(
-    exchanges: HttpExchanges, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
+    exchanges: HttpClient, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
 ) -> Login:
     """A login by GET: only a server of the right type returns an object with the text `member`.
 

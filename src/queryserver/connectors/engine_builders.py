@@ -106,7 +106,9 @@ class EngineBuilder:
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
         """Compare without DNS, since every connection is checked as well."""
         is_server = (host.lower(), port) in self.addresses.service_database
-        return self.is_named_as_own_database(name) and (is_server or self.addresses.is_literal_server(host, port))
+        return self.is_named_as_own_database(name) and (
+            is_server or self.addresses.is_database_server_address(host, port)
+        )
 
 
 def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:

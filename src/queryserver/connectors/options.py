@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from queryserver.connectors.model import SettingValue
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import ConnectorRefused, driver_not_allowed, host_not_allowed, option_not_allowed
-from queryserver.platform.addresses import AddressRules, HttpServer, Place
+from queryserver.platform.addresses import AddressRules, Endpoint, HttpServer
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.text import boolean_of, bytes_of_amount
 
@@ -395,9 +395,9 @@ class AtlasOptions(Options):
     """Password of that login."""
 
 
-def _members(value: Any, info: ValidationInfo) -> tuple[Place, ...]:
+def _members(value: Any, info: ValidationInfo) -> tuple[Endpoint, ...]:
     """Parse `host`, `host:port` or `[::1]:port`, separated by commas."""
-    text, members, found = _required(value), list[Place](), list[tuple[str, Kind]]()
+    text, members, found = _required(value), list[Endpoint](), list[tuple[str, Kind]]()
     for part in filter(None, map(str.strip, text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]") or (":" in host and not host.endswith("]")):
@@ -421,7 +421,7 @@ class Hs2Options(Options):
 
     server_port: Port = 10000
     """Port of members without a port; 21050 for impala."""
-    server_host: Annotated[tuple[Place, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
+    server_host: Annotated[tuple[Endpoint, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
     """`host` or `host:port`, or several separated by commas; each session stays with one."""
     use_sasl: Flag = True
     """Without `auth_mechanism`: true means `NONE`, false `NOSASL`. False for impala."""

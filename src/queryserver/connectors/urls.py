@@ -134,7 +134,7 @@ class DriverUrl:
         is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
         if self.dialect != "postgresql" or not is_allowed:
             return rules
-        return replace(rules, addresses=rules.addresses.without_database_server())
+        return replace(rules, addresses=rules.addresses.allowing_database_server())
 
 
 def driver_of(scheme: str) -> tuple[str, str]:

@@ -103,7 +103,7 @@ class Staging:
             self.is_gone = takes_it
             await self.clear()
 
-        await to_the_end(publish())
+        await run_to_completion(publish())
 
     async def clear(self) -> None:
         """Drop the table and settle it in the ledger. If it cannot be dropped now, it stays in the ledger."""
@@ -124,7 +124,7 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
     The table is recorded in the ledger before and settled afterwards. An exception of the batches leaves unchanged.
     """
     # Runs to completion, because an interrupted call would leave open whether the table is in the ledger.
-    await to_the_end(ledger.made(table))
+    await run_to_completion(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
         yield staging
@@ -135,7 +135,7 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
             await asyncio.shield(staging.clear())
 
 
-async def to_the_end(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Run `work` to completion and return its result; a cancellation in the meantime is delivered at the next await.
 
     If the work fails, the cancellation is raised instead of its error. The work must limit its own time.

@@ -17,7 +17,7 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.sql.places import Bound
 
 ResultT = TypeVar("ResultT")
@@ -62,7 +62,7 @@ class DriverThreads:
         # interpreter lock and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
-        self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
+        self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._waiting = set[asyncio.Task[None]]()
         self._control = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix=f"{name}-control")
         self.busy = 0
@@ -78,7 +78,7 @@ class DriverThreads:
 
         def give_back() -> None:
             self.busy -= 1
-            self._places.give_back(user_id)
+            self._slots.release(user_id)
 
         def ended(running: Future[ResultT]) -> None:  # runs in the thread of the call
             with suppress(RuntimeError):  # the loop is closed, so no task waits for a slot
@@ -91,7 +91,7 @@ class DriverThreads:
                 outcome.set_result(running.result())
 
         async def placed() -> None:
-            await self._places.take(user_id)
+            await self._slots.acquire(user_id)
             self.busy += 1
             if self._closed or not outcome.set_running_or_notify_cancel():
                 give_back()

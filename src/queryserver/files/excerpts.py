@@ -23,7 +23,7 @@ from queryserver.formats.unpacking import (
     head_bytes,
     unpacker,
 )
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -68,7 +68,7 @@ class Excerpts:
     ) -> None:
         self._unpacking = unpacking
         self._workers = workers
-        self._worker_places = FairPlaces(workers.processes)
+        self._worker_slots = FairSemaphore(workers.processes)
         self._within_s = within_s
         self._max_unpacked = max_unpacked_bytes
         self._max_snappy = max_snappy_bytes
@@ -129,7 +129,7 @@ class Excerpts:
 
     async def _records(self, user_id: int, made_by_worker: AsyncGenerator[bytes], window: Window) -> None:
         try:
-            async with self._worker_places.place(user_id), self._in_time(), aclosing(made_by_worker) as lines:
+            async with self._worker_slots.slot(user_id), self._in_time(), aclosing(made_by_worker) as lines:
                 async for made in lines:
                     window.take(made)
                     if window.is_full:

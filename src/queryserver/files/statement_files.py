@@ -225,7 +225,7 @@ class CallerFiles:
         with self._failures(_READ, named):
             location = self._location(named, Scope.FILES_READ)
             async with self._calls:
-                held = await self._access.reads.hold(self._user.id, wanted)
+                held = await self._access.reads.reserve(self._user.id, wanted)
                 try:
                     return await _all_of(location, offset, wanted, status)
                 finally:

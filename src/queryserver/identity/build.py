@@ -32,7 +32,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT, BY_SERVER
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
-from queryserver.platform.sealing import Sealer
+from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from queryserver import errors
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
@@ -139,9 +139,9 @@ class KeyServers:
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
-        self._secured = HttpExchanges(rules, authorities=ca)
+        self._secured = HttpClient(rules, authorities=ca)
         # DNS is under the control of others, so unencrypted keys are accepted from this machine only.
-        self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
+        self._plain = HttpClient(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> Keys | None:
         """The keys of the first server that answers properly, each with its own timeout; None if none does."""

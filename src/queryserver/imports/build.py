@@ -25,10 +25,10 @@ from queryserver.imports.uploads import (
     UploadLimits,
     UploadUsage,
 )
-from queryserver.platform.computing_protocol import Computing
+from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
 from queryserver.platform.disk_floor import disk_floor
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
@@ -101,15 +101,15 @@ def import_services(
     files: ImportFiles,
     *,
     threads: FairThreads,
-    computing: Computing,
+    computations: ComputationExecutor,
     users: UserDirectory,
     connectors: Connectors,
     metadata: MetadataServices,
     statements: StatementServices,
 ) -> ImportServices:
     # A call holds a sample of several megabytes and what has been made of it.
-    places = FairPlaces(_FILES_AT_ONCE)
-    previews = Previews(files.workbooks, computing, threads, places)
+    slots = FairSemaphore(_FILES_AT_ONCE)
+    previews = Previews(files.workbooks, computations, threads, slots)
     tables = TableCreations(
         files.sources,
         previews,
@@ -121,5 +121,5 @@ def import_services(
     janitor = ImportJanitor(
         files.unfinished, users, connectors, statements.credentials, statements.runner.data.may_hold, files.import_lost
     )
-    detection = Detection(files.workbooks, computing, places)
+    detection = Detection(files.workbooks, computations, slots)
     return ImportServices(files.uploads, files.sources, detection, previews, tables, janitor)

@@ -30,8 +30,8 @@ from queryserver.formats.table_files import (
 )
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
 from queryserver.imports.uploads import ImportFile
-from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.computation import ComputationExecutor, Task
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
@@ -63,10 +63,10 @@ Found: TypeAlias = Detected | Sheets | Records
 class Detection:
     """What files are."""
 
-    def __init__(self, workbooks: ProcessWorkbooks, computing: Computing, places: FairPlaces) -> None:
+    def __init__(self, workbooks: ProcessWorkbooks, computations: ComputationExecutor, slots: FairSemaphore) -> None:
         self._workbooks = workbooks
-        self._computing = computing
-        self._places = places
+        self._computations = computations
+        self._slots = slots
 
     async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> Found:
         """How a text is delimited, the sheets of a workbook, or the type of a file of records.
@@ -74,10 +74,10 @@ class Detection:
         `encoding` of a text; None: detected. Raises encoding_failed, file_empty, UnsupportedFormat, file_encrypted,
         FileCorrupt, FileTooComplex, TooManyRequests, and what reading raises.
         """
-        async with self._places.place(user_id):
+        async with self._slots.slot(user_id):
             head, is_whole = await _beginning(file)
             with _errors_of_files():
-                answer = await self._computing.run(
+                answer = await self._computations.run(
                     user_id, Task.DETECT_FILE, {"is_whole": is_whole, "encoding": encoding, "is_given": False}, head
                 )
             if not isinstance(answer, str):
@@ -97,14 +97,14 @@ class Previews:
     """
 
     def __init__(
-        self, workbooks: ProcessWorkbooks, computing: Computing, threads: FairThreads, places: FairPlaces
+        self, workbooks: ProcessWorkbooks, computations: ComputationExecutor, threads: FairThreads, slots: FairSemaphore
     ) -> None:
         self._workbooks = workbooks
-        self._computing = computing
+        self._computations = computations
         self._threads = threads
         self._analyses = LruCache[Hashable, Analysis](_ANALYSES_BYTES, weigh=_analysis_weight)
         self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
-        self._places = places
+        self._slots = slots
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
         """The columns of a file with their types, and its first rows. Raises separator_required, too."""
@@ -123,7 +123,7 @@ class Previews:
 
     async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> HeaderFound:
         """Whether the first record names the columns. A separator that is not given is detected."""
-        async with self._places.place(user_id):
+        async with self._slots.slot(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 return HeaderFound(has_header=True)
@@ -138,7 +138,7 @@ class Previews:
             return _adapter(HeaderFound).validate_python(found)
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
-        async with self._places.place(user_id):
+        async with self._slots.slot(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
@@ -181,7 +181,7 @@ class Previews:
     async def _recognised(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
         """Raises what detection raises of a file that is no text; `is_given`: the caller gives its type."""
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
-        await self._computing.run(user_id, Task.DETECT_FILE, options, head)
+        await self._computations.run(user_id, Task.DETECT_FILE, options, head)
 
     async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
         """What the task gives for as much of the file as it needs."""
@@ -192,7 +192,7 @@ class Previews:
                 is_whole = len(head) >= file.size_bytes
                 options = {**how, "is_whole": is_whole, "is_last": is_last}
                 with _errors_of_files():
-                    answer = await self._computing.run(user_id, task, options, bytes(head))
+                    answer = await self._computations.run(user_id, task, options, bytes(head))
                 if answer == FileType.EXCEL:
                     async with file.on_disk() as path:
                         await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook

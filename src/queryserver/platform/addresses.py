@@ -1,9 +1,10 @@
-"""Where engine connections may go (Contract platform 5.11: Hosts).
+"""Rules for the destinations of engine connections (Contract platform 5.11: Hosts).
 
-A name is resolved once and its addresses are checked; the adapter connects to one of the addresses that come out,
-never to the name again, whose answer may be another by then. The name still serves for TLS and `Host`.
+A host name is resolved once and every address is checked. The adapter then connects to one of the returned addresses;
+resolving the name again could give a different one (DNS rebinding). The name is still used for TLS and the `Host`
+header.
 
-In asyncio:  `for address in await rules.resolve(host, port): … connect(address, port), server_hostname=host …`
+In asyncio: `for address in await rules.resolve(host, port): … connect(address, port), server_hostname=host …`
 In a thread: `rules.resolve_blocking(host, port)`.
 """
 
@@ -23,15 +24,15 @@ if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
     from queryserver.platform.settings.tree import Settings
 
 Address: TypeAlias = IPv4Address | IPv6Address
-Place: TypeAlias = tuple[str, int]
+Endpoint: TypeAlias = tuple[str, int]
 """Host and port."""
 
 _POSTGRESQL_PORT = 5432
 _BROKER_PORT = 6379
 _DISCARD_PORT = 9
 _LOOPBACK = IPv4Address("127.0.0.1")
-_IS_OWN = "this is an address of the service itself"
-_IS_DATABASE_SERVER = (
+_OWN_ENDPOINT = "this is an address of the service itself"
+_DATABASE_SERVER = (
     "this is the server of the service's own database. An administrator may permit its other databases, for urls"
     " postgresql://, with desktop.connector_policy.allow_service_database_server"
 )
@@ -43,7 +44,7 @@ _IN_LOW_BITS = (
     ip_network("64:ff9b::/96"),  # NAT64, RFC 6052
 )
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""RFC 8215: a site takes a prefix of any length of RFC 6052 inside it."""
+"""RFC 8215: a site may choose a prefix within it, of any length that RFC 6052 defines."""
 _THIS_NETWORK = ip_network("0.0.0.0/8")
 _INSIDE = tuple(
     map(
@@ -72,15 +73,15 @@ _ISATAP = 0x0000_5EFE
 _UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
 
 
-def carried_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Every IPv4 address that `address` may stand for; none of `::` and `::1`."""
+def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Every IPv4 address that `address` may embed; none for `::` and `::1`."""
     bits = int(address)
     if bits <= 1:
         return
     if any(address in network for network in _IN_LOW_BITS):
         yield IPv4Address(bits & _LOW_32_BITS)
     if address in _LOCAL_NAT64:
-        yield from _of_local_nat64(bits)
+        yield from _embedded_in_local_nat64(bits)
     if address.sixtofour is not None:
         yield address.sixtofour
     if address.teredo is not None:
@@ -89,11 +90,11 @@ def carried_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
         yield IPv4Address(bits & _LOW_32_BITS)
 
 
-def _of_local_nat64(bits: int) -> Iterator[IPv4Address]:
-    """By the prefix lengths 48, 56, 64 and 96: RFC 6052 2.2 leaves out the bits 64 to 71.
+def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
+    """The IPv4 address for each of the prefix lengths 48, 56, 64 and 96; RFC 6052 2.2 skips bits 64 to 71.
 
-    The length is not known here, and the zeros around an address read as 0.0.0.0/8 by another length: those are no
-    destination.
+    The site's prefix length is unknown. Read with a wrong length, padding zeros look like 0.0.0.0/8, which is skipped
+    because it is no valid destination.
     """
     without_octet_64 = ((bits >> 64) << 56) | (bits & ((1 << 56) - 1))
     found = (
@@ -108,16 +109,16 @@ def _of_local_nat64(bits: int) -> Iterator[IPv4Address]:
 
 
 class UnknownHost(EngineUnavailable):
-    """The name is not known."""
+    """The name does not resolve."""
 
 
 class HostRefused(EngineUnavailable):
-    """The rules do not permit a connection there."""
+    """The address rules forbid a connection to this host."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server that is named by its url."""
+    """A server identified by its URL."""
 
     url: str
 
@@ -136,41 +137,41 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """What engine connections may reach; without arguments everything.
+    """Which hosts engine connections may reach; without arguments, any host.
 
-    `own` are hosts and ports of the service's listener and broker, `service_database` those of the server of its
-    database. No connection may go there, by whichever address of a machine. Of the `closed` networks those addresses
-    are permitted that are in `opened`; those that are `blocked` never are.
+    `own` are the endpoints of the service's listener and broker, `service_database` those of its database server.
+    Connections to them are refused under every address of the machine. In the networks of `closed`, only addresses in
+    `opened` are permitted; addresses in `blocked` are always refused.
     """
 
     blocked: tuple[Network, ...] = ()
     allowed: tuple[Network, ...] = ()
     closed: tuple[Network, ...] = ()
     opened: tuple[Network, ...] = ()
-    own: frozenset[Place] = frozenset()
-    service_database: frozenset[Place] = frozenset()
+    own: frozenset[Endpoint] = frozenset()
+    service_database: frozenset[Endpoint] = frozenset()
     resolve_timeout_s: float = 5.0
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why `host`, when it is an address in any spelling, may not be connected to; calls no resolver.
+        """Why `host` may not be connected to if it is a literal address, in any notation. Does not call the resolver.
 
-        None: a name, or permitted. The text has no full stop.
+        None if it is a name, or permitted. The text has no full stop.
         """
         address = literal_address(host)
         if address is None:
             return None
-        if reason := self._own_reason([str(address)], port, resolve=False):
+        if reason := self._refusal_of_own([str(address)], port, resolve=False):
             return reason
         return None if self._permits(str(address)) else "connections to this address are not allowed"
 
-    def without_database_server(self) -> Self:
-        """The same rules, by which the server of the service's database may be reached."""
+    def allowing_database_server(self) -> Self:
+        """The same rules, except that the server of the service database may be reached."""
         return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The permitted addresses of `host`, in the resolver's order; at least one.
 
-        Raises UnknownHost: unknown name, or no answer of the resolver in time; HostRefused: no permitted address.
+        Raises UnknownHost when the name is unknown or the resolver times out, HostRefused when no address is permitted.
         """
         if parsed_address(host) is not None and all(
             its_port != port for _, its_port in self.own | self.service_database
@@ -183,11 +184,11 @@ class AddressRules:
             raise UnknownHost(f"The host name {host} was not resolved in time.") from None
 
     def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
-        """As `resolve`; only the resolver's own time limit counts. Raises UnknownHost, HostRefused."""
+        """Like `resolve`, with only the resolver's own timeout. Raises UnknownHost, HostRefused."""
         return self._checked(host, port)[0]
 
-    def require_every(self, host: str, port: int) -> None:
-        """For drivers that resolve the name themselves: all of its addresses must be permitted. Blocks.
+    def require_all(self, host: str, port: int) -> None:
+        """Require that all addresses of `host` are permitted, for drivers that resolve names themselves. Blocks.
 
         Raises UnknownHost, HostRefused.
         """
@@ -196,22 +197,22 @@ class AddressRules:
             raise HostRefused(f"Connections to {host} are not allowed here.")
 
     def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
-        """Whether one of the addresses is of the server of the service's database. Blocks."""
-        return _is_one_of(_resolved(self.service_database, port), addresses)
+        """Whether one of the addresses belongs to the server of the service database. Blocks."""
+        return _reaches(_resolve_endpoints(self.service_database, port), addresses)
 
-    def is_literal_server(self, host: str, port: int) -> bool:
-        """The same for a host that is an address in any spelling; calls no resolver."""
+    def is_database_server_address(self, host: str, port: int) -> bool:
+        """Like `is_database_server` for a literal address in any notation. Does not call the resolver."""
         address = literal_address(host)
-        servers = _resolved(self.service_database, port, resolve=False)
-        return address is not None and _is_one_of(servers, [str(address)])
+        servers = _resolve_endpoints(self.service_database, port, resolve=False)
+        return address is not None and _reaches(servers, [str(address)])
 
     def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
-        """The permitted addresses, and all."""
+        """The permitted addresses, and all addresses."""
         try:
             found = _addresses(host, port)
         except (OSError, UnicodeError):
             raise UnknownHost(f"The host name {host} is not known.") from None
-        if reason := self._own_reason(found, port):
+        if reason := self._refusal_of_own(found, port):
             raise HostRefused(f"Connections to {host} are not allowed here: {reason}.")
         permitted = [address for address in found if self._permits(address)]
         if not permitted:
@@ -219,26 +220,26 @@ class AddressRules:
         return permitted, found
 
     def _permits(self, address: str) -> bool:
-        for reading in map(str, _readings(address)):
+        for reading in map(str, _equivalent_addresses(address)):
             if contains(self.blocked, reading):
                 return False
             if contains(self.closed, reading) and not contains(self.opened, reading):
                 return False
         return not self.allowed or contains(self.allowed, address)
 
-    def _own_reason(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
-        """Why the service's own places are no destination; None: none of the addresses is one."""
+    def _refusal_of_own(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
+        """Why a connection to one of the service's own endpoints is refused; None if no address is one of them."""
         targets = list(addresses)
-        for places, reason in ((self.own, _IS_OWN), (self.service_database, _IS_DATABASE_SERVER)):
-            if _is_one_of(_resolved(places, port, resolve=resolve), targets):
+        for endpoints, reason in ((self.own, _OWN_ENDPOINT), (self.service_database, _DATABASE_SERVER)):
+            if _reaches(_resolve_endpoints(endpoints, port, resolve=resolve), targets):
                 return reason
         return None
 
 
-def _resolved(places: Iterable[Place], port: int, *, resolve: bool = True) -> set[Address]:
-    """Addresses of the places with this port; without `resolve` names other than `localhost` are left out."""
+def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: bool = True) -> set[Address]:
+    """The addresses of the endpoints with this port. Without `resolve`, names other than `localhost` are skipped."""
     found = set[Address]()
-    for host, its_port in places:
+    for host, its_port in endpoints:
         if its_port != port:
             continue
         if host == "localhost":
@@ -249,20 +250,26 @@ def _resolved(places: Iterable[Place], port: int, *, resolve: bool = True) -> se
         try:
             found.update(one for one in map(parsed_address, _addresses(host, port)) if one is not None)
         except (OSError, UnicodeError):
-            continue  # a name that no resolver knows leads nowhere
+            continue  # an unresolvable name cannot be reached
     return found
 
 
-def _is_one_of(own: Collection[Address], addresses: Iterable[str]) -> bool:
-    """Whether a service at `own` is reached by one of the addresses: one on this machine is by any of the machine's."""
+def _reaches(own: Collection[Address], addresses: Iterable[str]) -> bool:
+    """Whether one of `addresses` reaches a service at `own`.
+
+    A service on this machine is reached by any of its addresses.
+    """
     if not own:
         return False
-    targets = {reading for address in addresses for reading in _readings(address)}
-    return not targets.isdisjoint(own) or (any(map(_is_here, own)) and any(map(_is_here, targets)))
+    targets = {reading for address in addresses for reading in _equivalent_addresses(address)}
+    return not targets.isdisjoint(own) or (any(map(_is_local, own)) and any(map(_is_local, targets)))
 
 
-def _is_here(address: Address) -> bool:
-    """Whether it is an address of this machine: from there it is its own source. Sends nothing."""
+def _is_local(address: Address) -> bool:
+    """Whether the address belongs to this machine, which is the case if its route has it as the source.
+
+    Sends nothing.
+    """
     if address.is_loopback or address.is_unspecified:
         return True
     if address.is_multicast:
@@ -271,7 +278,7 @@ def _is_here(address: Address) -> bool:
         return _is_source(socket.AF_INET, address)
     if not address.is_link_local:
         return _is_source(socket.AF_INET6, address)
-    # Such an address is of one interface. A caller's zone is ignored: it has names and numbers.
+    # A link-local address needs a scope. The caller's scope id is ignored: it may be a name or a number.
     return any(_is_source(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
 
 
@@ -280,22 +287,22 @@ def _is_source(family: int, address: Address, *scope: int) -> bool:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), _DISCARD_PORT, *scope))
             return parsed_address(str(probe.getsockname()[0])) == address
-    except OSError:  # no route, or a family that this machine does not have
+    except OSError:  # no route, or the machine lacks this address family
         return False
 
 
-def _readings(address: str) -> Sequence[Address]:
-    """An address, and the IPv4 addresses that a gateway or tunnel may make of it."""
+def _equivalent_addresses(address: str) -> Sequence[Address]:
+    """An address, and the IPv4 addresses that a gateway or tunnel may translate it to."""
     parsed = parsed_address(address)
     if parsed is None:
         return ()
-    return (parsed, *(carried_addresses(parsed) if isinstance(parsed, IPv6Address) else ()))
+    return (parsed, *(embedded_ipv4_addresses(parsed) if isinstance(parsed, IPv6Address) else ()))
 
 
 def literal_address(host: str) -> Address | None:
-    """The address that `host` spells; decimal, octal, hexadecimal and short forms are those of `inet_aton`.
+    """The address that `host` denotes, including the decimal, octal, hexadecimal and short forms of `inet_aton`.
 
-    None: it is a name.
+    None if it is a name.
     """
     plain = host.strip().strip("[]")
     try:
@@ -306,7 +313,7 @@ def literal_address(host: str) -> Address | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Every address of a name, each once. A literal address in any spelling gives itself."""
+    """All addresses of a name, without duplicates. A literal address in any notation gives itself."""
     if parsed_address(host) is not None:
         return [host]
     infos = socket.getaddrinfo(host or "localhost", port, type=socket.SOCK_STREAM)
@@ -314,11 +321,11 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def address_rules(settings: "Settings") -> AddressRules:
-    """Where connectors, key servers and catalogues may be connected to."""
+    """Rules for connectors, key servers and catalogs."""
     desktop, policy = settings.desktop, settings.desktop.connector_policy
     own = {(desktop.http_host, desktop.http_port)}
     if desktop.task_server.enabled:
-        own.update(_places(desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
+        own.update(_endpoints(desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
     return AddressRules(
         blocked=policy.blocked_networks,
         allowed=policy.allowed_networks,
@@ -328,32 +335,32 @@ def address_rules(settings: "Settings") -> AddressRules:
 
 
 def webhook_rules(settings: "Settings") -> AddressRules:
-    """Where signed calls may go: any user names their addresses, so nothing inside, but what a setting opens."""
+    """Rules for webhooks, whose URLs come from users: only the internal networks in the settings are open."""
     opened = settings.desktop.task_server.webhook_allowed_networks
     return replace(address_rules(settings), allowed=(), closed=_INSIDE, opened=opened)
 
 
-def database_servers(dsn: str) -> frozenset[Place]:
-    """Host and port of each server that a PostgreSQL address names; that of a unix socket listens on loopback, too."""
-    return frozenset(_places(dsn, _POSTGRESQL_PORT)) if dsn else frozenset()
+def database_servers(dsn: str) -> frozenset[Endpoint]:
+    """The endpoints that a PostgreSQL DSN names. For a Unix socket also loopback, where such a server may listen."""
+    return frozenset(_endpoints(dsn, _POSTGRESQL_PORT)) if dsn else frozenset()
 
 
 def database_name(dsn: str) -> str:
-    """The database that a PostgreSQL address names; by default that of the login's name."""
-    _, parts = _hosts_apart(dsn)
+    """The database that a PostgreSQL DSN names; defaults to the name of the login."""
+    _, parts = _split_hosts(dsn)
     options = dict(parse_qsl(parts.query))
     return options.get("dbname") or options.get("database") or unquote(parts.path.strip("/")) or database_login(dsn)
 
 
 def database_login(dsn: str) -> str:
-    """The login that a PostgreSQL address names; empty without one."""
-    _, parts = _hosts_apart(dsn)
+    """The login that a PostgreSQL DSN names; empty if it has none."""
+    _, parts = _split_hosts(dsn)
     return dict(parse_qsl(parts.query)).get("user") or unquote(parts.username or "")
 
 
-def _places(url: str, usual_port: int) -> Iterator[Place]:
-    """Hosts and ports of a url: one, several with commas between, or those among its options."""
-    named, parts = _hosts_apart(url)
+def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
+    """The endpoints of a URL: one, several separated by commas, or those in its query options."""
+    named, parts = _split_hosts(url)
     options = dict(parse_qsl(parts.query))
     hosts = (named or options.get("host", "")).split(",")
     ports = options.get("port", "").split(",")
@@ -365,8 +372,8 @@ def _places(url: str, usual_port: int) -> Iterator[Place]:
         yield "localhost" if not host or host.startswith("/") else host, port
 
 
-def _hosts_apart(url: str) -> tuple[str, SplitResult]:
-    """The hosts of a url, and the url without them: urlsplit of Python 3.14 refuses several when one is in brackets."""
+def _split_hosts(url: str) -> tuple[str, SplitResult]:
+    """The hosts of a URL, and the URL without them: since Python 3.14, urlsplit rejects several hosts with brackets."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")

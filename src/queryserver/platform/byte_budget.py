@@ -1,4 +1,4 @@
-"""A number of bytes in memory that calls share."""
+"""A limit on the memory that concurrent calls use together."""
 
 import asyncio
 from collections import Counter, deque
@@ -11,8 +11,8 @@ from queryserver.errors.base import TooManyRequests
 _RETRY_AFTER = timedelta(seconds=2)
 
 
-class Held:
-    """Bytes of a budget in use. To be released by its owner; one that is forgotten is released with its object."""
+class Reservation:
+    """Bytes reserved from a budget. The owner releases them; garbage collection releases a forgotten reservation."""
 
     def __init__(self, budget: "ByteBudget", user_id: int, size_bytes: int) -> None:
         self._budget = budget
@@ -21,38 +21,41 @@ class Held:
         self.size_bytes = size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Use less from now on; more than now changes nothing."""
+        """Reduce the reservation; a larger size changes nothing."""
         if size_bytes < self.size_bytes:
             freed, self.size_bytes = self.size_bytes - size_bytes, size_bytes
-            self._budget.give_back(self.user_id, freed)
+            self._budget.release(self.user_id, freed)
 
     def grow(self, size_bytes: int) -> bool:
-        """Use more, if that is possible at once: waiting with bytes in hand could last for ever."""
+        """Enlarge the reservation if that is possible at once.
+
+        Does not wait: holders that wait for each other could deadlock.
+        """
         return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
 
     def release(self) -> None:
-        """Give everything back. Idempotent."""
+        """Release all bytes. Idempotent."""
         self.shrink(0)
 
     def __del__(self) -> None:
         if self.size_bytes:
-            # Objects may be collected in any thread; in a closed loop no call waits.
+            # Garbage collection may run in any thread. After the loop is closed no call waits for bytes.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._budget.give_back, self.user_id, self.size_bytes)
+                self._loop.call_soon_threadsafe(self._budget.release, self.user_id, self.size_bytes)
 
 
 @dataclass(slots=True)
 class _Waiting:
     user_id: int
     size_bytes: int
-    turn: "asyncio.Future[Held]"
+    turn: "asyncio.Future[Reservation]"
 
 
 class ByteBudget:
-    """`max_bytes` in use at a time, at most half of them by one user. Only for one event loop.
+    """At most `max_bytes` reserved at a time, at most half of them by one user. For a single event loop.
 
-    Callers are served in the order of their calls; one whose own share is used up does not hold up other users.
-    A request above a share is cut to it, so that one call alone can always go on.
+    Requests are served first come, first served, but a user whose share is used up does not block other users. A
+    request that exceeds the share is reduced to it, so a single call can always proceed.
     """
 
     def __init__(self, max_bytes: int, *, wait_s: float = 30.0) -> None:
@@ -71,8 +74,8 @@ class ByteBudget:
     def waiting(self) -> int:
         return sum(not one.turn.done() for one in self._line)
 
-    async def hold(self, user_id: int, size_bytes: int) -> Held:
-        """Bytes of the budget, once they are free. Raises TooManyRequests when that takes too long."""
+    async def reserve(self, user_id: int, size_bytes: int) -> Reservation:
+        """Wait until the bytes are free. Raises TooManyRequests after a timeout."""
         waiting = _Waiting(user_id, min(size_bytes, self._share), asyncio.get_running_loop().create_future())
         self._line.append(waiting)
         self._assign()
@@ -88,18 +91,18 @@ class ByteBudget:
             self._leave(waiting)
             raise
 
-    def extend(self, held: Held, more_bytes: int) -> bool:
-        """Whether `held` could become so much larger."""
-        more_bytes = min(more_bytes, self._share - held.size_bytes)
+    def extend(self, reservation: Reservation, more_bytes: int) -> bool:
+        """Whether `reservation` could be enlarged by that much."""
+        more_bytes = min(more_bytes, self._share - reservation.size_bytes)
         if more_bytes > 0:
-            share = self._by_user[held.user_id] + more_bytes
+            share = self._by_user[reservation.user_id] + more_bytes
             if self.waiting or more_bytes > self._max_bytes - self._used or share > self._share:
                 return False
-            self._take(held.user_id, more_bytes)
-            held.size_bytes += more_bytes
+            self._take(reservation.user_id, more_bytes)
+            reservation.size_bytes += more_bytes
         return True
 
-    def give_back(self, user_id: int, size_bytes: int) -> None:
+    def release(self, user_id: int, size_bytes: int) -> None:
         self._used -= size_bytes
         self._by_user[user_id] -= size_bytes
         if not self._by_user[user_id]:
@@ -107,7 +110,7 @@ class ByteBudget:
         self._assign()
 
     def _leave(self, waiting: _Waiting) -> None:
-        """A call that was served in the moment of its timeout has to give its bytes back."""
+        """Release the bytes of a request that was granted at the very moment of its timeout."""
         if waiting.turn.done() and not waiting.turn.cancelled():
             waiting.turn.result().release()
         waiting.turn.cancel()
@@ -122,12 +125,12 @@ class ByteBudget:
             if self._by_user[one.user_id] + one.size_bytes > self._share:
                 left.append(one)
             elif is_blocked or one.size_bytes > self._max_bytes - self._used:
-                # Its turn comes as soon as bytes are free: later calls do not take them away.
+                # First in line for the next free bytes: smaller requests behind it must not starve it.
                 is_blocked = True
                 left.append(one)
             else:
                 self._take(one.user_id, one.size_bytes)
-                one.turn.set_result(Held(self, one.user_id, one.size_bytes))
+                one.turn.set_result(Reservation(self, one.user_id, one.size_bytes))
         self._line = left
 
     def _take(self, user_id: int, size_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""A guard for blocking drivers: the connections that a call opens go only to permitted addresses.
+"""Restricts the connections that blocking drivers open to permitted addresses (Contract platform 5.11: Hosts).
 
-An audit hook of Python sees each connection before it is made (Contract platform 5.11: Hosts).
+A Python audit hook inspects each connection before it is opened.
 """
 
 import errno
@@ -17,20 +17,20 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 
 _REFUSED = "The data source led to an address that connections are not allowed to."
-_MOST_LINKS = 50  # of an error to its causes; real ones have a handful
+_MAX_LINKS = 50  # length of an error chain; real ones have a handful of links
 
 
-class _Refusal(ConnectionRefusedError):
-    """A refused connection: recognized inside the errors that drivers make of it."""
+class _GuardRefusal(ConnectionRefusedError):
+    """A connection that the guard refused. Drivers wrap it in errors of their own, in which it is recognized."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call under way in one thread."""
+    """A guarded call that is running in one thread."""
 
     rules: AddressRules
-    was_refused: bool = False
-    """About its last connection."""
+    is_refused: bool = False
+    """Whether the call's most recent connection was refused."""
 
 
 class _ThisThread(threading.local):
@@ -43,7 +43,7 @@ _installed: list[bool] = []
 
 
 def install_guard() -> None:
-    """Install the audit hook for connections, once; a process cannot remove it."""
+    """Install the audit hook, once per process; it cannot be removed."""
     with _installing:
         if not _installed:
             sys.addaudithook(_audit)
@@ -52,19 +52,19 @@ def install_guard() -> None:
 
 @contextmanager
 def guarded(rules: AddressRules) -> Generator[None]:
-    """Around a call that blocks: it connects only to where `rules` permit, as long as it stays in this thread.
+    """Let the blocking code inside, as long as it stays in this thread, connect only where `rules` permit.
 
-    For the call, the host has refused the connection. Raises HostRefused when the call fails
-    over it, not when it fails over something else later. Needs `install_guard`.
+    A forbidden connection looks to the code as if the host had refused it. Raises HostRefused if the code fails because
+    of it, but not if it fails later for another reason. Requires `install_guard`.
     """
     outer, call = _this_thread.call, _Call(rules)
     _this_thread.call = call
     try:
         yield
-    except EngineError:  # already translated, perhaps by a guard within this one
+    except EngineError:  # already translated, for example by a nested guard
         raise
     except Exception as error:  # drivers wrap a refused connection in errors of any class
-        if _is_over_refusal(error, call):
+        if _is_caused_by_refusal(error, call):
             raise HostRefused(_REFUSED) from error
         raise
     finally:
@@ -72,39 +72,40 @@ def guarded(rules: AddressRules) -> Generator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook. It gets every event of the process: others than connections must cost next to nothing."""
+    """The audit hook. It receives every event of the process, so ignoring other events must cost next to nothing."""
     if event != "socket.connect":
         return
     call = _this_thread.call
     if call is None:
         return
     connecting, address = args
-    _this_thread.call = None  # the rules themselves connect a socket, to learn which addresses are of this machine
+    _this_thread.call = None  # the rules themselves connect a socket to find out which addresses belong to this machine
     try:
-        call.was_refused = not _permits(call.rules, connecting.family, address)
+        call.is_refused = not _permits(call.rules, connecting.family, address)
     finally:
         _this_thread.call = call
-    if call.was_refused:
-        raise _Refusal(errno.ECONNREFUSED, _REFUSED)
+    if call.is_refused:
+        raise _GuardRefusal(errno.ECONNREFUSED, _REFUSED)
 
 
-def _is_over_refusal(error: BaseException, call: _Call) -> bool:
-    """Whether a call failed over a refused connection: drivers go on without some, such as one for updates.
+def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
+    """Whether a call failed because of a refused connection: drivers tolerate some, such as one that checks for
+    updates.
 
-    A refusal that an error holds decides. One that was merely being handled when the error came up, and our text
-    without a refusal (asyncio makes one error of several so), count as long as no connection was permitted since.
+    A refusal in the cause of the error decides. A refusal that is only its context, or only its text (asyncio merges
+    several errors into one), counts unless a later connection was permitted.
     """
     return any(
-        isinstance(one, _Refusal)
-        or (call.was_refused and any(isinstance(part, str) and _REFUSED in part for part in one.args))
-        for one in _links(error, with_context=call.was_refused)
+        isinstance(one, _GuardRefusal)
+        or (call.is_refused and any(isinstance(part, str) and _REFUSED in part for part in one.args))
+        for one in _linked_errors(error, with_context=call.is_refused)
     )
 
 
-def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
-    """An error and the errors that it holds: cause, attributes such as `orig` and `reason`, arguments."""
+def _linked_errors(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
+    """An error and the errors it contains: its cause, attributes such as `orig` and `reason`, and arguments."""
     ahead, seen = deque[Any]([error]), set[int]()
-    while ahead and len(seen) < _MOST_LINKS:
+    while ahead and len(seen) < _MAX_LINKS:
         one = ahead.popleft()
         if not isinstance(one, BaseException) or id(one) in seen:
             continue
@@ -118,7 +119,7 @@ def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseExceptio
 
 
 def _permits(rules: AddressRules, family: int, address: Any) -> bool:
-    """No sockets of this machine, and no names, whose addresses were not checked."""
+    """Whether the rules permit the address. Local sockets, and names whose addresses are unchecked, are refused."""
     if family not in (socket.AF_INET, socket.AF_INET6):
         return False
     host, port = address[:2]

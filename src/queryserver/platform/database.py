@@ -1,4 +1,4 @@
-"""The service database: pool, transactions, errors, LISTEN and NOTIFY."""
+"""The service database: connection pool, transactions, errors, LISTEN and NOTIFY."""
 
 import asyncio
 import time
@@ -21,15 +21,15 @@ from queryserver.platform.threads import Tasks, background
 Connection: TypeAlias = PoolConnectionProxy
 Row: TypeAlias = asyncpg.Record
 
-# Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
-# connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
-# many queries; one that lay idle for long may have been forgotten by something on the way, and is not used again.
-_AT_HAND = 4
-_AT_HAND_FOR_S = 300.0
-_IDLE_AT_MOST_S = 120.0
+# Nearly every call runs one short query, and acquiring and releasing a pooled connection costs half as much again. So
+# up to this many connections stay acquired between two queries. They return to the pool regularly, which replaces them
+# after many queries. A connection that was idle for long is discarded, because a firewall may have dropped it.
+_RETAINED = 4
+_RETAINED_FOR_S = 300.0
+_MAX_IDLE_S = 120.0
 
-# Arrays of PostgreSQL's own types that our statements use: the numbers are the same in every release. asyncpg knows
-# arrays of text.
+# Array types of PostgreSQL that our statements use; their OIDs are the same in every release. asyncpg has text arrays
+# built in.
 _ARRAYS = tuple(
     {
         "oid": oid,
@@ -53,12 +53,12 @@ _ARRAYS = tuple(
     )
 )
 
-_OUT_OF_REACH = (
+_UNAVAILABLE = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    # What asyncpg says when the server ends a connection that is just being prepared.
+    # raised when the server closes a connection while asyncpg prepares it
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -72,16 +72,16 @@ _OUT_OF_REACH = (
 
 @contextmanager
 def database_errors() -> Generator[None]:
-    """Turn a lost or refusing database into DatabaseUnavailable; mistakes in our own SQL pass as they are."""
+    """Translate the errors of an unreachable or refusing database to DatabaseUnavailable; SQL errors pass unchanged."""
     try:
         yield
-    except _OUT_OF_REACH as error:
+    except _UNAVAILABLE as error:
         raise DatabaseUnavailable from error
 
 
 @dataclass(slots=True)
-class _Taken:
-    """A connection out of the pool. Moments are those of the monotonic clock."""
+class _PooledConnection:
+    """A connection acquired from the pool. Times are monotonic."""
 
     connection: Connection
     since: float
@@ -95,21 +95,21 @@ class Database:
         self._pool = pool
         self._observe_query = observe_query
         self._acquire_timeout_s = acquire_timeout_s
-        self._at_hand: list[_Taken] = []
+        self._retained: list[_PooledConnection] = []
         self._waiting = 0
         self._is_closing = False
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        """A pooled connection, inside. Raises DatabaseUnavailable when none is had in time."""
+        """A pooled connection. Raises DatabaseUnavailable if none becomes free in time."""
         with database_errors():
-            taken = await self._take()
-            began, may_stay = time.perf_counter(), False
+            pooled = await self._acquire()
+            began, may_retain = time.perf_counter(), False
             try:
-                yield taken.connection
-                may_stay = True
+                yield pooled.connection
+                may_retain = True
             finally:
-                await self._give_back(taken, time.perf_counter() - began, may_stay=may_stay)
+                await self._release(pooled, time.perf_counter() - began, may_retain=may_retain)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -133,7 +133,7 @@ class Database:
             return await connection.fetchval(sql, *arguments)
 
     async def execute(self, sql: str, *arguments: object) -> int:
-        """Run a change and return how many rows it touched."""
+        """Run a change and return the number of affected rows."""
         async with self.connection() as connection:
             tag = await connection.execute(sql, *arguments)
         _, _, count = tag.rpartition(" ")
@@ -141,51 +141,51 @@ class Database:
 
     @property
     def connections(self) -> tuple[int, int]:
-        """Open and idle connections of this process."""
-        return self._pool.get_size(), self._pool.get_idle_size() + len(self._at_hand)
+        """The number of open and of idle connections of this process."""
+        return self._pool.get_size(), self._pool.get_idle_size() + len(self._retained)
 
     async def aclose(self) -> None:
-        """Give back what is kept at hand; the pool can be closed then."""
+        """Release the retained connections, so that the pool can be closed."""
         self._is_closing = True
-        while self._at_hand:
-            await self._pool.release(self._at_hand.pop().connection)
+        while self._retained:
+            await self._pool.release(self._retained.pop().connection)
 
-    async def _take(self) -> _Taken:
-        """A connection at hand or from the pool; to be given back."""
-        while self._at_hand:
-            taken = self._at_hand.pop()
-            if _is_open(taken.connection):
-                if time.monotonic() - taken.idle_since < _IDLE_AT_MOST_S:
-                    return taken
-                taken.connection.terminate()
-            await self._pool.release(taken.connection)
+    async def _acquire(self) -> _PooledConnection:
+        """A retained connection, or one from the pool."""
+        while self._retained:
+            pooled = self._retained.pop()
+            if _is_open(pooled.connection):
+                if time.monotonic() - pooled.idle_since < _MAX_IDLE_S:
+                    return pooled
+                pooled.connection.terminate()
+            await self._pool.release(pooled.connection)
         self._waiting += 1
         try:
             connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
         finally:
             self._waiting -= 1
-        return _Taken(connection, since=time.monotonic())
+        return _PooledConnection(connection, since=time.monotonic())
 
-    async def _give_back(self, taken: _Taken, used_s: float, *, may_stay: bool) -> None:
-        """The end of a use that took `used_s`; a connection that failed may not stay at hand."""
+    async def _release(self, pooled: _PooledConnection, used_s: float, *, may_retain: bool) -> None:
+        """Return a connection after `used_s` seconds of use. After a failure it must not be retained."""
         self._observe_query(used_s)
-        if may_stay and self._has_room_for(taken):
-            taken.idle_since = time.monotonic()
-            self._at_hand.append(taken)
+        if may_retain and self._may_retain(pooled):
+            pooled.idle_since = time.monotonic()
+            self._retained.append(pooled)
         else:
-            await self._pool.release(taken.connection)
+            await self._pool.release(pooled.connection)
 
-    def _has_room_for(self, taken: _Taken) -> bool:
-        """Whether a connection may stay out of the pool: nobody waits for one there, and it is as good as new."""
-        if self._waiting or self._is_closing or len(self._at_hand) >= _AT_HAND:
+    def _may_retain(self, pooled: _PooledConnection) -> bool:
+        """Whether to retain a connection: no caller waits for one from the pool, and it is in its initial state."""
+        if self._waiting or self._is_closing or len(self._retained) >= _RETAINED:
             return False
-        if time.monotonic() - taken.since > _AT_HAND_FOR_S:
+        if time.monotonic() - pooled.since > _RETAINED_FOR_S:
             return False
-        return _is_open(taken.connection) and not taken.connection.is_in_transaction()
+        return _is_open(pooled.connection) and not pooled.connection.is_in_transaction()
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the server has not ended it; one that was ended may have gone back to the pool by itself."""
+    """Whether the server has not closed it. A closed connection may already have returned to the pool by itself."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
@@ -196,7 +196,7 @@ def _is_open(connection: Connection) -> bool:
 async def open_database(
     dsn: str, settings: DatabaseSettings | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
-    """A pool on `dsn`, closed at the end. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
+    """A pool on `dsn`, closed on exit. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
     settings = settings or DatabaseSettings()
     with database_errors():
         pool = await asyncpg.create_pool(
@@ -206,12 +206,12 @@ async def open_database(
             timeout=settings.connect_timeout_s,
             command_timeout=settings.statement_timeout_s,
             init=_prepare_connection,
-            reset=_leave_as_is,
+            reset=_skip_reset,
             server_settings={
                 "application_name": "queryserver",
                 "timezone": "UTC",
                 "statement_timeout": str(settings.statement_timeout_s * 1000),
-                # Hot queries are small index look-ups: compiling them costs more than running them.
+                # Frequent queries are small index lookups: compiling them costs more than running them.
                 "jit": "off",
             },
         )
@@ -232,36 +232,36 @@ async def _prepare_connection(connection: Connection) -> None:
         return orjson.dumps(value).decode()
 
     await connection.set_type_codec("jsonb", encoder=to_json, decoder=orjson.loads, schema="pg_catalog")
-    # asyncpg asks the server, on each new connection, what an array consists of: 10 ms of its time for the first kind
-    # of array, 4 ms for each other. There is no public way to tell it; a release without this one asks.
+    # On each new connection asyncpg queries the definition of array types: 10 ms of server time for the first type, 4
+    # ms for each further one. There is no public way to register them; if this one is gone, asyncpg queries them.
     with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
         connection._protocol.get_settings().register_data_types(_ARRAYS)  # noqa: SLF001
 
 
-async def _leave_as_is(connection: Connection) -> None:
-    """Our own SQL leaves no session state behind, so the usual reset would only cost each call a round trip."""
+async def _skip_reset(connection: Connection) -> None:
+    """Skip asyncpg's reset, which costs a round trip per use: our SQL leaves no session state behind."""
     del connection
 
 
 _LARGEST_QUERY = 200
 
 _Key = tuple[object, ...]
-_Answer: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
-_Waiting = dict[_Key, list[_Answer]]
-"""What the callers of each key wait for. Each has its own, so that one who leaves cancels no other."""
+_RowFuture: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
+_PendingKeys = dict[_Key, list[_RowFuture]]
+"""The futures of the callers of each key. Each caller has its own, so canceling one does not cancel the others."""
 
 
 class CoalescingReader:
-    """Reads rows by key, with one query for all keys requested while the last one was under way.
+    """Reads rows by key. Keys requested while a query runs are combined into the next query.
 
-    Under load most calls need the same two facts: their user, and the status of a statement. 64 calls at once then cost
-    one round trip instead of 64. No caller gets data from before its call. At most `side_by_side` queries run at once,
-    so that a slow one does not delay all others. A canceled caller cancels no other; an error reaches every caller of
-    its query.
+    Under load most calls need the same two facts: their user, and the status of a statement. 64 concurrent calls then
+    cost one round trip instead of 64. No caller gets data older than its call. At most `side_by_side` queries run at
+    once, so one slow query does not delay all others. Canceling a caller does not affect the others; an error reaches
+    every caller of its query.
 
-    `many` takes an array for each part of the key; column `n` of a row is the place of its key, from 1. `one` takes the
-    parts of a single key: PostgreSQL plans `many` anew each time, for it expects long arrays, and `one` only five times
-    (0.13 instead of 0.43 ms).
+    `many` takes one array per part of the key, and returns the 1-based index of the row's key as column `n`. `one`
+    takes a single key: PostgreSQL replans `many` on each execution because it expects long arrays, but `one` only five
+    times (0.13 instead of 0.43 ms).
     """
 
     def __init__(self, database: "Database", *, many: str, one: str | None = None, side_by_side: int = 2) -> None:
@@ -269,43 +269,43 @@ class CoalescingReader:
         self._many = many
         self._one = one
         self._side_by_side = side_by_side
-        self._waiting: _Waiting = {}
-        self._are_waiting = asyncio.Event()
+        self._waiting: _PendingKeys = {}
+        self._has_waiting = asyncio.Event()
         self._readers = Tasks()
         self._reading = 0
 
-    def get(self, *key: object) -> _Answer:
-        """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
-        answer: _Answer = asyncio.get_running_loop().create_future()
+    def get(self, *key: object) -> _RowFuture:
+        """A future with the row of `key` or None. Raises DatabaseUnavailable."""
+        answer: _RowFuture = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(answer)
-        self._are_waiting.set()
+        self._has_waiting.set()
         for _ in range(self._side_by_side - self._reading):
             self._reading += 1
-            # Not in the context of this call: what is logged in the long life of a reader has no part in it.
+            # In an empty context: a reader outlives this call, so its log lines must not carry the call's ids.
             Context().run(self._readers.start, self._read(), "coalescing-reader")
         return answer
 
     async def aclose(self) -> None:
-        """Stops the queries on their way; their callers are canceled."""
+        """Stop the running queries and cancel their callers."""
         await self._readers.aclose()
-        self._reading = 0  # also of those that had not begun
+        self._reading = 0  # readers that had not started yet do not count themselves down
         _cancel(self._waiting)
         self._waiting.clear()
 
     async def _read(self) -> None:
         try:
             while True:
-                await self._are_waiting.wait()
-                asked = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
+                await self._has_waiting.wait()
+                pending = {key: self._waiting.pop(key) for key in list(self._waiting)[:_LARGEST_QUERY]}
                 if not self._waiting:
-                    self._are_waiting.clear()
-                if asked:
-                    await self._answer(asked)
+                    self._has_waiting.clear()
+                if pending:
+                    await self._answer(pending)
         finally:
             self._reading -= 1
 
-    async def _answer(self, asked: _Waiting) -> None:
-        keys = list(asked)
+    async def _answer(self, pending: _PendingKeys) -> None:
+        keys = list(pending)
         try:
             if self._one is not None and len(keys) == 1:
                 found = dict(zip(keys, await self._database.fetch(self._one, *keys[0]), strict=False))
@@ -313,23 +313,23 @@ class CoalescingReader:
                 rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
                 found = {keys[row["n"] - 1]: row for row in rows}
         except asyncio.CancelledError:
-            _cancel(asked)
+            _cancel(pending)
             raise
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            for _, answer in _open_answers(asked):
+            for _, answer in _pending_answers(pending):
                 answer.set_exception(error)
         else:
-            for key, answer in _open_answers(asked):
+            for key, answer in _pending_answers(pending):
                 answer.set_result(found.get(key))
 
 
-def _open_answers(asked: _Waiting) -> Iterator[tuple[_Key, _Answer]]:
-    """Without those of callers that have left."""
-    return ((key, answer) for key, answers in asked.items() for answer in answers if not answer.done())
+def _pending_answers(pending: _PendingKeys) -> Iterator[tuple[_Key, _RowFuture]]:
+    """The answers whose callers still wait."""
+    return ((key, answer) for key, answers in pending.items() for answer in answers if not answer.done())
 
 
-def _cancel(asked: _Waiting) -> None:
-    for _, answer in _open_answers(asked):
+def _cancel(pending: _PendingKeys) -> None:
+    for _, answer in _pending_answers(pending):
         answer.cancel()
 
 
@@ -340,13 +340,13 @@ log = structlog.get_logger(__name__)
 
 
 class Notices:
-    """Notices to all instances. A lost one does no harm: periodic sweeps find the same changes."""
+    """Notifications to all instances. A lost one is harmless: periodic sweeps find the same changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def publish(self, kind: str, subject: str) -> None:
-        """Tell every instance, this one included. Never raises."""
+        """Notify every instance, including this one. Never raises."""
         try:
             await self._database.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
         except DatabaseUnavailable:
@@ -354,21 +354,21 @@ class Notices:
 
 
 async def notify(connection: Connection, kind: str, subject: str) -> None:
-    """Publish with the commit of the transaction that is under way."""
+    """Notify every instance when the current transaction commits."""
     await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
 
 
 def notice(kind: str, subject: str) -> str:
-    """The SQL of a notice within a query, sent with its commit. `subject` is an expression of type text."""
+    """SQL that sends a notification when the query commits. `subject` is an SQL expression of type text."""
     return f"pg_notify('{_CHANNEL}', '{kind} ' || {subject})"
 
 
 def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[None]:
-    """Call `notified(kind, subject)` for every notice while inside; reconnects by itself.
+    """Call `notified(kind, subject)` for every notification while inside; reconnects automatically.
 
-    `connected` is called whenever it begins to listen; notices from before are lost.
+    `connected` is called whenever listening starts; earlier notifications are lost.
     """
     return background(_listen(dsn, notified, connected), "notices")
 
@@ -401,7 +401,7 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
 
 
 def required_dsn(settings: Settings) -> str:
-    """The address of the service database. Raises ConfigurationError when there is none."""
+    """The DSN of the service database. Raises ConfigurationError if none is configured."""
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])

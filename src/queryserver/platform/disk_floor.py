@@ -1,4 +1,4 @@
-"""The part of each file system that must stay free."""
+"""Keeps a minimum of free space on each file system."""
 
 import shutil
 import threading
@@ -13,12 +13,12 @@ from queryserver.errors.files import InsufficientStorage
 if TYPE_CHECKING:  # engine processes load neither the settings nor pydantic
     from queryserver.platform.settings.tree import Settings
 
-# Below a second, disks do not change enough to pay for a call of the system with each piece of a file.
+# Within a second, disks change too little to justify a system call for each chunk of a file.
 _KEPT_S = 1.0
 
 
 class DiskUsage(Protocol):
-    """Sizes of a file system in bytes, as `shutil.disk_usage` gives them."""
+    """Total and free bytes of a file system, as returned by `shutil.disk_usage`."""
 
     @property
     def total(self) -> int: ...
@@ -29,9 +29,9 @@ class DiskUsage(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class DiskFloor:
-    """The floor of every file system: `percent` of its size, and `min_bytes` at least. Both 0: no floor.
+    """The minimum free space: `percent` of the file system's size, but at least `min_bytes`. Both 0: no minimum.
 
-    May be used by several threads. `usage` measures the file system of a directory; its answer is kept for a second.
+    Thread-safe. `usage` measures the file system of a directory; its result is cached for a second.
     """
 
     percent: float = 0
@@ -45,15 +45,15 @@ class DiskFloor:
     def is_off(self) -> bool:
         return self.percent <= 0 and self.min_bytes <= 0
 
-    def room(self, directory: Path, *, anew: bool = False) -> int:
-        """Bytes that may still be written below `directory`; zero or negative: none. `anew`: measured now.
+    def room(self, directory: Path, *, fresh: bool = False) -> int:
+        """Bytes that may still be written below `directory`; none if zero or negative. `fresh` bypasses the cache.
 
-        Calls the operating system, so it blocks: call it in a thread. Raises OSError, also for a missing directory.
+        Blocks: call it in a thread. Raises OSError, also for a missing directory.
         """
         now = self.clock()
         with self._lock:
             measured_at, room = self._measured.get(directory, (-_KEPT_S, 0))
-            if 0 <= now - measured_at < _KEPT_S and not anew:
+            if 0 <= now - measured_at < _KEPT_S and not fresh:
                 return room
         usage = self.usage(directory)
         room = usage.free - max(int(usage.total * self.percent / 100), self.min_bytes)
@@ -61,15 +61,15 @@ class DiskFloor:
             self._measured[directory] = (now, room)
         return room
 
-    def require(self, directory: Path, size_bytes: int = 0, *, anew: bool = False) -> None:
-        """Refuse to write `size_bytes` more below `directory`. Blocks, as `room`. Raises InsufficientStorage.
+    def require(self, directory: Path, size_bytes: int = 0, *, fresh: bool = False) -> None:
+        """Raise InsufficientStorage unless `size_bytes` more may be written below `directory`. Blocks, like `room`.
 
-        A file system that cannot be measured refuses nothing: the write itself reports the problem.
+        Nothing is refused if the file system cannot be measured: the write itself will report the problem.
         """
         if self.is_off:
             return
         try:
-            room = self.room(directory, anew=anew)
+            room = self.room(directory, fresh=fresh)
         except OSError:
             return
         if room <= 0 or size_bytes > room:
@@ -80,6 +80,6 @@ NO_FLOOR = DiskFloor()
 
 
 def disk_floor(settings: "Settings") -> DiskFloor:
-    """The floor of the settings, for all writers of this machine."""
+    """The minimum of free space from the settings, for everything that writes on this machine."""
     desktop = settings.desktop
     return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)

@@ -1,4 +1,4 @@
-"""Values that all servers of a deployment share, by name, in the table `facts`."""
+"""Named values that all servers of a deployment share, stored in the table `facts`."""
 
 from queryserver.platform.database import Database
 
@@ -9,19 +9,19 @@ _KEEP = """
 
 
 class FactRepository:
-    """Values that all servers share, by name."""
+    """Named values that all servers share."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def keep(self, name: str, value: str) -> str:
-        """The value kept under a name; `value` becomes it when there is none. Raises DatabaseUnavailable."""
+        """The stored value of `name`, after storing `value` if there is none yet. Raises DatabaseUnavailable."""
         kept = await self._database.value(_KEEP, name, value)
-        # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
+        # No row: another server's insert committed after our snapshot was taken. A new query sees it.
         return kept or await self._database.value("select value from facts where name = $1", name)
 
     async def value(self, name: str) -> str | None:
-        """The value kept under a name; None when there is none. Raises DatabaseUnavailable."""
+        """The stored value of `name`, or None. Raises DatabaseUnavailable."""
         return await self._database.value("select value from facts where name = $1", name)
 
     async def replace(self, name: str, value: str) -> None:

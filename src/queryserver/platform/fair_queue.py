@@ -1,4 +1,4 @@
-"""Shares a number of places between users, so that one with many calls does not hold up the others."""
+"""ConnectorSlots that users share fairly, so that many calls of one user do not block the others."""
 
 import asyncio
 import itertools
@@ -16,65 +16,65 @@ _RETRY_AFTER = timedelta(seconds=2)
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The waiting calls of one user, the oldest first."""
+    """The waiting calls of one user, oldest first."""
 
-    came: int
-    """When it began, as a number that grows from line to line."""
+    number: int
+    """Sequence number of the creation of this line."""
     calls: "deque[asyncio.Future[None]]" = field(default_factory=deque[asyncio.Future[None]])
     rank: "_Rank | None" = None
-    """Its entry in the queue; None while the user holds a share."""
+    """Its entry in the queue; None while the user holds the maximum of slots."""
 
     def has_calls(self) -> bool:
-        """Whether a call still waits. Those that gave up are dropped from the front."""
+        """Whether a call is still waiting. Abandoned calls at the front are dropped."""
         while self.calls and self.calls[0].done():
             self.calls.popleft()
         return bool(self.calls)
 
 
 _Rank = tuple[int, int, int, int]
-"""Places held, number of the last turn, when the line began, and the user: the lowest one is next."""
+"""ConnectorSlots held, number of the last turn, number of the line, and user id. The lowest rank is served next."""
 
 _NO_TURN = -1
 _FEW_RANKS = 16
 
 
-class FairPlaces:
-    """`places` in all, at most `per_user` of them for one user. For one event loop.
+class FairSemaphore:
+    """A semaphore with `slots` slots, at most `per_user` of them for one user. For a single event loop.
 
-    A user who holds a share waits with the next call in a line of their own, of at most `max_waiting` calls and for at
-    most `wait_s`; None: no limit. A free place goes to the waiting user who holds the fewest places, and among equals
-    to the one who has waited longest since their last turn. Each step takes a time that hardly depends on the number
-    of waiting users.
+    A user who holds the maximum waits in a line of their own, for at most `wait_s` and with at most `max_waiting` calls
+    (None: no limit). A free slot goes to the waiting user who holds the fewest, and among equals to the one whose last
+    turn is longest ago. The cost of an operation hardly depends on the number of waiting users.
     """
 
     def __init__(
-        self, places: int, *, per_user: int = 1, max_waiting: int | None = 16, wait_s: float | None = 60.0
+        self, slots: int, *, per_user: int = 1, max_waiting: int | None = 16, wait_s: float | None = 60.0
     ) -> None:
-        self._free = places
+        self._free = slots
         self._per_user = per_user
         self._max_waiting = max_waiting
         self._wait_s = wait_s
         self._held: Counter[int] = Counter()
         self._turns = itertools.count()
         self._last_turns: dict[int, int] = {}
-        """Of users who hold a place or wait."""
+        """Last turn of each user who holds a slot or waits."""
         self._lines: dict[int, _Line] = {}
-        self._begun_lines = itertools.count()
+        self._line_numbers = itertools.count()
         self._queue: list[_Rank] = []
-        """A heap. It also has former ranks of a line, which are skipped."""
+        """A heap. Outdated ranks of a line stay in it and are skipped."""
 
     @asynccontextmanager
-    async def place(self, user_id: int) -> AsyncGenerator[None]:
-        """A place while inside. Raises TooManyRequests."""
-        await self.take(user_id)
+    async def slot(self, user_id: int) -> AsyncGenerator[None]:
+        """Hold a slot while inside. Raises TooManyRequests."""
+        await self.acquire(user_id)
         try:
             yield
         finally:
-            self.give_back(user_id)
+            self.release(user_id)
 
-    async def take(self, user_id: int) -> None:
-        """Wait for a place, which must be given back. Raises TooManyRequests."""
-        if self._free and self._held[user_id] < self._per_user:  # no other user may have it: they would not wait
+    async def acquire(self, user_id: int) -> None:
+        """Wait for a slot, which must be released. Raises TooManyRequests."""
+        # a waiting user entitled to this slot would already have it
+        if self._free and self._held[user_id] < self._per_user:
             self._grant(user_id)
             return
         turn = self._wait(user_id)
@@ -88,8 +88,8 @@ class FairPlaces:
             self._leave(user_id, turn)
             raise
 
-    def give_back(self, user_id: int) -> None:
-        """The next user in turn gets the place."""
+    def release(self, user_id: int) -> None:
+        """Return a slot, which goes to the next user in turn."""
         self._held[user_id] -= 1
         if not self._held[user_id]:
             del self._held[user_id]
@@ -112,8 +112,8 @@ class FairPlaces:
         return not self._held and not self.waiting
 
     def _wait(self, user_id: int) -> "asyncio.Future[None]":
-        """A call at the end of the user's line, done with its turn. Raises TooManyRequests."""
-        line = self._lines.get(user_id) or _Line(next(self._begun_lines))
+        """A future at the end of the user's line, done when it is its turn. Raises TooManyRequests."""
+        line = self._lines.get(user_id) or _Line(next(self._line_numbers))
         if self._max_waiting is not None and sum(not turn.done() for turn in line.calls) >= self._max_waiting:
             raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,14 +124,14 @@ class FairPlaces:
         return turn
 
     def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
-        """A call that got its place in the moment of its timeout has to give it back."""
+        """Give up waiting. A slot that was granted at the very moment of the timeout is released."""
         if turn.done() and not turn.cancelled():
-            self.give_back(user_id)
+            self.release(user_id)
         else:
             turn.cancel()
             line = self._lines.get(user_id)
             if line is not None:
-                with suppress(ValueError):  # one in the middle would stay until those before it have had theirs
+                with suppress(ValueError):  # not left to `has_calls`, which drops only from the front
                     line.calls.remove(turn)
                 self._end_if_empty(user_id, line)
 
@@ -153,20 +153,20 @@ class FairPlaces:
         self._last_turns[user_id] = next(self._turns)
 
     def _enqueue(self, user_id: int, line: _Line) -> None:
-        """Give the line the rank that fits what its user holds now."""
+        """Give the line a rank for the slots that its user holds now."""
         held = self._held[user_id]
         if held >= self._per_user:
             line.rank = None
             return
-        line.rank = (held, self._last_turns.get(user_id, _NO_TURN), line.came, user_id)
+        line.rank = (held, self._last_turns.get(user_id, _NO_TURN), line.number, user_id)
         heappush(self._queue, line.rank)
-        # Calls that give up while no place gets free leave their ranks behind.
+        # Abandoned calls leave outdated ranks behind as long as no slot becomes free.
         if len(self._queue) > 2 * len(self._lines) + _FEW_RANKS:
             self._queue = [one.rank for one in self._lines.values() if one.rank is not None]
             heapify(self._queue)
 
     def _end_if_empty(self, user_id: int, line: _Line) -> bool:
-        """Whether no call of the line waits any longer; it has ended then."""
+        """Whether no call of the line waits any more. If so, the line is removed."""
         if line.has_calls():
             return False
         del self._lines[user_id]
@@ -178,24 +178,24 @@ class FairPlaces:
             self._last_turns.pop(user_id, None)
 
 
-class Slots:
-    """Places for each connector: no user holds more than `per_user` of them, and users take turns."""
+class ConnectorSlots:
+    """ConnectorSlots of each connector: at most `per_user` of them for one user, and users take turns."""
 
     def __init__(self, *, per_connector: int, per_user: int) -> None:
         self._per_connector = per_connector
         self._per_user = per_user
-        self._connectors: dict[str, FairPlaces] = {}
+        self._connectors: dict[str, FairSemaphore] = {}
 
     @asynccontextmanager
     async def slot(self, connector: str, user_id: int) -> AsyncGenerator[None]:
-        places = self._connectors.get(connector)
-        if places is None:
-            places = self._connectors[connector] = FairPlaces(
+        slots = self._connectors.get(connector)
+        if slots is None:
+            slots = self._connectors[connector] = FairSemaphore(
                 self._per_connector, per_user=self._per_user, max_waiting=None, wait_s=None
             )
         try:
-            async with places.place(user_id):
+            async with slots.slot(user_id):
                 yield
         finally:
-            if places.is_unused:
+            if slots.is_unused:
                 self._connectors.pop(connector, None)

@@ -1,4 +1,4 @@
-"""Requests and answers of `http_exchanges.py`."""
+"""Requests and responses of `http_client.py`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from queryserver.errors.statements import EngineUnavailable
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request. `url` holds no login; `max_bytes` bounds the answer, `within_s` the whole exchange."""
+    """A request. `url` has no credentials; `max_bytes` limits the response, `within_s` the whole exchange."""
 
     url: str
     method: str = "GET"
@@ -20,8 +20,8 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """The answer, with any status."""
+class HttpResponse:
+    """A response with any status code."""
 
     status: int
     content_type: str
@@ -29,4 +29,4 @@ class HttpAnswer:
 
 
 class NotConnected(EngineUnavailable):
-    """The address took no connection; another one of the host may."""
+    """This address did not accept the connection; the host may have others."""

@@ -1,4 +1,4 @@
-"""Exchanges over HTTP by httpx, for `http_exchanges.py`, which imports this module at the first one."""
+"""HTTP over httpx, for `http_client.py`, which imports this module with the first request."""
 
 import ssl
 from pathlib import Path
@@ -7,13 +7,13 @@ import httpx
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import HttpServer
-from queryserver.platform.http_messages import HttpAnswer, HttpRequest, NotConnected
+from queryserver.platform.http_messages import HttpRequest, HttpResponse, NotConnected
 
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)
 
 
 class HttpTransport:
-    """Connections that are kept for further exchanges. Making one blocks: it reads the system's certificates."""
+    """A pool of connections. Creating it blocks, because it reads the system's certificates."""
 
     def __init__(self, *, authorities: Path | None, verify: bool) -> None:
         context = _tls(authorities) if verify else False
@@ -22,8 +22,8 @@ class HttpTransport:
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    async def exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpAnswer:
-        """The answer of the server at the address `ip`. Raises NotConnected, EngineUnavailable."""
+    async def exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpResponse:
+        """The response of the server at address `ip`. Raises NotConnected, EngineUnavailable."""
         url = httpx.URL(sent.url)
         request = httpx.Request(
             sent.method,
@@ -48,7 +48,7 @@ def _tls(authorities: Path | None) -> ssl.SSLContext:
     return context
 
 
-async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> HttpAnswer:
+async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> HttpResponse:
     response.request = request
     pieces, size = list[bytes](), 0
     try:
@@ -61,10 +61,10 @@ async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: in
         raise EngineUnavailable(_reason(server, error)) from error
     finally:
         await response.aclose()
-    return HttpAnswer(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
+    return HttpResponse(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
 
 
 def _reason(server: HttpServer, error: Exception) -> str:
-    """Only the host, which the operator named, and the kind of the failure."""
+    """Names only the host, which comes from the settings, and the kind of failure."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
     return f"No answer of {server.host}: {kind}."

@@ -1,4 +1,4 @@
-"""A cache that drops its least recently used values."""
+"""A cache that evicts the least recently used values."""
 
 import time
 from collections import OrderedDict
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 @dataclass(eq=False, repr=False)
 class LruCache(Generic[K, V]):
-    """At most `most` values, or with `weigh` so much weight; the least recently used go first.
+    """At most `most` values, or total weight if `weigh` is set; the least recently used are evicted first.
 
-    A value is gone `life_s` after it was put, however often it was used. The newest `least` values always stay.
+    Values expire `life_s` after they were put, regardless of use. The newest `least` values are never evicted.
     """
 
     most: int
@@ -28,7 +28,7 @@ class LruCache(Generic[K, V]):
     _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
-        """The value, which counts as used now; None: it is not kept."""
+        """The value, which now counts as recently used; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -40,7 +40,7 @@ class LruCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> list[K]:
-        """Keep a value in the place of a former one; the keys that were dropped for it."""
+        """Store or replace a value; returns the evicted keys."""
         self.pop(key)
         weight = self.weigh(value)
         self._kept[key] = value, weight, self.clock() + self.life_s
@@ -53,7 +53,7 @@ class LruCache(Generic[K, V]):
         return dropped
 
     def pop(self, key: K) -> V | None:
-        """Take a value out; None: it is not kept."""
+        """Remove and return a value; None if there is none."""
         kept = self._kept.pop(key, None)
         if kept is None:
             return None
@@ -61,7 +61,7 @@ class LruCache(Generic[K, V]):
         return kept[0]
 
     def drop_old(self) -> list[K]:
-        """Drop the values that are gone by their age; their keys."""
+        """Remove the expired values; returns their keys."""
         now = self.clock()
         old = [key for key, (_, _, until) in self._kept.items() if until <= now]
         for key in old:

@@ -1,4 +1,4 @@
-"""The memory of a process: one heap, pages given back, and few searches for garbage."""
+"""Memory tuning of a process: a single heap, returning free pages, and fewer garbage collections."""
 
 import asyncio
 import ctypes
@@ -7,7 +7,7 @@ import os
 import sys
 from importlib.abc import MetaPathFinder
 
-# Calls make little that only the search for cycles can free: by default it would run at every tenth call.
+# Calls create few reference cycles; with the default threshold, a collection would run on every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
 _TRIM_EVERY_S = 15.0
 # malloc.h of glibc
@@ -18,12 +18,12 @@ _LARGEST_IN_HEAP = 16 * 1024 * 1024
 
 
 def use_one_heap() -> None:
-    """Let all threads take memory from one heap. To be called before they begin.
+    """Use one heap for all threads. Call it before threads start.
 
-    glibc gives each thread a heap of its own, up to eight for each core, and returns little of them: the pieces of a
-    hundred downloads at once, made by a dozen threads, cost three times their size. An idle server has 199 MiB with
-    heaps of threads and 161 MiB with one. Blocks above 16 MiB stay outside of the heap: glibc would take the second
-    hash of a password (19 MiB) from it, and keep that. Without glibc nothing happens.
+    By default glibc creates a heap per thread, up to eight per core, and returns little of their memory: the chunks of
+    a hundred concurrent downloads in a dozen threads take three times their size. An idle server has 199 MiB with
+    per-thread heaps and 161 MiB with one. Blocks above 16 MiB are mapped separately; otherwise the memory of the second
+    password hash (19 MiB) would stay in the heap. Does nothing without glibc.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -33,33 +33,33 @@ def use_one_heap() -> None:
 
 
 def let_arrow_use_the_common_heap() -> None:
-    """Arrow's own heap hardly ever returns memory: 24 downloads at once take 389 MiB with it, and 284 MiB without.
+    """Make Arrow allocate from the process heap: its own heap hardly ever returns memory.
 
-    Without effect once Arrow is loaded.
+    24 concurrent downloads take 389 MiB with Arrow's heap and 284 MiB without it. No effect once Arrow is loaded.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
 class WithoutPandas(MetaPathFinder):
-    """Finds no pandas. Arrow loads it with the first value where it is installed; nothing here uses it."""
+    """Hides pandas. If it is installed, Arrow imports it for the first value, although nothing here uses it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """None for all other modules: the next finder decides."""
+        """None for all other modules, so the next finder is tried."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 
 
 def keep_pandas_out() -> None:
-    """Loading it takes half a second to five, in which the loop stands still and leases of statements run out."""
+    """Hide pandas: importing it would block the event loop for 0.5 to 5 s, in which leases of statements expire."""
     if not any(isinstance(finder, WithoutPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, WithoutPandas())
 
 
 def keep_what_is_there() -> None:
-    """Leave objects that live as long as the process out of every later search for garbage, which stops the loop.
+    """Exempt the objects that live as long as the process from garbage collection, which blocks the event loop.
 
-    A search of all that a started server holds takes 0.16 s of processor time.
+    A collection of everything that a started server holds takes 0.16 s of processor time.
     """
     gc.collect()
     gc.freeze()
@@ -67,10 +67,10 @@ def keep_what_is_there() -> None:
 
 
 async def return_memory() -> None:
-    """Give free pages inside the heap back to the system; by itself glibc returns its end only.
+    """Return free pages inside the heap to the system; glibc itself returns only its end.
 
-    After a preview of 20,000 columns they are 150 MiB, after 24 downloads at once 76 MiB. Without glibc nothing
-    happens.
+    They amount to 150 MiB after a preview of 20,000 columns, and to 76 MiB after 24 concurrent downloads. Does nothing
+    without glibc.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:

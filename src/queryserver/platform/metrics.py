@@ -1,4 +1,4 @@
-"""What is counted (Contract platform 9.3). No value of a label may name a user, statement, path or host."""
+"""The metrics (Contract platform 9.3). No label value may contain a user, statement, path or host."""
 
 from collections.abc import Collection
 from functools import cache, partial
@@ -7,16 +7,16 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 OTHER = "other"
-"""Stands for values of labels that are not among the known ones: callers must not make series."""
+"""Replaces unknown label values, so that callers cannot create time series."""
 
 _QUERY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
 _STATEMENT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class Metrics:
-    """The instruments of all services; in one of several worker processes, its part of the counts.
+    """The instruments of all services. Of several worker processes, each counts its own part.
 
-    Dialects that are not among `dialects` are counted together.
+    Dialects that are not in `dialects` are counted together.
     """
 
     def __init__(self, registry: CollectorRegistry, *, dialects: Collection[str]) -> None:
@@ -44,7 +44,7 @@ class Metrics:
             ["dialect"],
             buckets=_STATEMENT_S,
         )
-        # Kept, because finding the series of a label takes longer than counting.
+        # cached, because looking up the child of a label takes longer than counting
         self._ended_of, self._seconds_of = cache(ended.labels), cache(seconds.labels)
         self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
         self._sessions = gauge(
@@ -72,30 +72,30 @@ class Metrics:
         self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
-        """A statement reached its terminal state `outcome`, that long after a runner had begun with it."""
+        """A statement reached the terminal state `outcome`, `seconds` after a runner started it."""
         known = self.dialect(dialect)
         self._ended_of(known, outcome).inc()
         self._seconds_of(known).observe(seconds)
 
     def engine_failed(self, dialect: str, kind: str) -> None:
-        """An engine refused or failed; `kind` is the code of the error."""
+        """An engine refused or failed; `kind` is the error code."""
         self._failures.labels(self.dialect(dialect), kind).inc()
 
     def engine_sessions(self, dialect: str) -> Gauge:
-        """How many sessions are open in engines of that dialect."""
+        """The number of open sessions in engines of the dialect."""
         return self._sessions.labels(self.dialect(dialect))
 
     def dialect(self, name: str) -> str:
-        """The name as a label: that of the catalogue, or `other`."""
+        """The dialect as a label value, or `other` if it is not in the catalog."""
         return name if name in self._dialects else OTHER
 
 
 UNMEASURED = Metrics(CollectorRegistry(), dialects=())
-"""Of commands, and with `enable_prometheus = false`: nobody reads them."""
+"""For commands, and for servers with `enable_prometheus = false`: never exported."""
 
 
 Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
-"""Why the server ended a connection."""
+"""Why the server closed a connection."""
 
 
 class ConnectionCounts:

@@ -1,4 +1,4 @@
-"""Creating and upgrading the schema of the service database, and opening it when the schema is right."""
+"""Creates and upgrades the schema of the service database, and checks it before the database is opened."""
 
 import asyncio
 import re
@@ -18,16 +18,16 @@ from queryserver.platform.settings.tree import Settings
 log = structlog.get_logger(__name__)
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# A wheel carries the scripts inside the package; in a checkout they stand at the top level.
+# A wheel contains the scripts inside the package; in a checkout they are at the top level.
 SCRIPTS = next(path for path in (_PACKAGE / "_alembic", _PACKAGE.parents[1] / "alembic") if path.is_dir())
 
-_LOCK = 0x71736D67  # "qsmg": servers that start together migrate one after another
+_LOCK = 0x71736D67  # "qsmg": servers that start at the same time migrate one after another
 _LIMIT_S = 3600
 
 
 _OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
 OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
-"""Followed by the version of the schema: what `migrate` records for older programs, which lack its scripts."""
+"""Followed by a schema version: `migrate` records it for older programs, which do not have its scripts."""
 
 
 def newest_revision(scripts: Path = SCRIPTS) -> str:
@@ -41,7 +41,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
     newest_first = sorted(declared, reverse=True)
     oldest = newest_first[0]
     for version in newest_first[1:]:
-        # A program stands all migrations after its own; each older program would have to stand more of them.
+        # A program must tolerate every later migration; older programs must tolerate even more of them.
         if any(declared[later] > version for later in newest_first if later > version):
             break
         oldest = version
@@ -49,7 +49,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
 
 
 def _declared(scripts: Path) -> Mapping[str, str]:
-    """By schema version the oldest one whose programs run on it: what its script declares, or its own."""
+    """For each schema version the oldest compatible one: what its script declares, or the version itself."""
     found = dict[str, str]()
     for script in _versions(scripts):
         written, revision = _OLDEST_PROGRAM.search(script.read_text(encoding="utf-8")), _revision_of(script)
@@ -68,7 +68,7 @@ def _revision_of(script: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The schema that a database has. `oldest_program`: the oldest schema version whose programs run on it."""
+    """The schema of a database. `oldest_program`: the oldest schema version whose programs run on it."""
 
     version: str | None
     """None: it was never migrated."""
@@ -82,10 +82,10 @@ class Schema:
 
 
 async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
-    """Bring the schema to the newest revision; a newer one on which this program runs stays as it is.
+    """Upgrade the schema to the newest revision; a newer one on which this program runs is left unchanged.
 
-    Several at once are safe: they queue on an advisory lock. Returns the schema that the database then has.
-    Raises DatabaseUnavailable, SchemaMismatch when it did not work.
+    Safe to call concurrently: callers queue on an advisory lock. Returns the resulting schema. Raises
+    DatabaseUnavailable, SchemaMismatch if the upgrade failed.
     """
     newest = newest_revision(scripts)
     with database_errors():
@@ -107,9 +107,9 @@ async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
 
 
 async def _upgrade(dsn: str, scripts: Path) -> None:
-    """In a process of its own: SQLAlchemy and Alembic would keep 28 MiB of the server's memory for good.
+    """Upgrade in a child process, because SQLAlchemy and Alembic would permanently take 28 MiB of the server's memory.
 
-    The DSN goes through standard input, because other processes can read arguments and environment.
+    The DSN is passed through standard input, because other processes can read arguments and environment.
     """
     upgrading = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -157,7 +157,7 @@ async def _schema_of(connection: asyncpg.Connection) -> Schema:
 
 
 def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
-    """Why this program does not run on that schema, and what to do; None: it does."""
+    """Why this program does not run on that schema, and the remedy; None if it does."""
     own = newest_revision(scripts)
     if present.is_usable(own):
         return None
@@ -170,7 +170,7 @@ def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
 
 
 async def require_usable(dsn: str) -> None:
-    """Raises SchemaMismatch unless the database has the schema of this program, or a newer one on which it runs."""
+    """Raise SchemaMismatch unless the schema is that of this program, or a newer one on which it runs."""
     if text := refusal(await present_schema(dsn)):
         raise SchemaMismatch(text)
 
@@ -192,7 +192,7 @@ def _upgrade_here(dsn: str, scripts: Path) -> None:
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["dsn"] = dsn
-    # Recorded with the upgrade, in its transaction: an older program never sees one without the other.
+    # In the same transaction as the upgrade: an older program never sees one without the other.
     fact = OLDEST_PROGRAM_FACT + newest_revision(scripts)
     config.attributes["fact"] = {"name": fact, "value": oldest_program(scripts)}
     command.upgrade(config, "head")

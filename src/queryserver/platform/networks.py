@@ -1,4 +1,4 @@
-"""Addresses and ranges of addresses."""
+"""IP addresses and networks."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -11,7 +11,10 @@ LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in its plain form: a mapped IPv4 address as IPv4, no zone. None when `text` is no address."""
+    """The address in canonical form: IPv4-mapped addresses as IPv4, without a zone.
+
+    None if `text` is not an address.
+    """
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -21,9 +24,9 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> str:
-    """The range of one client: an IPv4 address, or the /64 network of an IPv6 address, which one subscriber owns.
+    """The network of one client: its IPv4 address, or the /64 of an IPv6 address, which belongs to one subscriber.
 
-    What is no address stays as it is.
+    Text that is not an address is returned unchanged.
     """
     address = parsed_address(text)
     if isinstance(address, IPv6Address):
@@ -32,6 +35,6 @@ def network_of(text: str) -> str:
 
 
 def contains(networks: Iterable[Network], text: str) -> bool:
-    """Whether the address that `text` is lies in one of the ranges."""
+    """Whether `text` is an address in one of the networks."""
     address = parsed_address(text)
     return address is not None and any(address in network for network in networks)

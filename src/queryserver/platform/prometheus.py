@@ -1,4 +1,4 @@
-"""The answer to GET /metrics."""
+"""The metrics page, GET /metrics."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ _FACTS_WITHIN_S = 2.0
 _POOL_EVERY_S = 5.0
 _VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
-# By partial indexes, which hold the active and the stored statements only.
+# uses partial indexes, which contain only active and stored statements
 _ACTIVE = """
 select dialect, state, count(*) as statements from statements
 where state in ('waiting', 'running') and not is_script group by 1, 2
@@ -38,7 +38,7 @@ _STORED_BYTES = "select coalesce(sum(size_bytes), 0)::bigint from statements whe
 
 @contextmanager
 def shared_counts() -> Generator[None]:
-    """Processes that begin inside count together. The directory goes at the end."""
+    """Let processes that start inside share their counts through a temporary directory, which is removed on exit."""
     with tempfile.TemporaryDirectory(prefix="queryserver-metrics-") as directory:
         os.environ[_VARIABLE] = directory
         try:
@@ -48,13 +48,13 @@ def shared_counts() -> Generator[None]:
 
 
 def counts_directory() -> Path | None:
-    """Where the workers of this server count; None in a process that counts alone."""
+    """The directory in which the workers of this server count; None in a single process."""
     directory = os.environ.get(_VARIABLE)
     return Path(directory) if directory else None
 
 
-class Merged:
-    """A collector of the counts of all workers. Names that nobody has counted under yet come without values."""
+class MergedMetrics:
+    """Collects the counts of all workers. Metrics without a sample yet are listed without values."""
 
     def __init__(self, directory: Path, own: CollectorRegistry) -> None:
         self._directory = directory
@@ -69,11 +69,11 @@ class Merged:
         return found.values()
 
     def _forget_dead(self) -> None:
-        """What a dead process has counted stays; what it had open is gone with it."""
+        """Drop the gauges of dead processes. Their counters stay."""
         for file in self._directory.glob("gauge_live*_*.db"):
             number = file.stem.rpartition("_")[2]
             if number.isdecimal() and not _is_alive(int(number)):
-                with suppress(FileNotFoundError):  # another worker was quicker
+                with suppress(FileNotFoundError):  # another worker was faster
                     mark_process_dead(int(number), str(self._directory))
 
 
@@ -88,7 +88,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class MetricsPage:
-    """The answer to GET /metrics, and a collector of the facts in the database. Use `running()`."""
+    """The response of GET /metrics, and a collector of the figures in the database. Use `running()`."""
 
     def __init__(
         self,
@@ -98,28 +98,28 @@ class MetricsPage:
         threads: Executor,
         fleet: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
-        """`fleet`: how many tasks wait and how many workers live. Raises DatabaseUnavailable."""
+        """`fleet` returns the number of waiting tasks and of live workers. Raises DatabaseUnavailable."""
         self._metrics = metrics
         self._fleet = fleet
         self._database = database
         self._threads = threads
         self._facts: tuple[Sequence[Row], int, tuple[int, int]] | None = None
-        """Active statements by dialect and state, the bytes of stored results, and the fleet, of all servers."""
+        """Active statements by dialect and state, bytes of stored results, and the fleet, over all servers."""
         self._facts_due_at = 0.0
         self._reading = asyncio.Lock()
         self._shown = CollectorRegistry()
         directory = counts_directory()
-        self._shown.register(registry if directory is None else Merged(directory, registry))
+        self._shown.register(registry if directory is None else MergedMetrics(directory, registry))
         self._shown.register(self)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Share the state of this process with the other workers, while inside."""
+        """Share the gauges of this process with the other workers while inside."""
         return background(self._report(), "metrics-of-the-pool")
 
     async def text(self) -> bytes:
-        """All counts in the text format of Prometheus, of all worker processes of this server together.
+        """All metrics of this server's worker processes in the Prometheus text format.
 
-        With the database out of reach it has what was last known of it.
+        While the database is unavailable, its last known figures are shown.
         """
         async with self._reading:
             if time.monotonic() >= self._facts_due_at:
@@ -131,11 +131,11 @@ class MetricsPage:
                 except (DatabaseUnavailable, TimeoutError):
                     log.warning("metrics of the database are not up to date")
         self._count_pool()
-        # Files of other workers are read here, and some hundred series written.
+        # Reads the files of other workers and formats several hundred series.
         return await asyncio.get_running_loop().run_in_executor(self._threads, generate_latest, self._shown)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The version, and the counts in the database, of all servers together."""
+        """The version, and the figures in the database, over all servers."""
         version = GaugeMetricFamily("queryserver_build_info", "The version of this server.", labels=["version"])
         version.add_metric([__version__], 1)
         yield version

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a process of the deployment does; stored with the instance."""
+    """What a process of the deployment does; stored with its instance record."""
 
     SERVER = "server"
-    """Answers calls; runs statements too where the task server is off."""
+    """Serves calls; also runs statements unless the task server is on."""
     WORKER = "worker"
     """Runs statements and tasks."""
     BEAT = "beat"
-    """Fires schedules; runs nothing itself."""
+    """Fires schedules; runs no statements or tasks."""

@@ -1,4 +1,4 @@
-"""The schemes that paths of stores begin with."""
+"""The URL schemes of store paths."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,4 +17,4 @@ STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
         "file": "file",
     }
 )
-"""Every spelling in lower case, of all stores, configured or not, with the scheme that it stands for."""
+"""The canonical scheme for each spelling in lower case, of all stores, configured or not."""

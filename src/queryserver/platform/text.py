@@ -1,9 +1,9 @@
-r"""Booleans, natural order, and strict JSON as clients may send it (Contract platform 1.2).
+r"""Booleans, natural sort order, and strict JSON for client input (Contract platform 1.2).
 
-No duplicate keys, no NaN, no U+0000, no half surrogate pairs, bounded depth and size.
+JSON has no duplicate keys, no NaN, no U+0000, no lone surrogates, and limited depth and size.
 
-Python's own parser is used where it can do no harm: on short texts without `\u` escapes. It keeps the interpreter
-lock from the first to the last character (0.9 s for 16 MB of `[],`), so longer texts are read token by token.
+Python's own parser is used only for short texts without `\u` escapes. It holds the interpreter lock for the whole text
+(0.9 s for 16 MB of `[],`), so longer texts are parsed token by token.
 """
 
 import json
@@ -15,13 +15,13 @@ from queryserver.errors.base import InvalidJson
 
 MAX_DEPTH = 64
 _SHORT_BYTES = 64 * 1024
-_SAFE_DEPTH = 100  # far from the interpreter's recursion limit
-# 16 MiB could hold 8 million values, which take gigabytes as Python objects.
+_SAFE_DEPTH = 100  # far below the interpreter's recursion limit
+# 16 MiB could contain 8 million values, which take gigabytes as Python objects.
 MAX_VALUES = 1_000_000
-_MAX_DIGITS = 4300  # as many as int() reads
+_MAX_DIGITS = 4300  # the limit of int()
 
 _HEX = "[0-9A-Fa-f]"
-# Either half of a surrogate pair must not stand alone, and U+0000 is no text.
+# Surrogates must come in pairs, and U+0000 is not allowed.
 _UNICODE_ESCAPE = (
     rf"u(?!0000)(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}}"
     rf"|[dD][89ABab]{_HEX}{{2}}\\u[dD][C-Fc-f]{_HEX}{{2}})"
@@ -46,10 +46,10 @@ _FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
 
 
 def boolean_of(text: str) -> bool | None:
-    """The boolean of a word in a form, an option or a variable, in any case; None: it is none.
+    """The boolean value of a word in a form, option or environment variable, case-insensitive; None if it is not one.
 
-    Blanks count, and the empty text is none: only in forms it means false. Cells of files have a rule of their own
-    (`formats/converting`): there `1` is a number and `no` a text.
+    Whitespace is not stripped, and the empty text is not a boolean (forms treat it as false). Cells of files follow
+    another rule (`formats/converting`): there `1` is a number and `no` is text.
     """
     word = text.lower()
     return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
@@ -59,7 +59,7 @@ _AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B
 
 
 def bytes_of_amount(text: str) -> int | None:
-    """Of a number and its unit, such as `512MB` or `1.5 GiB`; None for anything else."""
+    """The bytes of an amount such as `512MB` or `1.5 GiB`; None if the text is not one."""
     if (found := _AMOUNT.fullmatch(text)) is None:
         return None
     prefix = (found["prefix"] or "").upper()
@@ -68,15 +68,15 @@ def bytes_of_amount(text: str) -> int | None:
 
 
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
-    """The value that `source` stands for. Raises InvalidJson.
+    """Parse JSON. Raises InvalidJson.
 
-    16 MiB take 10 ms as one long text and seconds as small values: texts above some KiB belong into a thread.
+    16 MiB take 10 ms as one long string but seconds as small values: parse texts above a few KiB in a thread.
     """
     try:
         text = source.decode() if isinstance(source, bytes) else source
     except UnicodeDecodeError:
         raise InvalidJson("The JSON text is not valid UTF-8.") from None
-    levels = text.count("[") + text.count("{")  # at most
+    levels = text.count("[") + text.count("{")  # upper bound
     harmless = len(text) <= _SHORT_BYTES and "\\u" not in text and levels <= min(max_depth, _SAFE_DEPTH)
     if not harmless:
         return StepwiseParser(text, max_depth).parse()
@@ -84,7 +84,7 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise InvalidJson(f"The JSON text does not parse: {error}.") from None
-    except ValueError:  # an integer of more digits than are read
+    except ValueError:  # an integer with too many digits
         raise InvalidJson("A JSON number is too large.") from None
 
 
@@ -110,7 +110,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, pars
 
 
 class StepwiseParser:
-    """Reads one token after the other; no step takes longer than some milliseconds."""
+    """Parses token by token; no step takes longer than a few milliseconds."""
 
     def __init__(self, text: str, max_depth: int) -> None:
         self._text = text
@@ -121,7 +121,7 @@ class StepwiseParser:
         self._keys: list[str] = []
 
     def parse(self) -> object:
-        """The one value of the text. Raises InvalidJson."""
+        """The value of the text. Raises InvalidJson."""
         while True:
             token = self._token()
             if token[_PUNCTUATION]:
@@ -135,7 +135,7 @@ class StepwiseParser:
                 return value
 
     def _opened(self, mark: str) -> list[Any] | dict[str, Any] | None:
-        """Start a list or object; one that is empty is complete and given back."""
+        """Start a list or object; an empty one is complete and returned."""
         if mark not in "[{" or len(self._open) == self._max_depth:
             raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
         self._count()
@@ -150,7 +150,10 @@ class StepwiseParser:
         return None
 
     def _placed(self, value: object) -> tuple[object, bool]:
-        """Put a complete value into its container, and close the containers that end behind it; True: the root."""
+        """Put a complete value into its container, and close containers that end after it.
+
+        True: it is the root value.
+        """
         while self._open:
             container = self._open[-1]
             if isinstance(container, list):
@@ -232,7 +235,7 @@ def _taken(pattern: re.Pattern[str], text: str, start: int) -> str:
 
 
 def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    """A key to sort by. Digits count as numbers; names that differ in case only keep one order."""
+    """A sort key by which digits compare as numbers. Names that differ only in case have a fixed order."""
     parts = _DIGITS.split(name.casefold())
-    # Text stands at even places and numbers at odd ones, so that like is compared with like.
+    # Text at even indexes, numbers at odd ones, so that only like types are compared.
     return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name

@@ -1,4 +1,4 @@
-"""The threads of one process, a pool for each purpose: no kind of work waits behind another; and background tasks."""
+"""The thread pools of a process, one per purpose so that no kind of work waits for another, and background tasks."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError, TooComplex
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 
 log = structlog.get_logger(__name__)
 
@@ -23,17 +23,17 @@ _LONGEST_PAUSE_S = 30.0
 _LASTED_S = 60.0
 
 Progress: TypeAlias = Callable[[float, str], None]
-"""Called between the batches of long work: the share that is done, 0 to 1, and what was done last."""
+"""Called between batches of long work with the completed share, 0 to 1, and a description of the last batch."""
 
 
 def no_progress(share: float, text: str) -> None:
-    """Where no one follows the work."""
+    """For work whose progress is not reported."""
     del share, text
 
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGenerator[None]:
-    """The work runs in a task of its own while inside, and is canceled at the end. What it raises is dropped."""
+    """Run `work` as a background task while inside, and cancel it on exit. Its exceptions are dropped."""
     task = asyncio.create_task(work, name=name)
     try:
         yield
@@ -43,7 +43,7 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
 
 
 def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AbstractAsyncContextManager[None]:
-    """Inside, a record that would expire is renewed in the background, until `renew` answers that it is lost."""
+    """Renew an expiring record in the background while inside, until `renew` returns that it is lost."""
 
     async def keep() -> None:
         is_held = True
@@ -58,7 +58,7 @@ def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> Abstract
 
 
 class Tasks:
-    """Tasks that go on when their callers have left; each is kept until it ends."""
+    """Owns background tasks that outlive their callers, so that they are not garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -71,14 +71,14 @@ class Tasks:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """What is left at the end is canceled."""
+        """Cancel the remaining tasks on exit."""
         try:
             yield
         finally:
             await self.aclose()
 
     async def aclose(self, *, grace_s: float = 0) -> None:
-        """Cancel all that still run after `grace_s`, and wait for their ends."""
+        """Cancel all tasks that still run after `grace_s`, and wait for them to end."""
         if self._tasks and grace_s:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in self._tasks:
@@ -87,7 +87,7 @@ class Tasks:
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat for ever, also after a failed round. Servers that were started together do not act at the same moments."""
+    """Repeat `action` forever, also after failures. Servers that start together run it at different times."""
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
         await _round(action)
@@ -96,7 +96,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
 async def once_and_every(
     seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """As `every`, with a round at the beginning: that of `first` where it is given."""
+    """Like `every`, but with a first round at once, which runs `first` if set."""
     await _round(first or action)
     await every(seconds, action)
 
@@ -106,43 +106,43 @@ async def _round(action: Callable[[], Awaitable[object]]) -> None:
         await action()
     except QueryServerError as error:
         log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
-    except Exception:  # the outer wall of a task: the next round may do better
+    except Exception:  # the outer wall of a task: the next round may succeed
         log.exception("round failed", action=getattr(action, "__name__", ""))
 
 
 def restart_pause_s(failures: int) -> float:
-    """How long to wait after so many starts in a row that failed: 1 s, then twice as long each time, up to 30 s."""
+    """The pause after a number of consecutive failed starts: 1 s, doubled for each further one, up to 30 s."""
     return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 class Restarts:
-    """The pauses of something that is begun again whenever it ends; a run that lasted makes them short again."""
+    """The restart pauses of something that is restarted whenever it ends; they become short again after a long run."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._began = time.monotonic()
 
     def begin(self) -> None:
-        """A run begins."""
+        """Note the start of a run."""
         self._began = time.monotonic()
 
     def pause_s(self) -> float:
-        """How long to wait after the end of that run, which counts as a failure."""
+        """The pause after the end of a run, which counts as a failure."""
         self._failures = 1 if time.monotonic() - self._began > _LASTED_S else self._failures + 1
         return restart_pause_s(self._failures)
 
 
 class Stop(Event):
-    """Stops the work of a thread whose caller has left or whose time is over."""
+    """Stops work in a thread whose caller has left or timed out."""
 
     def check(self) -> None:
-        """To be called between pieces of work. Raises TooComplex."""
+        """Call it between pieces of work. Raises TooComplex if the work should stop."""
         if self.is_set():
             raise TooComplex("The work was stopped.")
 
 
 class Turn:
-    """A place of a user in a pool: one piece of work after the other."""
+    """A user's slot in a pool, for one piece of work after the other."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -150,14 +150,17 @@ class Turn:
         self.stop = Stop()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` gives. A cancelled caller does not wait for the thread, the place does."""
+        """The result of `work`.
+
+        Canceling the caller returns at once; the slot stays occupied until the thread ends.
+        """
         running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         self._running = running
         running.add_done_callback(_retrieve)
         return await asyncio.shield(running)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Stop the work, and call when no thread works for this turn any more: at once if none does."""
+        """Stop the work, and run `call` once no thread works for this turn: immediately if none does."""
         self.stop.set()
         if self._running is None or self._running.done():
             call()
@@ -166,32 +169,33 @@ class Turn:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """The caller may have left; asyncio would report an error as lost."""
+    """Retrieve the exception, because asyncio logs one that no caller retrieves."""
     if not work.cancelled():
         work.exception()
 
 
 class FairThreads:
-    """A pool in which a user has one thread at a time, and users take turns. Abandoned work keeps its place until its
-    thread has ended: no user gets more threads by leaving.
+    """A thread pool in which each user has one thread at a time, and users take turns.
+
+    Abandoned work keeps its slot until its thread ends: no user gets more threads by disconnecting.
     """
 
-    def __init__(self, threads: Executor, places: FairPlaces) -> None:
+    def __init__(self, threads: Executor, slots: FairSemaphore) -> None:
         self._threads = threads
-        self._places = places
+        self._slots = slots
 
     @asynccontextmanager
     async def turn(self, user_id: int) -> AsyncGenerator[Turn]:
         """A turn of the user. Raises TooManyRequests."""
-        await self._places.take(user_id)
+        await self._slots.acquire(user_id)
         turn = Turn(self._threads)
         try:
             yield turn
         finally:
-            turn.when_ended(lambda: self._places.give_back(user_id))
+            turn.when_ended(lambda: self._slots.release(user_id))
 
     async def run(self, user_id: int, work: Callable[[Stop], T]) -> T:
-        """What `work` gives; it checks the `Stop` between its pieces. Raises TooManyRequests."""
+        """The result of `work`, which must check the `Stop` between its pieces. Raises TooManyRequests."""
         async with self.turn(user_id) as turn:
             return await turn.run(lambda: work(turn.stop))
 
@@ -199,37 +203,37 @@ class FairThreads:
 @dataclass(frozen=True, slots=True)
 class Threads:
     rendering: Executor
-    """Results: pages, samples, downloads. No other work runs here."""
+    """Results: pages, samples, downloads; no other work."""
     bodies: FairThreads
     """Large request bodies of users."""
     answers: FairThreads
-    """Large answers to users that are no results."""
+    """Large responses other than results."""
     upkeep: Executor
-    """Metrics, the description of the API."""
+    """Metrics and the API description."""
     metadata: Executor
-    """Answers of catalogues: packed, unpacked, sorted."""
+    """Catalog metadata: compressing, decompressing, sorting."""
     uploads: Executor
-    """Digests of uploads, free space."""
+    """Digests of uploads, free disk space."""
     searching: FairThreads
     """Queries of the metadata search."""
     indexing: Executor
     """Segments of the metadata index."""
     importing: FairThreads
-    """Rows of workbooks that are shown before an import."""
+    """Rows of workbooks in import previews."""
     unpacking: FairThreads
-    """Compressed files that are shown."""
+    """Compressed files that are viewed."""
 
 
 @contextmanager
 def open_threads() -> Generator[Threads]:
-    """All pools. At the end each finishes its work."""
+    """Open all pools. On exit each finishes its queued work."""
     with ExitStack() as stack:
 
         def pool(name: str, threads: int = 2) -> Executor:
             return stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=name))
 
         def fair(name: str, threads: int = 2) -> FairThreads:
-            return FairThreads(pool(name, threads), FairPlaces(threads))
+            return FairThreads(pool(name, threads), FairSemaphore(threads))
 
         yield Threads(
             rendering=pool("rendering", 4),

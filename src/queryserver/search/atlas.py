@@ -11,8 +11,8 @@ import orjson
 import structlog
 
 from queryserver.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
-from queryserver.platform.http_exchanges import HttpExchanges
-from queryserver.platform.http_messages import HttpAnswer, HttpRequest
+from queryserver.platform.http_client import HttpClient
+from queryserver.platform.http_messages import HttpRequest, HttpResponse
 from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search import model
 from queryserver.search.query_language import Query, Term
@@ -218,7 +218,7 @@ def api_of(address: str) -> str:
 class AtlasCatalog:
     """Replaces the sources sql, hdfs and s3 with `v2/search/basic`. Atlas determines order and pages."""
 
-    def __init__(self, settings: CatalogSettings, exchanges: HttpExchanges) -> None:
+    def __init__(self, settings: CatalogSettings, exchanges: HttpClient) -> None:
         self._settings = settings
         self._exchanges = exchanges
 
@@ -285,7 +285,7 @@ class AtlasCatalog:
         numbers = {name: count for name, count in counts.items() if isinstance(count, int)}
         return {name: numbers.get(name, 0) for name in names if isinstance(name, str)}
 
-    async def _send(self, path: str, method: str = "GET", content: bytes = b"") -> HttpAnswer:
+    async def _send(self, path: str, method: str = "GET", content: bytes = b"") -> HttpResponse:
         headers = {"Accept": "application/json", "Content-Type": "application/json", "X-XSRF-HEADER": "valid"}
         if self._settings.server_user:
             pair = f"{self._settings.server_user}:{self._settings.server_password.get_secret_value()}".encode()
@@ -310,7 +310,7 @@ def _object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
-def _json_object(answer: HttpAnswer) -> JsonObject:
+def _json_object(answer: HttpResponse) -> JsonObject:
     if answer.status != 200:
         raise CatalogUnavailable(f"The catalogue answered with status {answer.status}.")
     try:

@@ -11,7 +11,7 @@ from queryserver.files.access import Stores
 from queryserver.files.model import Scheme
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
@@ -31,7 +31,7 @@ class SearchServices:
     """The search and the tasks of its index, which are None if the index is switched off."""
 
     search: MetadataSearch
-    exchanges: HttpExchanges
+    exchanges: HttpClient
     feed: IndexFeed | None
     refresh: IndexRefresh | None
 
@@ -77,7 +77,7 @@ def search_services(
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
-    atlas, exchanges, catalog = None, HttpExchanges(address_rules(settings)), metadata.catalog
+    atlas, exchanges, catalog = None, HttpClient(address_rules(settings)), metadata.catalog
     if catalog.api_url:
         from queryserver.search.atlas import AtlasCatalog  # noqa: PLC0415 few servers have one
 

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
-from queryserver.platform.computing_protocol import Computing, Task
+from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.sql.splitter_scan import Rules, lexis_of, nested_comment_end, scan
 
 log = structlog.get_logger(__name__)
@@ -50,8 +50,8 @@ _JOINS_NAMES = frozenset({".", "@", ":", "$"})
 class Formatting:
     """Formats scripts in worker processes, because the formatter takes superlinear time."""
 
-    def __init__(self, computing: Computing, *, max_bytes: int) -> None:
-        self._computing = computing
+    def __init__(self, computations: ComputationExecutor, *, max_bytes: int) -> None:
+        self._computations = computations
         self._max_bytes = max_bytes
 
     async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
@@ -67,7 +67,7 @@ class Formatting:
         if len(script) > SCANNED_CHARACTERS:
             return script
         try:
-            done = await self._computing.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
+            done = await self._computations.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
         except TooComplex:
             log.info("script not formatted: it takes too long", characters=len(script))
             return script

@@ -9,7 +9,7 @@ from typing import Any
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
-from queryserver.platform.computing_protocol import Computing, Task
+from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.sql.formatting import tokens
 from queryserver.sql.places import NO_PLACES, Bound, ScriptPlaces, StatementParameters, script_places
 from queryserver.sql.splitter_scan import (
@@ -225,8 +225,8 @@ def _places(statements: Script, dialect: str, index: int, *, named: bool) -> Scr
 class Choosing:
     """Chooses statements in scripts, using a worker process for large ones. Raises TooComplex, TooManyRequests."""
 
-    def __init__(self, computing: Computing) -> None:
-        self._computing = computing
+    def __init__(self, computations: ComputationExecutor) -> None:
+        self._computations = computations
 
     async def next(
         self,
@@ -249,7 +249,7 @@ class Choosing:
             "to_end": to_end,
         }
         content = script.encode(errors="surrogatepass")
-        found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
+        found = await self._computations.run(user_id, Task.CHOOSE_STATEMENT, options, content)
         if found is None:
             return None
         start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
@@ -269,7 +269,7 @@ class Choosing:
             return _first(script, dialect, named)
         content = script.encode(errors="surrogatepass")
         options = {"dialect": dialect, "named": named}
-        found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, options, content)
+        found = await self._computations.run(user_id, Task.FIRST_TO_EXPLAIN, options, content)
         if found is None:
             return None
         first, stop, start, places = found

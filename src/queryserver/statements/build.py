@@ -16,7 +16,7 @@ from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.platform.computing_protocol import Computing
+from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
@@ -130,7 +130,7 @@ class SharedResources:
     streams: Streams
     threads: Threads
     rendering: ByteBudget
-    computing: Computing
+    computations: ComputationExecutor
     files: StatementFileAccess
     """Files of the stores, for statements that read or write them."""
     metrics: Metrics
@@ -188,7 +188,7 @@ class StatementBuilder:
             ),
             history=StatementHistory(stored.records, self.connectors),
             sessions=self._sessions,
-            formatting=Formatting(self.resources.computing, max_bytes=settings.editor.statement_max_bytes),
+            formatting=Formatting(self.resources.computations, max_bytes=settings.editor.statement_max_bytes),
             administration=StatementAdministration(stored.database, stored.records, self._dispatcher.cancel),
             retention=stored.retention,
             credentials=self._credentials,
@@ -308,7 +308,7 @@ class StatementBuilder:
             access=self._access,
             limits=self.settings.editor,
             allowed_settings=self._allowed_settings,
-            choosing=Choosing(self.resources.computing),
+            choosing=Choosing(self.resources.computations),
             parameters=ParameterSealer(self.accounts.sealer),
         )
 

@@ -14,7 +14,7 @@ from queryserver.connectors.secrets import masked
 from queryserver.engines.protocol import Credentials, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.identity.model import ExternalToken, SealedToken, User
-from queryserver.platform.sealing import Sealer
+from queryserver.platform.sealer import Sealer
 from queryserver.statements.session_repository import SessionRecords
 
 log = structlog.get_logger(__name__)

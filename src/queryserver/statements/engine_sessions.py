@@ -15,7 +15,7 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.identity.model import User
-from queryserver.platform.fair_queue import Slots
+from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.execution import Attached
@@ -37,7 +37,7 @@ class SessionOpener:
 
     owner: str
     held: OpenSessions
-    slots: Slots
+    slots: ConnectorSlots
     records: SessionRecords
     connectors: Connectors
     credentials: SessionCredentials
@@ -52,7 +52,7 @@ class SessionOpener:
     def __post_init__(self) -> None:
         self._shares = SessionShares(self.held, per_connector=self.max_named)
         # Statements that open a session to be kept: it is a connection to the data source, also while they wait to run.
-        self._first_statements = Slots(per_connector=sys.maxsize, per_user=self.max_kept)
+        self._first_statements = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:

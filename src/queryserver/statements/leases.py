@@ -18,7 +18,7 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.platform.named_parameters import NamedQuery
-from queryserver.platform.sealing import Sealer
+from queryserver.platform.sealer import Sealer
 from queryserver.results.model import Segment
 from queryserver.statements import lease_queries as queries
 from queryserver.statements import script_repository

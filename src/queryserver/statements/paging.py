@@ -22,7 +22,7 @@ from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, rend
 from queryserver.formats.columns import CellForm, Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
-from queryserver.platform.byte_budget import ByteBudget, Held
+from queryserver.platform.byte_budget import ByteBudget, Reservation
 from queryserver.results import blocks
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
@@ -53,14 +53,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Rows as JSON; none if `status.outcome` is set. The sender releases `held`, the memory of the rows."""
+    """Rows as JSON; none if `status.outcome` is set. The sender releases `reservation`, the memory of the rows."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
     rendered: RenderedRows
     start_row: int
     max_bytes: int
-    held: Held | None = None
+    reservation: Reservation | None = None
 
     @property
     def rows(self) -> int:
@@ -188,11 +188,11 @@ class ResultReader:
                 continue
             size_bytes = _DOWNLOAD_FACTOR * table.nbytes
             del table
-            held = await self._wide.hold(user_id, size_bytes)
+            reservation = await self._wide.reserve(user_id, size_bytes)
             try:
                 yield await self._read(operation_id, segment)
             finally:
-                held.release()
+                reservation.release()
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
         """The Arrow schemas of `tables`, each once, without reading rows of segments."""
@@ -254,49 +254,49 @@ class ResultReader:
                     return ResultPage(stored.status, (), _NO_ROWS, first or 0, self.batch_max_bytes)
                 return await self._page(user, part, replace(request, statement_id=None), first)
             start_row = stored.cursor_row if first is None else first
-            rendered, held = _NO_ROWS, None
+            rendered, reservation = _NO_ROWS, None
             if stored.status.outcome is None and start_row < stored.status.rows:
                 try:
-                    rendered, held = await self._render(user, stored, start_row, request)
+                    rendered, reservation = await self._render(user, stored, start_row, request)
                 except PathNotFound as error:
                     # The result was closed or has expired since its record was read; else its rows are lost.
                     stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
                     if stored.status.outcome is None:
                         raise ServiceUnavailable("The result store cannot be reached.") from error
                     return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self.batch_max_bytes)
-            page = ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, held)
+            page = ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, reservation)
             if request.start_row is not None or (page.rows == 0 and not request.start_over):
                 return page
             expected = None if request.start_over else start_row
             if await self.cursors.move(operation_id, expected=expected, to=start_row + page.rows):
                 return page
-            if held is not None:
-                held.release()
+            if reservation is not None:
+                reservation.release()
 
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, request: PageRequest
-    ) -> tuple[RenderedRows, Held | None]:
+    ) -> tuple[RenderedRows, Reservation | None]:
         """The rows, and the memory that they hold until they are sent. Raises PathNotFound when the rows are gone."""
         if stored.inline is not None:
             return await self._rendered(stored, start_row, request, None), None
         size_bytes = _LOAD_BYTES
         while True:
-            held = await self.budget.hold(user.id, size_bytes)
+            reservation = await self.budget.reserve(user.id, size_bytes)
             try:
-                rendered = await self._rendered(stored, start_row, request, held)
+                rendered = await self._rendered(stored, start_row, request, reservation)
             except _NeedsMore as needs:
                 # Waiting while holding bytes could deadlock: all are released first.
-                held.release()
+                reservation.release()
                 size_bytes = needs.size_bytes
-            except BaseException:  # a cancel too: the bytes must not stay held
-                held.release()
+            except BaseException:  # a cancel too: the bytes must not stay reservation
+                reservation.release()
                 raise
             else:
-                held.shrink(rendered.size_bytes)
-                return rendered, held
+                reservation.shrink(rendered.size_bytes)
+                return rendered, reservation
 
     async def _rendered(
-        self, stored: StoredResult, start_row: int, request: PageRequest, held: Held | None
+        self, stored: StoredResult, start_row: int, request: PageRequest, reservation: Reservation | None
     ) -> RenderedRows:
         """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
@@ -306,7 +306,7 @@ class ResultReader:
                 measure = partial(memory_of, table, left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
                 needed = self.batch_max_bytes - left + memory
-                if held is not None and not held.grow(needed):
+                if reservation is not None and not reservation.grow(needed):
                     if pages:
                         break
                     raise _NeedsMore(needed)

@@ -8,7 +8,7 @@ import asyncio
 import orjson
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.platform.sealing import Sealer
+from queryserver.platform.sealer import Sealer
 from queryserver.sql.parameters import MOST_BYTES, MOST_ROWS_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.places import ScriptPlaces, StatementParameters
 from queryserver.sql.splitter import Choice, controls_transaction

@@ -13,7 +13,7 @@ import structlog
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.users import UserDirectory
-from queryserver.platform.fair_queue import Slots
+from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
@@ -114,7 +114,7 @@ class Runner:
         return SessionOpener(
             owner=self.owner,
             held=self.sessions,
-            slots=Slots(per_connector=limits.per_connector, per_user=limits.per_user),
+            slots=ConnectorSlots(per_connector=limits.per_connector, per_user=limits.per_user),
             records=self.session_records,
             connectors=self.connectors,
             credentials=self.credentials,

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.platform.stopping import (
+from queryserver.platform.shutdown import (
     SESSIONS_CLOSED_WITHIN_S,
     STATEMENTS_RECORDED_WITHIN_S,
     STATEMENTS_STOPPED_WITHIN_S,

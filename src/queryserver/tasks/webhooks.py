@@ -8,7 +8,7 @@ import orjson
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.http_messages import HttpRequest
 from queryserver.platform.settings.sections import Secret
 from queryserver.tasks.deliveries import Delivery, DeliveryFailed
@@ -64,7 +64,7 @@ class Webhooks:
         )
         try:
             # A new connection for each, since calls are rare and the receiver may restart in between.
-            async with HttpExchanges(self._rules) as exchanges:
+            async with HttpClient(self._rules) as exchanges:
                 answer = await exchanges.send(request)
         except HostRefused as error:
             raise DeliveryFailed(error.message, final=True) from error

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Api, open_api
 
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 

@@ -25,7 +25,7 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
-from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.loader import read_settings
 from queryserver.platform.settings.tree import Settings, SettingsFinding, warnings
 
 Reader = Callable[[str], Settings]

@@ -4,7 +4,7 @@ import pytest
 
 from queryserver.administration import machine_check
 from queryserver.administration.doctor import State
-from queryserver.platform.confinement import KernelSupport, detected
+from queryserver.platform.confinement import KernelSupport, detect_support
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from queryserver.platform.confinement import KernelSupport, detected
     ],
 )
 async def test_says_what_the_kernel_permits(monkeypatch, support, state, said, not_said):
-    monkeypatch.setattr(machine_check, "detected", lambda: support)
+    monkeypatch.setattr(machine_check, "detect_support", lambda: support)
     (finding,) = await machine_check.examine_confinement()
     assert finding.state is state
     assert bool(finding.to_do) is (state is State.WARNING)
@@ -27,5 +27,5 @@ async def test_says_what_the_kernel_permits(monkeypatch, support, state, said, n
 
 async def test_says_it_of_this_kernel():
     (finding,) = await machine_check.examine_confinement()
-    support = detected()
+    support = detect_support()
     assert finding.state is (State.OK if support.landlock_abi and support.seccomp else State.WARNING)

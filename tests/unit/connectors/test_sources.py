@@ -12,7 +12,7 @@ from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.options import OptionsRefused
 from queryserver.connectors.sources import by_setting, configured_connectors
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.tree import Settings
 
 _LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)

@@ -14,7 +14,7 @@ from queryserver.files.access import Location
 from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.formats.unpacking import Codec
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -23,7 +23,7 @@ ANA = 1
 
 
 def pool(threads: ThreadPoolExecutor) -> FairThreads:
-    return FairThreads(threads, FairPlaces(2))
+    return FairThreads(threads, FairSemaphore(2))
 
 
 @pytest.fixture

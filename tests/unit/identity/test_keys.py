@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey, load_keyring, require_known_key
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.tree import contradictions
 
 FIRST = SecretKey.derive(SecretStr("the first secret of this deployment, long"))

@@ -27,7 +27,7 @@ from queryserver.identity.ldap.ldap3_directory import Ldap3Session
 from queryserver.identity.ldap.login import Entry, LdapLogin, both, filter_value, name_value
 from queryserver.identity.model import AuthenticatedUser, RequestInfo, UsernameRule
 from queryserver.platform.settings.desktop import LdapSettings
-from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.loader import read_settings
 
 GOOD = {"ldap_url": "ldaps://directory.test", "base_dn": "dc=test"}
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
-from tests.fakes.computation import InlineComputing
+from tests.fakes.computation import InlineComputations
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
@@ -19,7 +19,7 @@ from queryserver.formats.text_cells import CellKind, Cells, TypedText
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
 from queryserver.imports.preview import Detection, Previews, Sheets
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads
 
 CSV = ReadingOptions.given(FileType.CSV)
@@ -42,7 +42,7 @@ def workbooks() -> MemoryWorkbooks:
 
 @pytest.fixture
 def previews(workbooks: MemoryWorkbooks, threads: Executor) -> Previews:
-    return Previews(workbooks, InlineComputing(), FairThreads(threads, FairPlaces(2)), FairPlaces(4))
+    return Previews(workbooks, InlineComputations(), FairThreads(threads, FairSemaphore(2)), FairSemaphore(4))
 
 
 def bases(analysis: Analysis) -> list[BaseType]:
@@ -304,7 +304,7 @@ def two_sheets() -> MemoryWorkbooks:
 
 @pytest.fixture
 def detection(two_sheets: MemoryWorkbooks) -> Detection:
-    return Detection(two_sheets, InlineComputing(), FairPlaces(4))
+    return Detection(two_sheets, InlineComputations(), FairSemaphore(4))
 
 
 async def test_only_the_beginning_of_a_text_is_read(detection: Detection):

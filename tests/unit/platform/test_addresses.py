@@ -5,7 +5,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 import pytest
 
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.addresses import AddressRules, HostRefused, address_rules, carried_addresses, webhook_rules
+from queryserver.platform.addresses import (
+    AddressRules,
+    HostRefused,
+    address_rules,
+    embedded_ipv4_addresses,
+    webhook_rules,
+)
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.settings.tree import Settings
 
@@ -55,7 +61,7 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
     monkeypatch.setattr("socket.getaddrinfo", resolver)
     assert DEFAULTS.resolve_blocking("mixed.example", 443) == ["10.0.0.1"]
     with pytest.raises(HostRefused):
-        DEFAULTS.require_every("mixed.example", 443)
+        DEFAULTS.require_all("mixed.example", 443)
 
 
 @pytest.mark.parametrize("address",
@@ -64,16 +70,16 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
     "2001:0:c000:221:0:0:102:304", "2001:0:102:304:0:0:3fff:fdde", "fe80::5efe:192.0.2.33",
     "2001:db8::200:5efe:192.0.2.33", "2001:db8::100:5efe:192.0.2.33"])  # fmt: skip
 def test_the_address_inside_is_found(address: str) -> None:
-    assert IPv4Address("192.0.2.33") in list(carried_addresses(IPv6Address(address)))
+    assert IPv4Address("192.0.2.33") in list(embedded_ipv4_addresses(IPv6Address(address)))
 
 
 @pytest.mark.parametrize("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
 def test_others_carry_none(address: str) -> None:
-    assert list(carried_addresses(IPv6Address(address))) == []
+    assert list(embedded_ipv4_addresses(IPv6Address(address))) == []
 
 
 def test_the_zeros_around_an_address_are_not_taken_for_one() -> None:
-    found = carried_addresses(IPv6Address("64:ff9b:1::10.0.0.1"))
+    found = embedded_ipv4_addresses(IPv6Address("64:ff9b:1::10.0.0.1"))
     assert list(found) == [IPv4Address("10.0.0.1")]
 
 

@@ -40,7 +40,7 @@ async def test_a_connection_that_the_server_ended_is_replaced(database_dsn: str)
         assert await database.value(PID) != before
 
 
-async def test_the_pool_closes_with_an_ended_connection_at_hand(database_dsn: str) -> None:
+async def test_the_pool_closes_with_an_ended_connection_retained(database_dsn: str) -> None:
     async with asyncio.timeout(60), open_database(database_dsn, ONE) as database:
         await ended(database, database_dsn)
 
@@ -122,16 +122,16 @@ async def ended(database: Database, dsn: str) -> int:
 async def test_a_connection_that_lay_idle_for_long_is_not_used_again(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
-        monkeypatch.setattr("queryserver.platform.database._IDLE_AT_MOST_S", 0.0)
+        monkeypatch.setattr("queryserver.platform.database._MAX_IDLE_S", 0.0)
         assert await database.value(PID) != before
 
 
 async def test_a_connection_goes_back_to_the_pool_now_and_then(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
-        monkeypatch.setattr("queryserver.platform.database._AT_HAND_FOR_S", -1.0)
+        monkeypatch.setattr("queryserver.platform.database._RETAINED_FOR_S", -1.0)
         assert await database.value(PID) == before
-        assert database._at_hand == []
+        assert database._retained == []
         assert await database.value(PID) == before
 
 

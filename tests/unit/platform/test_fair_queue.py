@@ -11,97 +11,97 @@ import pytest
 from tests.timing import TRIES, settle
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.platform.fair_queue import FairPlaces, Slots
+from queryserver.platform.fair_queue import ConnectorSlots, FairSemaphore
 
 ANA, BOB, EVE = 1, 2, 3
 
 
-async def calls_in_order(places: FairPlaces, users: list[int]) -> list[int]:
-    """The users as they get a place, when all calls of `users` wait for one that is taken."""
+async def calls_in_order(slots: FairSemaphore, users: list[int]) -> list[int]:
+    """The users as they get a slot, when all calls of `users` wait for one that is taken."""
     served: list[int] = []
 
     async def call(user_id: int) -> None:
-        async with places.place(user_id):
+        async with slots.slot(user_id):
             served.append(user_id)
 
-    await places.take(EVE)
+    await slots.acquire(EVE)
     tasks = [asyncio.create_task(call(user_id)) for user_id in users]
     await settle()
-    places.give_back(EVE)
+    slots.release(EVE)
     await asyncio.gather(*tasks)
     return served
 
 
-class TestPlaces:
+class TestFairSemaphore:
     async def test_users_take_turns_however_many_calls_one_has(self):
-        served = await calls_in_order(FairPlaces(1), [ANA, ANA, ANA, ANA, BOB, BOB])
+        served = await calls_in_order(FairSemaphore(1), [ANA, ANA, ANA, ANA, BOB, BOB])
         assert served == [ANA, BOB, ANA, BOB, ANA, ANA]
 
-    async def test_a_user_has_one_place_even_when_others_are_free(self):
-        places = FairPlaces(2)
-        await places.take(ANA)
-        second = asyncio.create_task(places.take(ANA))
+    async def test_a_user_has_one_slot_even_when_others_are_free(self):
+        slots = FairSemaphore(2)
+        await slots.acquire(ANA)
+        second = asyncio.create_task(slots.acquire(ANA))
         await settle()
         assert not second.done()
-        await places.take(BOB)
-        places.give_back(ANA)
+        await slots.acquire(BOB)
+        slots.release(ANA)
         await second
 
     async def test_a_long_line_of_one_user_is_refused_and_no_other_s(self):
-        places = FairPlaces(1, max_waiting=2)
-        await places.take(ANA)
-        line = [asyncio.create_task(places.take(ANA)) for _ in range(2)]
+        slots = FairSemaphore(1, max_waiting=2)
+        await slots.acquire(ANA)
+        line = [asyncio.create_task(slots.acquire(ANA)) for _ in range(2)]
         await settle()
         with pytest.raises(TooManyRequests) as refused:
-            await places.take(ANA)
+            await slots.acquire(ANA)
         assert refused.value.retry_after.total_seconds() > 0
-        other = asyncio.create_task(places.take(BOB))
+        other = asyncio.create_task(slots.acquire(BOB))
         await settle()
         assert not other.done()
         for task in [*line, other]:
             task.cancel()
         await asyncio.gather(*line, other, return_exceptions=True)
-        assert places.waiting == 0
+        assert slots.waiting == 0
 
     async def test_a_call_that_waits_too_long_is_refused(self):
-        places = FairPlaces(1, wait_s=0)
-        await places.take(ANA)
+        slots = FairSemaphore(1, wait_s=0)
+        await slots.acquire(ANA)
         with pytest.raises(TooManyRequests):
-            await places.take(BOB)
-        places.give_back(ANA)
-        await FairPlaces(1).take(BOB)
+            await slots.acquire(BOB)
+        slots.release(ANA)
+        await FairSemaphore(1).acquire(BOB)
 
-    async def test_a_place_that_is_given_in_the_moment_of_giving_up_is_not_lost(self):
-        places = FairPlaces(1)
-        await places.take(ANA)
-        waiting = asyncio.create_task(places.take(BOB))
+    async def test_a_slot_that_is_given_in_the_moment_of_giving_up_is_not_lost(self):
+        slots = FairSemaphore(1)
+        await slots.acquire(ANA)
+        waiting = asyncio.create_task(slots.acquire(BOB))
         await settle()
-        places.give_back(ANA)
+        slots.release(ANA)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         async with asyncio.timeout(60):
-            await places.take(EVE)
+            await slots.acquire(EVE)
 
     async def test_calls_that_gave_up_are_not_kept_in_the_line(self):
-        places = FairPlaces(1, max_waiting=None, wait_s=None)
-        await places.take(ANA)
-        first = asyncio.create_task(places.take(ANA))
+        slots = FairSemaphore(1, max_waiting=None, wait_s=None)
+        await slots.acquire(ANA)
+        first = asyncio.create_task(slots.acquire(ANA))
         for _ in range(50):
-            later = asyncio.create_task(places.take(ANA))
+            later = asyncio.create_task(slots.acquire(ANA))
             await settle()
             later.cancel()
             await asyncio.gather(later, return_exceptions=True)
-        assert len(places._lines[ANA].calls) == 1
-        places.give_back(ANA)
+        assert len(slots._lines[ANA].calls) == 1
+        slots.release(ANA)
         await first
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_whoever_gives_up_whenever_no_place_is_lost_and_nobody_holds_more_than_a_share(self, seed: int):
+    async def test_abandoned_waits_lose_no_slot_and_no_user_exceeds_the_share(self, seed: int):
         dice, inside = Random(seed), Counter[int]()
-        places = FairPlaces(3, per_user=2, max_waiting=5, wait_s=0.01)
+        slots = FairSemaphore(3, per_user=2, max_waiting=5, wait_s=0.01)
 
         async def call(user_id: int) -> None:
-            async with places.place(user_id):
+            async with slots.slot(user_id):
                 inside[user_id] += 1
                 assert inside[user_id] <= 2
                 assert inside.total() <= 3
@@ -120,19 +120,19 @@ class TestPlaces:
                 dice.choice(tasks).cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError, TooManyRequests}
-        assert places.is_unused
-        assert (places._free, places._lines, places._last_turns) == (3, {}, {})
+        assert slots.is_unused
+        assert (slots._free, slots._lines, slots._last_turns) == (3, {}, {})
 
-    async def test_users_that_give_up_while_no_place_gets_free_are_forgotten(self):
-        places = FairPlaces(1)
-        await places.take(EVE)
+    async def test_users_that_give_up_while_no_slot_gets_free_are_forgotten(self):
+        slots = FairSemaphore(1)
+        await slots.acquire(EVE)
         for user_id in range(10, 210):
-            waiting = asyncio.create_task(places.take(user_id))
+            waiting = asyncio.create_task(slots.acquire(user_id))
             await settle()
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        assert (places._lines, places._last_turns) == ({}, {EVE: 0})
-        assert len(places._queue) < 20
+        assert (slots._lines, slots._last_turns) == ({}, {EVE: 0})
+        assert len(slots._queue) < 20
 
     async def test_a_turn_takes_as_many_steps_among_a_thousand_waiting_users_as_among_ten(self):
         few = [await calls_of_a_turn(waiting=10) for _ in range(TRIES)]
@@ -141,10 +141,10 @@ class TestPlaces:
 
 
 async def calls_of_a_turn(*, waiting: int) -> int:
-    """How many functions are called while a user gives a place back and a new one begins to wait."""
-    places = FairPlaces(1, wait_s=None)  # the heap of the loop's timers is not looked at
-    await places.take(EVE)
-    tasks = [asyncio.create_task(places.take(user_id)) for user_id in range(10, 10 + waiting)]
+    """How many functions are called while a user gives a slot back and a new one begins to wait."""
+    slots = FairSemaphore(1, wait_s=None)  # the heap of the loop's timers is not looked at
+    await slots.acquire(EVE)
+    tasks = [asyncio.create_task(slots.acquire(user_id)) for user_id in range(10, 10 + waiting)]
     await settle()
     called = 0
 
@@ -152,12 +152,12 @@ async def calls_of_a_turn(*, waiting: int) -> int:
         nonlocal called
         called += event in {"call", "c_call"}
 
-    newcomer = places.take(BOB)
+    newcomer = slots.acquire(BOB)
     profiler = sys.getprofile()
     gc.disable()  # what it finds may call functions at its end
     sys.setprofile(count)
     try:
-        places.give_back(EVE)
+        slots.release(EVE)
         newcomer.send(None)
     finally:
         sys.setprofile(profiler)
@@ -170,9 +170,9 @@ async def calls_of_a_turn(*, waiting: int) -> int:
 
 
 class Crowd:
-    """Statements that hold a place until they are let go."""
+    """Statements that hold a slot until they are released."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: ConnectorSlots) -> None:
         self.slots, self.inside, self.go = slots, list[int](), asyncio.Event()
 
     async def run(self, user_id: int, connector: str = "c") -> None:
@@ -181,8 +181,8 @@ class Crowd:
             await self.go.wait()
 
 
-async def test_one_user_leaves_places_to_others() -> None:
-    crowd = Crowd(Slots(per_connector=4, per_user=2))
+async def test_one_user_leaves_slots_to_others() -> None:
+    crowd = Crowd(ConnectorSlots(per_connector=4, per_user=2))
     tasks = [asyncio.create_task(crowd.run(user)) for user in (1, 1, 1, 1, 2)]
     await settle()
     assert sorted(crowd.inside) == [1, 1, 2]
@@ -192,7 +192,7 @@ async def test_one_user_leaves_places_to_others() -> None:
 
 
 async def test_a_connector_takes_no_more_than_it_may() -> None:
-    crowd = Crowd(Slots(per_connector=3, per_user=2))
+    crowd = Crowd(ConnectorSlots(per_connector=3, per_user=2))
     tasks = [asyncio.create_task(crowd.run(user)) for user in (1, 1, 2, 2, 3)]
     others = asyncio.create_task(crowd.run(1, "another"))
     await settle()
@@ -201,9 +201,9 @@ async def test_a_connector_takes_no_more_than_it_may() -> None:
     await asyncio.gather(*tasks, others)
 
 
-async def test_a_free_place_goes_to_the_user_who_holds_the_fewest() -> None:
-    """First come, first served would give every place that becomes free to the user with the longest line."""
-    slots = Slots(per_connector=2, per_user=2)
+async def test_a_free_slot_goes_to_the_user_who_holds_the_fewest() -> None:
+    """First come, first served would give every slot that becomes free to the user with the longest line."""
+    slots = ConnectorSlots(per_connector=2, per_user=2)
     inside, go = list[int](), [asyncio.Event() for _ in range(6)]
 
     async def run(number: int, user_id: int) -> None:
@@ -225,8 +225,8 @@ async def test_a_free_place_goes_to_the_user_who_holds_the_fewest() -> None:
     assert slots._connectors == {}
 
 
-async def test_who_stops_waiting_takes_no_place() -> None:
-    crowd = Crowd(Slots(per_connector=1, per_user=1))
+async def test_who_stops_waiting_takes_no_slot() -> None:
+    crowd = Crowd(ConnectorSlots(per_connector=1, per_user=1))
     first, second, third = (asyncio.create_task(crowd.run(user)) for user in (1, 2, 3))
     await settle()
     second.cancel()

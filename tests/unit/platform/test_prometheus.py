@@ -14,7 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry, generate_latest
 from queryserver.platform.metrics import Metrics
-from queryserver.platform.prometheus import Merged, counts_directory
+from queryserver.platform.prometheus import MergedMetrics, counts_directory
 
 registry = CollectorRegistry()
 metrics = Metrics(registry, dialects=["hive"])
@@ -24,7 +24,7 @@ metrics.connections.labels("used").set(int(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 shown = CollectorRegistry()
-shown.register(Merged(counts_directory(), registry))
+shown.register(MergedMetrics(counts_directory(), registry))
 print(generate_latest(shown).decode(), flush=True)
 """
 

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from queryserver.errors.base import TooComplex
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads, Stop
 
 ANA, BOB = 1, 2
@@ -17,7 +17,7 @@ ANA, BOB = 1, 2
 @pytest.fixture
 def threads() -> Iterator[FairThreads]:
     with ThreadPoolExecutor(2) as pool:
-        yield FairThreads(pool, FairPlaces(2))
+        yield FairThreads(pool, FairSemaphore(2))
 
 
 class TestThreads:

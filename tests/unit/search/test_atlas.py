@@ -10,7 +10,7 @@ from tests.unit.search.late_atlas import late_atlas
 
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.http_exchanges import HttpExchanges
+from queryserver.platform.http_client import HttpClient
 from queryserver.platform.settings.sections import CatalogSettings
 from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.model import FacetName, Search, SourceAnswer, SourceName
@@ -65,7 +65,7 @@ async def found(
     limit: int = 25,
     **changes,
 ) -> SourceAnswer:
-    async with HttpExchanges(AddressRules()) as exchanges:
+    async with HttpClient(AddressRules()) as exchanges:
         catalog = AtlasCatalog(server(atlas, **changes), exchanges)
         return await catalog.page(Search(parse_query(text), NOW, facets=facets), source, offset=offset, limit=limit)
 
@@ -145,7 +145,7 @@ class TestRecords:
         assert (file.record.type, file.record.last_modified) == ("FILE", datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC))
 
     async def test_dialects_that_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
-        async with HttpExchanges(AddressRules()) as exchanges:
+        async with HttpClient(AddressRules()) as exchanges:
             catalog = AtlasCatalog(server(atlas), exchanges)
             for dialects, total in ((frozenset({"trino"}), 0), (frozenset({"trino", "hive"}), 2)):
                 search = Search(parse_query("sample_0"), NOW, dialects=dialects)

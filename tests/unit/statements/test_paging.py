@@ -176,15 +176,15 @@ async def test_pages_hold_the_memory_of_their_rows_until_it_is_released(threads:
     results, budget = CountedResults(), ByteBudget(1 << 27)
     look = await stored(results, [["x" * 1000] * 100])
     got = await page([look], results, threads, budget=budget)
-    assert got.held is not None
+    assert got.reservation is not None
     assert budget.used_bytes == got.rendered.size_bytes
-    got.held.release()
+    got.reservation.release()
     assert budget.used_bytes == 0
 
 
 async def test_a_page_waits_until_there_is_memory_and_gives_back_what_it_holds_meanwhile(threads: CountedThreads):
     results, budget = CountedResults(), ByteBudget(1 << 25)
-    other, third = await budget.hold(2, 1 << 24), await budget.hold(3, 1 << 20)
+    other, third = await budget.reserve(2, 1 << 24), await budget.reserve(3, 1 << 20)
     look = await stored(results, [["x" * 1000] * 4000])
     waiting = asyncio.ensure_future(page([look], results, threads, max_bytes=1 << 24, budget=budget))
     async with asyncio.timeout(30):

@@ -16,7 +16,7 @@ from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, termi
 from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.platform.stopping import REST_S
+from queryserver.platform.shutdown import REST_S
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.intake import Intake, RunnerLimits

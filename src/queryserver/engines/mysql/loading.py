@@ -164,7 +164,7 @@ class MysqlLoader(loading.StatementLoader):
         try:
             await super()._append(load, staging)
         except BaseException:  # cancellation too: dropping the staging table would commit
-            await loading.to_the_end(self._roll_back(staging))
+            await loading.run_to_completion(self._roll_back(staging))
             raise
         await staging.publish(self._last_step("COMMIT"), takes_it=False)
 

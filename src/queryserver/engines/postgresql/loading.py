@@ -140,7 +140,7 @@ class PostgresqlLoader:
             if load.replace:
                 (await self._find(load.target)).refuse_replacing(load)
             await self._connection.execute("; ".join(steps))
-            await loading.to_the_end(self._connection.execute("COMMIT", timeout=_COMMIT_S))
+            await loading.run_to_completion(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:

@@ -13,7 +13,7 @@ from queryserver.engines.process.sessions import Connection, ProcessSession, con
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import NO_USER
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 
 _LEAST_SHARE = 2
 """Least number of slots that one user may occupy."""
@@ -42,7 +42,7 @@ class ProcessConnections:
         self._file_key = file_key
         self._configuration = configuration
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
-        self._slots = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
+        self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._open = set[ProcessSession | ProcessLoader]()
         self._is_closed = False
 

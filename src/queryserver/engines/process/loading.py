@@ -31,7 +31,7 @@ class ProcessLoader:
         refuse_changes(read_only=self._read_only)
         refuse_target(load, exists=await self.exists(load.target))
         async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
-            async with self._connection.slots.place(self._connection.user_id):
+            async with self._connection.slots.slot(self._connection.user_id):
                 rows, is_late = await self._write(load, batches)
             await staging.publish(asyncio.sleep(0))  # the process has already performed the last step
             if is_late:

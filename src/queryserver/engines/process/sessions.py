@@ -21,7 +21,7 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
 from queryserver.formats.columns import Column
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.sql.places import Bound
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class Connection:
     number: int
     channel: AsyncChannel
     user_id: int
-    slots: FairPlaces
+    slots: FairSemaphore
     """Slots of the engine, shared fairly by users; a request occupies one while the process works on it."""
     losses: Losses
     requests: SessionRequests | None = None
@@ -203,7 +203,7 @@ class ProcessOperation:
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in one of the user's slots; a domain error is stored for `status`."""
         try:
-            async with self._connection.slots.place(self._connection.user_id):
+            async with self._connection.slots.slot(self._connection.user_id):
                 self._has_slot = True
                 await work()
         except QueryServerError as error:
@@ -274,7 +274,7 @@ async def connected(
     user_id: int,
     options: SessionOptions,
     *,
-    slots: FairPlaces,
+    slots: FairSemaphore,
     losses: Losses,
     requests: SessionRequests | None = None,
     is_loader: bool = False,

@@ -140,7 +140,7 @@ class SqlalchemyAddress:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
             # Certificates are issued for names, so the driver must get the name, and resolves it again.
-            self.rules.require_every(host, port or 0)
+            self.rules.require_all(host, port or 0)
             return url
         return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])
 

@@ -1,8 +1,8 @@
-"""A process gives up what it does not need, before it works on anything of a user (ADR 75).
+"""Drops the privileges of a process before it works on user input (ADR 75).
 
-Call `confine` first, before other imports: Landlock and the capabilities hold for the calling thread and those that it
-starts, and NumPy and Arrow start threads when they are imported. The paths of Python stay readable. Then import, and
-call `limit_memory`, for a limit that counts what the imports have taken.
+Call `confine` before other imports: Landlock and capabilities apply to the calling thread and threads it starts later,
+and importing NumPy or Arrow starts threads. Python's own paths stay readable. After the imports, call `limit_memory`,
+whose limit includes the memory that the imports use.
 """
 
 from queryserver.platform.confinement.limits import (
@@ -12,15 +12,21 @@ from queryserver.platform.confinement.limits import (
     lower_limit,
     resident_bytes,
 )
-from queryserver.platform.confinement.process import Confined, Confinement, KernelSupport, confine, detected
+from queryserver.platform.confinement.process import (
+    Confinement,
+    ConfinementResult,
+    KernelSupport,
+    confine,
+    detect_support,
+)
 
 __all__ = [
-    "Confined",
     "Confinement",
+    "ConfinementResult",
     "KernelSupport",
     "address_space_bytes",
     "confine",
-    "detected",
+    "detect_support",
     "limit_memory",
     "limit_processor_time",
     "lower_limit",

@@ -1,4 +1,4 @@
-"""Landlock: Linux lets a process give up access to files, TCP, and signals to other processes (landlock(7))."""
+"""Landlock: a Linux process restricts its own access to files, TCP and signals (landlock(7))."""
 
 import os
 import stat
@@ -64,10 +64,10 @@ _ALL_THREADS_ABI = 8
 
 
 def landlock_abi() -> int:
-    """The version of Landlock that the kernel offers to this process; 0: none.
+    """The Landlock ABI version that the kernel offers to this process; 0 if Landlock is not available.
 
-    None are an older kernel (before 5.13), one without Landlock in its list of modules, and a container whose seccomp
-    profile refuses the call.
+    It is missing before Linux 5.13, if the kernel does not enable the module, and in containers whose seccomp profile
+    denies the call.
     """
     try:
         return system_call(_CREATE_RULESET, 0, 0, _ASK_VERSION)
@@ -76,12 +76,11 @@ def landlock_abi() -> int:
 
 
 def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, may_use_network: bool) -> bool:
-    """From now on the calling thread opens nothing but these files and what lies beneath these directories.
+    """Restrict the calling thread to these files and the files below these directories.
 
-    It connects to and listens on no TCP port, and reaches no process outside by a signal or an abstract socket, as
-    far as the version `abi` has it. Files that are open already stay usable. Paths that do not exist, or that this
-    user cannot open, get no rule. Needs no_new_privs. The answer: whether it holds for all threads that exist. Raises
-    OSError.
+    Also denies TCP connections and listeners, and signals and abstract sockets to processes outside, as far as ABI
+    version `abi` supports it. Open files stay usable. Paths that do not exist, or that this user cannot open, are
+    skipped. Requires no_new_privs. Returns whether the restriction applies to all existing threads. Raises OSError.
     """
     handled = Access(_FIRST_ABI)
     for since, access in _SINCE.items():
@@ -89,7 +88,7 @@ def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, ma
     network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
     attributes = create_string_buffer(_RULESET.pack(handled, network, scoped), _RULESET.size)
-    # A kernel of an older version accepts the fields that it does not know only where they are zero, as they are.
+    # Older kernels accept fields that they do not know if the fields are zero.
     ruleset = system_call(_CREATE_RULESET, addressof(attributes), _RULESET.size, 0)
     try:
         for path in readable:

@@ -1,4 +1,4 @@
-"""Limits of the running process that every Unix has (setrlimit)."""
+"""Resource limits of the running process (setrlimit)."""
 
 import resource
 import time
@@ -10,26 +10,26 @@ _SIZES = Path("/proc/self/statm")
 
 
 def lower_limit(kind: int, wanted: int) -> None:
-    """Lower the limit `resource.RLIMIT_…`: a stricter one stays, for it cannot be raised."""
+    """Lower the limit `resource.RLIMIT_…`. A stricter limit is kept."""
     _, hard = resource.getrlimit(kind)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(kind, (allowed, allowed))
 
 
 def limit_memory(memory_bytes: int) -> None:
-    """From now on the address space of this process ends at so many bytes; what it has mapped already counts.
+    """Limit the address space of this process, including what is already mapped.
 
-    The limit counts addresses, used or not: 8 MiB for the stack of each thread, 64 MiB for each heap of glibc, and
-    files that are mapped. See `address_space_bytes`. macOS refuses such a limit; nothing happens there.
+    Address space counts whether used or not: 8 MiB per thread stack, 64 MiB per glibc heap, and mapped files. See
+    `address_space_bytes`. Does nothing on macOS, which does not support this limit.
     """
     with suppress(OSError, ValueError):
         lower_limit(resource.RLIMIT_AS, memory_bytes)
 
 
 def limit_processor_time(limit_s: int) -> None:
-    """From now on this process may use the processor for so many seconds, then SIGXCPU ends it.
+    """Limit the processor time of this process from now on; SIGXCPU then ends it.
 
-    Another call begins a new count.
+    Each call starts a new count.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = ceil(time.process_time()) + limit_s
@@ -37,13 +37,14 @@ def limit_processor_time(limit_s: int) -> None:
 
 
 def address_space_bytes() -> int:
-    """The addresses that this process has mapped now (VmSize); 0 where the system does not say (macOS)."""
+    """The address space of this process (VmSize); 0 where the system does not report it (macOS)."""
     return _pages(0)
 
 
 def resident_bytes() -> int:
-    """The memory of this process now (VmRSS); 0 where the system does not say. The peak of `getrusage` begins with the
-    parent's.
+    """The resident memory of this process (VmRSS); 0 where the system does not report it.
+
+    `getrusage` is no replacement: its peak is inherited from the parent process.
     """
     return _pages(1)
 

@@ -1,4 +1,4 @@
-"""What a process may do from now on, and how much of that the kernel enforces."""
+"""The confinement of a process, and how much of it the kernel can enforce."""
 
 import os
 import resource
@@ -14,8 +14,8 @@ from queryserver.platform.confinement.landlock import landlock_abi, restrict
 from queryserver.platform.confinement.limits import limit_memory, lower_limit
 from queryserver.platform.confinement.seccomp import has_seccomp, refuse_calls
 
-# What the dynamic loader, Python, glibc, Arrow and DuckDB read while they run: libraries, time zones, and how many
-# processors and how much memory there is. None of it is of the service or of its users.
+# What the dynamic loader, Python, glibc, Arrow and DuckDB read at run time: libraries, time zones, processor count and
+# memory size. No data of the service or its users.
 _SYSTEM = (
     "/lib",
     "/lib64",
@@ -50,58 +50,57 @@ _DEV_NULL = Path("/dev/null")
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process may do. Python's own modules, libraries and time zones are always readable."""
+    """What a process may do. Python's modules, libraries and time zones are always readable."""
 
     writable: tuple[Path, ...] = ()
-    """Files, and directories beneath which it reads and writes. They exist already."""
+    """Existing files, and directories below which it may read and write."""
     readable: tuple[Path, ...] = ()
     memory_bytes: int | None = None
-    """The addresses that it may have, what it has mapped already included; None: `limit_memory` is called later."""
+    """Limit of the address space, including what is already mapped; None if `limit_memory` is called later."""
     file_bytes: int | None = None
-    """The size of the largest file that it may write; None: no limit, 0: it writes to pipes and sockets only."""
+    """Maximum size of a file it writes; None: no limit, 0: it writes to pipes and sockets only."""
     open_files: int = 64
     niceness: int = 0
-    """How far it stands behind other processes for the processor: up to 19."""
+    """Added to the scheduling niceness, up to 19."""
     may_use_network: bool = False
-    """Without, it has the sockets that it was started with, and pairs that it makes itself."""
+    """If false, it has only inherited sockets and socket pairs that it creates."""
     parent: int | None = None
-    """The process with which this one ends. None: the parent of now, which may be another one already when the process
-    that started this one ended at once.
-    """
+    """The process whose death ends this one. None: the current parent, which may already be a different one if the
+    process that started this one died immediately."""
 
 
 @dataclass(frozen=True, slots=True)
-class Confined:
-    """What the kernel enforces beyond the limits of resources."""
+class ConfinementResult:
+    """What the kernel enforces in addition to resource limits."""
 
     landlock_abi: int
-    """0: it opens all files of its user."""
+    """0: the process can open all files of its user."""
     seccomp: bool
-    """False: it makes all system calls, so that it may start programs and connect."""
+    """False: all system calls are allowed, so the process may start programs and connect."""
     threads_outside: int
-    """Threads that ran before, and which Landlock does not hold (Linux before 7.0)."""
+    """Existing threads that Landlock does not restrict (before Linux 7.0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSupport:
-    """What `confine` would get here."""
+    """What `confine` could use here."""
 
     landlock_abi: int
     seccomp: bool
 
 
-def detected() -> KernelSupport:
-    """What the kernel permits to this process. Confines nothing."""
+def detect_support() -> KernelSupport:
+    """Detect what the kernel supports. Confines nothing."""
     if sys.platform != "linux":
         return KernelSupport(0, seccomp=False)
     return KernelSupport(landlock_abi(), has_seccomp())
 
 
-def confine(confinement: Confinement) -> Confined:
-    """Give up, for good, all that `confinement` does not name. What the kernel does not have is left out.
+def confine(confinement: Confinement) -> ConfinementResult:
+    """Irrevocably drop every right that `confinement` does not list. Features that the kernel lacks are skipped.
 
-    It dumps no core and no other process of its user reads its memory. Raises ProcessLookupError when the parent has
-    ended, FileNotFoundError for a missing `writable`, OSError for limits that the system refuses.
+    Also disables core dumps, and other processes of the user cannot read its memory. Raises ProcessLookupError if the
+    parent is gone, FileNotFoundError for a missing `writable` path, OSError for rejected limits.
     """
     for path in confinement.writable:
         path.lstat()
@@ -116,24 +115,24 @@ def confine(confinement: Confinement) -> Confined:
     parent = os.getppid() if confinement.parent is None else confinement.parent
     if sys.platform != "linux":
         _check_parent(parent)
-        return Confined(0, seccomp=False, threads_outside=0)
-    with suppress(OSError):  # gVisor and the like
+        return ConfinementResult(0, seccomp=False, threads_outside=0)
+    with suppress(OSError):  # not supported by gVisor and similar kernels
         linux.drop_capabilities()
-    # Behind what changes the rights of the process, which resets both.
+    # After the changes of credentials, which reset both.
     linux.control_process(linux.PR_SET_DUMPABLE, 0)
     linux.control_process(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _check_parent(parent)
     linux.control_process(linux.PR_SET_NO_NEW_PRIVS, 1)
-    return _held_by_the_kernel(confinement)
+    return _apply_kernel_confinement(confinement)
 
 
 def _check_parent(expected: int) -> None:
-    """A parent that ended before PR_SET_PDEATHSIG sends no signal."""
+    """Raise if the parent died before PR_SET_PDEATHSIG was set: no signal follows in that case."""
     if os.getppid() != expected:
         raise ProcessLookupError("The process that started this one has ended.")
 
 
-def _held_by_the_kernel(confinement: Confinement) -> Confined:
+def _apply_kernel_confinement(confinement: Confinement) -> ConfinementResult:
     abi, outside = landlock_abi(), 0
     if abi:
         readable = (*runtime_paths(), *confinement.readable)
@@ -142,7 +141,8 @@ def _held_by_the_kernel(confinement: Confinement) -> Confined:
                 abi, (*confinement.writable, _DEV_NULL), readable, may_use_network=confinement.may_use_network
             )
             outside = 0 if holds_all else linux.other_threads()
-        except OSError:  # such as the most rulesets that one process may have, 16 of them, by who started the server
+        # for example the limit of 16 rulesets per process, including those inherited from the server's launcher
+        except OSError:
             abi = 0
     has_filter = has_seccomp()
     if has_filter:
@@ -150,12 +150,12 @@ def _held_by_the_kernel(confinement: Confinement) -> Confined:
             refuse_calls(may_use_network=confinement.may_use_network)
         except OSError:
             has_filter = False
-    return Confined(abi, has_filter, outside)
+    return ConfinementResult(abi, has_filter, outside)
 
 
 def runtime_paths() -> Iterator[Path]:
-    """What this Python and its libraries read while they run. Some of it may not exist."""
+    """The paths that this Python and its libraries read at run time. Some may not exist."""
     yield from map(Path, _SYSTEM)
-    # An empty entry is the working directory.
+    # An empty entry stands for the working directory.
     yield from (Path(one) for one in sys.path if one)
     yield Path(sys.base_prefix, "lib")

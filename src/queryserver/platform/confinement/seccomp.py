@@ -1,4 +1,4 @@
-"""seccomp: a process gives up system calls, by a program of the kernel that judges each call (seccomp(2))."""
+"""seccomp: restricts the system calls of a process with a BPF filter (seccomp(2))."""
 
 import os
 import sys
@@ -20,10 +20,10 @@ from queryserver.platform.confinement.syscalls import JUDGED, NETWORK, REFUSED
 
 _SET_FILTER = 1
 _ALL_THREADS = 1
-# Before Linux 5.16 a filter without it slows the process down: speculative stores are switched off.
+# Without this flag, a filter slows the process down before Linux 5.16, which disables speculative stores.
 _KEEP_SPECULATION = 4
 
-# linux/bpf_common.h, linux/filter.h: what an instruction does with the constant `k`.
+# linux/bpf_common.h, linux/filter.h: instruction codes; the operand is the constant `k`.
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _INSTRUCTION = Struct("=HBBI")
@@ -31,14 +31,14 @@ _PROGRAM = Struct("@HP")  # struct sock_fprog
 # struct seccomp_data
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW = 0x7FFF0000
-_REFUSE = 0x00050000  # with an error number in the lower half
+_REFUSE = 0x00050000  # the lower half holds the errno
 
 _CLONE_THREAD = 0x00010000
 _X32 = 0x40000000
 _PRIO_PROCESS = 0
 _IOPRIO_WHO_PROCESS = 1
 _AF_UNIX, _SOCK_STREAM, _TYPE_OF_SOCKET = 1, 1, 0xF
-# fcntl and ioctl: which process gets the signals of a descriptor; ioctl: input for a terminal.
+# fcntl and ioctl: set the receiver of a descriptor's signals. ioctl: fake terminal input.
 _F_SETOWN, _F_SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 
@@ -46,11 +46,11 @@ _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
 @dataclass(frozen=True, slots=True)
 class _Architecture:
     column: int
-    """Of the tables of system calls."""
+    """Index into the columns of the system call tables."""
     audit: int
     """linux/audit.h: AUDIT_ARCH_…"""
     seccomp: int
-    """The number of the call that sets a filter."""
+    """Number of the seccomp system call."""
 
 
 _ARCHITECTURES = {"x86_64": _Architecture(0, 0xC000003E, 317), "aarch64": _Architecture(1, 0xC00000B7, 277)}
@@ -61,26 +61,26 @@ class _Instruction(NamedTuple):
     k: int
     then: int = 0
     otherwise: int = 0
-    """How many instructions to skip."""
+    """Number of instructions to skip."""
 
 
 def has_seccomp() -> bool:
-    """Whether the kernel takes filters from this process, and we know the calls of its architecture."""
+    """Whether the kernel accepts filters from this process and we know its architecture's system calls."""
     architecture = _architecture()
     if architecture is None:
         return False
     try:
         system_call(architecture.seccomp, _SET_FILTER, 0, 0)
     except OSError as error:
-        # It has looked for the program at the address 0: a kernel without filters says EINVAL or ENOSYS before.
+        # EFAULT: it tried to read a filter at address 0. A kernel without seccomp returns EINVAL or ENOSYS first.
         return error.errno == EFAULT
     return False
 
 
 def refuse_calls(*, may_use_network: bool) -> None:
-    """From now on all threads of this process get EPERM for the calls of `syscalls`. Needs no_new_privs.
+    """Make the system calls listed in `syscalls` fail with EPERM in all threads. Requires no_new_privs.
 
-    Threads, and signals to itself, go on. Raises OSError.
+    Creating threads and signalling itself stay possible. Raises OSError.
     """
     architecture = _architecture()
     if architecture is None:
@@ -104,20 +104,20 @@ def _set(architecture: _Architecture, flags: int, described: int) -> None:
 
 
 def _architecture() -> _Architecture | None:
-    # A program of 32 bits makes other calls than its machine.
+    # A 32-bit process uses other system call numbers than its machine.
     return _ARCHITECTURES.get(os.uname().machine) if sys.maxsize > 2**32 else None
 
 
 def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> Sequence[_Instruction]:
-    """The filter of the process `pid`."""
+    """The filter for the process `pid`."""
     column = architecture.column
     made = [
         _Instruction(_LOAD, _ARCHITECTURE),
         _Instruction(_IF_EQUAL, architecture.audit, then=1),
-        _refuse(),  # calls of 32 bits on x86_64
+        _refuse(),  # 32-bit calls on x86_64
         _Instruction(_LOAD, _NUMBER),
         _Instruction(_IF_AT_LEAST, _X32, otherwise=1),
-        _refuse(),  # the calls of x32 on x86_64; no architecture has so many others
+        _refuse(),  # x32 calls on x86_64; no other architecture has numbers this high
     ]
     for name, numbers in JUDGED.items():
         if not (may_use_network and name in NETWORK):
@@ -128,7 +128,7 @@ def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> 
         for name, numbers in REFUSED.items()
         if (number := numbers[column]) is not None and not (may_use_network and name in NETWORK)
     ]
-    # Each jumps to the last instruction.
+    # Each one jumps to the last instruction.
     made += [_Instruction(_IF_EQUAL, number, then=left) for number, left in _with_what_is_left(refused)]
     return [*made, _ALLOWED, _refuse()]
 
@@ -138,33 +138,36 @@ def _refuse(error: int = EPERM) -> _Instruction:
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower half: all that the kernel reads of an int. Both architectures are little-endian."""
+    """Load the lower half of an argument, which is all that the kernel reads of an int.
+
+    Both architectures are little-endian.
+    """
     return _Instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
 def _only(index: int, *values: int) -> list[_Instruction]:
-    """Refuse the call unless the argument is one of the values; else go on."""
+    """Refuse the call unless the argument is one of the values; otherwise continue."""
     tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_what_is_left(values)]
     return [_argument(index), *tests, _refuse()]
 
 
 def _none_of(index: int, *values: int) -> list[_Instruction]:
-    """Refuse the call if the argument is one of the values; else allow it."""
+    """Refuse the call if the argument is one of the values; otherwise allow it."""
     tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_what_is_left(values)]
     return [_argument(index), *tests, _ALLOWED, _refuse()]
 
 
 def _with_what_is_left(values: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Each value, and how many there are from it on: the jump over the rest, and one more instruction."""
+    """Each value with its jump distance: the number of values from it to the end."""
     return zip(values, range(len(values), 0, -1), strict=True)
 
 
 _ALLOWED = _Instruction(_RETURN, _ALLOW)
 _JUDGES: Mapping[str, Callable[[int], list[_Instruction]]] = {
-    # Threads only. glibc makes them with clone3, whose flags are in memory, and with clone where that is missing.
+    # Threads only. glibc creates them with clone3, whose flags a filter cannot read, and falls back to clone.
     "clone": lambda _: [_argument(0), _Instruction(_IF_ANY_BIT, _CLONE_THREAD, then=1), _refuse(), _ALLOWED],
     "clone3": lambda _: [_refuse(ENOSYS)],
-    # The signal 0 asks whether a process lives: so DuckDB finds temporary files of processes that are gone.
+    # Signal 0 tests whether a process exists; DuckDB uses it to find temporary files of dead processes.
     "kill": lambda pid: [_argument(1), _Instruction(_IF_EQUAL, 0, then=3), *_only(0, pid), _ALLOWED],
     "tgkill": lambda pid: [*_only(0, pid), _ALLOWED],  # abort()
     "setpriority": lambda pid: [*_only(0, _PRIO_PROCESS), *_only(1, 0, pid), _ALLOWED],
@@ -177,7 +180,7 @@ _JUDGES: Mapping[str, Callable[[int], list[_Instruction]]] = {
     "prctl": lambda _: _none_of(0, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER, PR_SET_MM),
     "fcntl": lambda _: _none_of(1, _F_SETOWN, _F_SETOWN_EX),
     "ioctl": lambda _: _none_of(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
-    # Event loops wake themselves through a pair. A pair of datagram sockets could send to any address.
+    # Event loops wake up through a socket pair. A pair of datagram sockets could send to any address.
     "socketpair": lambda _: [
         *_only(0, _AF_UNIX),
         _argument(1),

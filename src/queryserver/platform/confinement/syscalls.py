@@ -1,4 +1,4 @@
-"""The numbers of system calls of Linux on x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h)."""
+"""System call numbers of Linux on x86_64 and aarch64 (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "execveat": (322, 281),
     "fork": (57, None),
     "vfork": (58, None),
-    # Sockets beyond those that the process has.
+    # New sockets.
     "socket": (41, 198),
     "connect": (42, 203),
     "bind": (49, 200),
@@ -26,13 +26,13 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "move_pages": (279, 239),
     "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438),
-    # Signals to them.
+    # Signals to other processes.
     "tkill": (200, 130),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
-    # Rights, owners and times of files, of which Landlock knows nothing, and truncation by a path, which it knows since
-    # Linux 6.2.
+    # Permissions, owners and timestamps of files, which Landlock does not cover, and truncation by path, which it
+    # covers since Linux 6.2.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -55,11 +55,11 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "truncate": (76, 45),
     "file_setattr": (469, 469),
-    # What happens to files.
+    # Notification about files.
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # Objects of System V and message queues of POSIX, which processes of one user share.
+    # System V and POSIX IPC, shared by all processes of a user.
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -95,7 +95,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # Parts of the kernel in which faults are often found, and which nothing here uses.
+    # Parts of the kernel with frequent vulnerabilities that nothing here uses.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "io_uring_setup": (425, 425),
@@ -110,7 +110,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "modify_ldt": (154, None),
     "iopl": (172, None),
     "ioperm": (173, None),
-    # The machine.
+    # Control of the machine.
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),
@@ -125,7 +125,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "vhangup": (153, 58),
 }
-"""What a confined process never calls; None: the architecture does not have it."""
+"""Calls that are always refused; None: the architecture does not have the call."""
 
 JUDGED: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),
@@ -144,7 +144,7 @@ JUDGED: Mapping[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "socketpair": (53, 199),
 }
-"""What is refused for some arguments only."""
+"""Calls that are refused for some arguments."""
 
 NETWORK = frozenset({"socket", "connect", "bind", "listen", "accept", "accept4", "socketpair"})
-"""What is left to a process that may use the network."""
+"""Calls that remain allowed for a process with network access."""

@@ -1,1 +1,1 @@
-"""The default from an empty directory: a private PostgreSQL, sample data, the first administrator."""
+"""The embedded mode: a private PostgreSQL, sample data and a first administrator, starting from an empty directory."""

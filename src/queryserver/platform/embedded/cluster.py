@@ -1,4 +1,4 @@
-"""The private PostgreSQL: its programs, accounts, files and processes, and the cluster that it is made of."""
+"""A private PostgreSQL cluster: its programs, accounts, files, processes and creation."""
 
 import hashlib
 import json
@@ -24,11 +24,11 @@ SUPERUSER = "embedded_admin"
 SERVICE_ROLE = "queryserver"
 SAMPLE_DATABASE = "sample"
 SAMPLE_OWNER = "sample_owner"
-"""Owns the objects and has the rights. Sessions act as this role; it cannot log in."""
+"""Owns the objects and has the privileges. Sessions act as this role; it cannot log in."""
 SAMPLE_LOGIN = "sample_login"
-"""Has the right to connect, and no other: what the logins of users inherit."""
+"""Has only the right to connect; the logins of users inherit from it."""
 SAMPLE_ROLE = "sample_user"
-"""The login of the connector itself: for checks, not for statements of users."""
+"""The login of the connector itself, for checks; statements of users run under their own logins."""
 DUCKDB_FILE = "sample.duckdb"
 SQLITE_FILE = "sample.sqlite"
 STORAGE_DIRECTORY = "files"
@@ -39,8 +39,8 @@ _TREES = {16: "pginstall", 18: "pginstall18"}
 _PROC = Path("/proc")
 _WORKING_DIRECTORY = Path("/proc/self/cwd")
 
-# The service's database is reached over the socket only, the users' one over loopback only: a statement or a connector
-# that points at the loopback port can never log in to the service's tables.
+# The service database accepts connections over the socket only, the sample database over loopback only: no statement or
+# connector that points at the loopback port can log in to the tables of the service.
 _ACCESS_RULES = f"""\
 local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
 host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
@@ -49,16 +49,16 @@ host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
 
 
 class EmbeddedPostgresError(Exception):
-    """The private PostgreSQL does not start; the text has the reason and a remedy."""
+    """The private PostgreSQL cannot start; the message has the reason and a remedy."""
 
 
 class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
-    """The programs of PostgreSQL are an extra of the package, and it was installed without."""
+    """The programs of PostgreSQL are an optional extra of the package, which is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAccount:
-    """An unprivileged account, for PostgreSQL refuses to run as root."""
+    """An unprivileged account, because PostgreSQL refuses to run as root."""
 
     uid: int
     gid: int
@@ -68,15 +68,15 @@ class ServerAccount:
 
 
 def server_account() -> ServerAccount | None:
-    """The account to switch to; None for a normal user, who runs PostgreSQL under the own account."""
+    """The account to switch to; None for a normal user, who runs PostgreSQL under their own account."""
     if os.geteuid() != 0:
         return None
     entry = pwd.getpwnam("nobody")
     return ServerAccount(entry.pw_uid, entry.pw_gid)
 
 
-def open_to_all(directory: Path) -> bool:
-    """Whether any account can reach into the directory: it and its parents are searchable by others."""
+def is_reachable_by_all(directory: Path) -> bool:
+    """Whether every account can reach the directory: it and all its parents are searchable by others."""
     absolute = directory.resolve()
     return all(place.stat().st_mode & 0o001 for place in (absolute, *absolute.parents))
 
@@ -90,9 +90,9 @@ def spawn(
     stdin: int | IO[bytes],
     output: int | IO[bytes],
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, so that Ctrl-C in the terminal does not reach it.
+    """Start a program in its own session, so that Ctrl-C in the terminal does not reach it.
 
-    `cwd` is entered before root's rights are given up: it may lie where the account could not walk to.
+    The child changes to `cwd` before it drops root privileges, because the account may be unable to reach it.
     """
     return subprocess.Popen(  # noqa: S603 the programs are ours or of the wheel, and no shell splits the arguments
         command,
@@ -109,7 +109,7 @@ def spawn(
 
 
 def write_private(file: Path, text: str, *, account: ServerAccount | None = None) -> None:
-    """Make a new file, 0600 and on disk when this returns; it belongs to `account` if one is given."""
+    """Create a file with mode 0600, flushed to disk, and owned by `account` if set."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 a descriptor has no path
         if account:
@@ -120,7 +120,7 @@ def write_private(file: Path, text: str, *, account: ServerAccount | None = None
 
 
 def replace_private(file: Path, text: str) -> None:
-    """Give a file a new content at once: readers see the old one or the new one."""
+    """Replace the content of a file atomically: readers see the old or the new content."""
     partial = file.with_name(f"{file.name}.new")
     partial.unlink(missing_ok=True)
     write_private(partial, text)
@@ -129,7 +129,7 @@ def replace_private(file: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk."""
+    """Flush a file, or the names in a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -138,11 +138,11 @@ def sync(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddedDefaults:
-    """Databases and files of the embedded mode. The DSNs hold passwords: never log them.
+class EmbeddedResources:
+    """Databases and files of the embedded mode. The DSNs contain passwords: never log them.
 
-    `sample_dsn` is the users' PostgreSQL database, on loopback; it lies in a cluster of its own.
-    `databases_dir` holds the files of the connectors duckdb and sqlite and nothing else, `files_dir` the store `file`.
+    `sample_dsn` is the PostgreSQL database for users, on loopback and in its own cluster. `databases_dir` has only the
+    files of the connectors duckdb and sqlite; `files_dir` is the root of the store `file`.
     """
 
     service_dsn: str = field(repr=False)
@@ -152,15 +152,15 @@ class EmbeddedDefaults:
     duckdb_path: str = DUCKDB_FILE
     sqlite_path: str = SQLITE_FILE
     sample_admin_dsn: str = field(default="", repr=False)
-    """Makes the logins of users in the sample database; empty: `service_dsn` does."""
+    """For creating logins of users in the sample database; if empty, `service_dsn` does that."""
 
 
 def runnable_programs(major: int, account: ServerAccount | None) -> Path:
-    """The directory of PostgreSQL `major` where `account` can execute it.
+    """The directory of PostgreSQL `major` from which `account` can run its programs.
 
-    A copy is made when the wheel lies where it cannot. PostgreSQL resolves the path of its own program, so that the
-    copy needs a place that all accounts can reach; the state directory is none. The copy is made once per version.
-    Raises EmbeddedPostgresError.
+    If the account cannot run them from the wheel, they are copied, once per version. PostgreSQL resolves the path of
+    its program, so the copy must be in a directory that every account can reach; the state directory is private. Raises
+    EmbeddedPostgresError.
     """
     if major not in _TREES:
         raise EmbeddedPostgresError(
@@ -169,9 +169,9 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
     installed = package_directory() / _TREES[major]
     if _runs(installed, account):
         return installed
-    # The temporary directory comes last: systems clean it while the server runs.
+    # The temporary directory comes last, because systems clean it while the server runs.
     for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
-        if not (parent.is_dir() and open_to_all(parent)):
+        if not (parent.is_dir() and is_reachable_by_all(parent)):
             continue
         copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _runs(copy, account):
@@ -180,7 +180,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
 
 
 def package_directory() -> Path:
-    """Where the wheel is. Raises EmbeddedPostgresNotInstalled."""
+    """The directory of the installed wheel. Raises EmbeddedPostgresNotInstalled."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise EmbeddedPostgresNotInstalled(
@@ -191,7 +191,11 @@ def package_directory() -> Path:
 
 
 def _runs(programs: Path, account: ServerAccount | None) -> bool:
-    """Found by trying: access lists, mount options and the loader count, too. (initdb needs the libraries.)"""
+    """Whether the account can run the programs. Tried out, because access lists, mount options and the loader matter
+    too.
+
+    Runs initdb, which needs the libraries.
+    """
     try:
         process = spawn(
             [programs / "bin" / "initdb", "--version"],
@@ -207,13 +211,13 @@ def _runs(programs: Path, account: ServerAccount | None) -> bool:
 
 
 def _copied(installed: Path, target: Path) -> Path | None:
-    """The copy at `target`, made if it is not there; None if the place is not ours to trust or to write."""
+    """The copy at `target`, created if missing; None if the directory is not trustworthy or not writable."""
     try:
         target.parent.mkdir(mode=0o755, exist_ok=True)
         found = target.parent.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
             return None
-        target.parent.chmod(0o755)  # also under a strict umask
+        target.parent.chmod(0o755)  # despite a strict umask
         if not target.exists():
             _copy_tree(installed, target)
     except OSError:
@@ -222,7 +226,7 @@ def _copied(installed: Path, target: Path) -> Path | None:
 
 
 def _copy_tree(installed: Path, target: Path) -> None:
-    """Copy what runs, at the same relative places: the programs find their libraries by them."""
+    """Copy the programs with the same relative paths, by which they find their libraries."""
     partial = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         tree = partial / _PACKAGE / installed.name
@@ -241,13 +245,13 @@ def _copy_tree(installed: Path, target: Path) -> None:
         partial.rename(target)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
-        if not target.exists():  # else another server was faster
+        if not target.exists():  # otherwise another server was faster
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """Random at the first start, and kept."""
+    """The secrets of a cluster, generated at the first start."""
 
     superuser: str = field(repr=False)
     service: str = field(repr=False)
@@ -255,10 +259,10 @@ class ClusterSecrets:
     cluster_id: str
 
 
-def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
-    """The secrets of the file; new ones, on disk before this returns, when there is none and no database yet.
+def load_or_create_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
+    """The secrets of the file; if it is missing and no database exists yet, new ones, flushed to disk.
 
-    Raises EmbeddedPostgresError for a lost or damaged file of a database that exists.
+    Raises EmbeddedPostgresError if the file of an existing database is lost or damaged.
     """
     try:
         return ClusterSecrets(**json.loads(file.read_bytes()))
@@ -290,53 +294,58 @@ class PostgresCluster:
 
     @property
     def name(self) -> str:
-        """In the command line of each process; another one for a copy of the directory."""
+        """Appears in the command line of each process. A copy of the directory has a different name."""
         place = self.data.stat()
         identity = f"{self.secrets.cluster_id}:{place.st_dev}:{place.st_ino}"
         return f"queryserver_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def opened_cluster(home: Path, *, durable: bool) -> PostgresCluster:
-    """The cluster of the state directory, made if there is none. The caller holds the lock.
+def open_cluster(home: Path, *, durable: bool) -> PostgresCluster:
+    """The cluster of the state directory, created if missing. The caller holds the lock.
 
-    A cluster is made under another name: the remains of a killed first start are deleted.
+    A new cluster is created under a temporary name; remains of an interrupted first start are deleted.
     """
     data, account = home / "data", server_account()
-    secrets = kept_secrets(home / "secrets.json", may_create=not data.exists())
-    try:  # files are tied to the major version that made them
+    secrets = load_or_create_secrets(home / "secrets.json", may_create=not data.exists())
+    try:  # data files are tied to the major version that created them
         major = int((data / "PG_VERSION").read_text())
     except FileNotFoundError:
         major = NEWEST_MAJOR
     programs = runnable_programs(major, account)
-    _delete_half_made(home)
+    _delete_unfinished(home)
     if data.exists():
         _write_access_rules(data, account)
     else:
-        _make(data, account, programs, secrets, durable=durable)
-        # The killed start's own initdb may have been at work still, and have written to what was being deleted.
-        _delete_half_made(home)
+        _create(data, account, programs, secrets, durable=durable)
+        # initdb of an interrupted start may still have been running, and writing to the directory that was being
+        # deleted
+        _delete_unfinished(home)
     return PostgresCluster(home, account, programs, secrets)
 
 
-def data_argument(data: Path, account: ServerAccount | None) -> str:
-    """The path of `data` for a program that is started there under `account`, which may not reach it by name."""
+def data_path_argument(data: Path, account: ServerAccount | None) -> str:
+    """The path of `data` for a program that runs in it under `account`, which may be unable to reach it by its full
+    path.
+    """
     return str(_WORKING_DIRECTORY) if account and _WORKING_DIRECTORY.exists() else str(data)
 
 
-def _delete_half_made(home: Path) -> None:
+def _delete_unfinished(home: Path) -> None:
     for unfinished in home.glob("new-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
-    """Also for a cluster of an earlier version, whose rules were others."""
+    """Also updates a cluster of an earlier version, which had other rules."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
     new.unlink(missing_ok=True)
     write_private(new, _ACCESS_RULES, account=account)
     new.replace(rules)
 
 
-def _make(data: Path, account: ServerAccount | None, programs: Path, secrets: ClusterSecrets, *, durable: bool) -> None:
+def _create(
+    data: Path, account: ServerAccount | None, programs: Path, secrets: ClusterSecrets, *, durable: bool
+) -> None:
     new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
     if account:
         account.own(new)
@@ -345,10 +354,10 @@ def _make(data: Path, account: ServerAccount | None, programs: Path, secrets: Cl
     with tempfile.TemporaryFile() as password, tempfile.TemporaryFile() as output:
         password.write(f"{secrets.superuser}\n".encode())
         password.seek(0)
-        if account:  # /dev/stdin is opened anew, by the account
+        if account:  # initdb opens /dev/stdin again, under the account
             os.fchown(password.fileno(), account.uid, account.gid)
         process = spawn(
-            [programs / "bin" / "initdb", "-D", data_argument(new, account), *arguments],
+            [programs / "bin" / "initdb", "-D", data_path_argument(new, account), *arguments],
             account=account,
             cwd=new,
             environment=ENVIRONMENT,
@@ -378,13 +387,13 @@ class ClusterProcesses:
         return bool(self.postmasters or self.children)
 
 
-def processes_of(cluster_name: str) -> ClusterProcesses:
-    """Found by the name of the cluster in their command lines, which all accounts may read.
+def find_processes(cluster_name: str) -> ClusterProcesses:
+    """Find processes by the name of the cluster in their command lines, which all accounts may read.
 
-    The number in `postmaster.pid` proves nothing: after a crash it may belong to another program.
+    `postmaster.pid` is not enough: after a crash its number may belong to another program.
     """
     named = {pid: (parent, command) for pid, parent, command in _processes() if cluster_name in command}
-    # A child that was forked this instant still has the command line of its parent.
+    # A child that was just forked still has the command line of its parent.
     postmasters = [
         pid for pid, (parent, command) in named.items() if "/postgres -D " in command and parent not in named
     ]
@@ -394,34 +403,35 @@ def processes_of(cluster_name: str) -> ClusterProcesses:
     return ClusterProcesses(tuple(postmasters), tuple(children))
 
 
-def end_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
-    """End processes of an earlier server: by fast shutdown, then at once, then by force. Committed data are safe.
+def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
+    """Stop processes of an earlier server: fast shutdown, then immediate shutdown, then SIGKILL. Committed data is
+    safe.
 
-    Children get no SIGINT: to the checkpointer it is the postmaster's signal to write the last record.
+    Child processes get no SIGINT, because it makes the checkpointer write its last record.
     """
-    if processes_of(cluster_name).postmasters and _signal(cluster_name, signal.SIGINT, wait_s=fast_s):
+    if find_processes(cluster_name).postmasters and _signal_all(cluster_name, signal.SIGINT, wait_s=fast_s):
         return
-    if not _signal(cluster_name, signal.SIGQUIT, wait_s=immediate_s):
-        _signal(cluster_name, signal.SIGKILL, wait_s=10)
+    if not _signal_all(cluster_name, signal.SIGQUIT, wait_s=immediate_s):
+        _signal_all(cluster_name, signal.SIGKILL, wait_s=10)
 
 
-def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
-    """Send a signal to the postmaster, to all where there is none or by force; whether all are gone in time."""
-    found = processes_of(cluster_name)
+def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
+    """Signal the postmaster, or all processes if there is none or for SIGKILL. Whether all exited in time."""
+    found = find_processes(cluster_name)
     all_of_them = number is signal.SIGKILL or not found.postmasters
     for pid in (*found.postmasters, *(found.children if all_of_them else ())):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     deadline = time.monotonic() + wait_s
-    while processes_of(cluster_name) and time.monotonic() < deadline:
+    while find_processes(cluster_name) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not processes_of(cluster_name)
+    return not find_processes(cluster_name)
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Number, parent and command line of each process."""
+    """Process id, parent process id and command line of each process."""
     if not (_PROC / "self" / "cmdline").exists():
-        # macOS has no /proc.
+        # macOS has no /proc
         listing = subprocess.run(
             ["/bin/ps", "-axww", "-o", "pid=,ppid=,command="], check=True, capture_output=True, text=True, timeout=10
         )
@@ -431,7 +441,7 @@ def _processes() -> Iterator[tuple[int, int, str]]:
         return
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # it has just exited
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 yield int(entry.name), int(after_name[1]), command

@@ -1,4 +1,4 @@
-"""The processes that `serve --embedded --with-workers` starts beside itself."""
+"""The worker and beat processes that `serve --embedded --with-workers` starts."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import structlog
 from pydantic import SecretStr
 
-from queryserver.platform.settings.loading import PREFIX
+from queryserver.platform.settings.loader import PREFIX
 from queryserver.platform.settings.tree import Settings, contradictions
 from queryserver.platform.threads import Restarts
 
@@ -19,7 +19,7 @@ _STOP = b"stop\n"
 
 
 def with_fleet(settings: Settings, broker_url: str) -> Settings:
-    """The settings with task server and schedules switched on, over that broker."""
+    """The settings with the task server and schedules switched on, using this broker."""
     desktop = settings.desktop
     changed = {"enabled": True, "beat_enabled": True, "broker_url": SecretStr(broker_url)}
     tasks = desktop.task_server.model_copy(update=changed)
@@ -27,21 +27,21 @@ def with_fleet(settings: Settings, broker_url: str) -> Settings:
 
 
 def fleet_problems(settings: Settings) -> list[str]:
-    """Why worker and beat would refuse the settings, which are good for a server alone; empty: they would not."""
+    """Why worker and beat would reject the settings of the server; empty if they accept them."""
     fleet = with_fleet(settings, settings.desktop.task_server.broker_url.get_secret_value())
     return [f"{key}: {text}" for key, text in contradictions(fleet, settings.sources.origins)]
 
 
 def fleet_environment(environ: Mapping[str, str], broker_url: str) -> dict[str, str]:
-    """The same for processes that read their settings themselves."""
-    # Both read these: they cannot listen on one port.
+    """The same as environment variables, for processes that read their own settings."""
+    # Worker and beat would both listen on this port.
     values = {"ENABLED": "true", "BEAT_ENABLED": "true", "BROKER_URL": broker_url, "METRICS_PORT": "0"}
     chosen = {f"{PREFIX}DESKTOP__TASK_SERVER__{key}".upper(): value for key, value in values.items()}
     return {name: value for name, value in environ.items() if name.upper() not in chosen} | chosen
 
 
 class Companions:
-    """Worker and beat: processes of this program that end with the server, and are started again when they die."""
+    """A worker and a beat process that stop with the server, and are restarted when they die."""
 
     def __init__(self, environment: Mapping[str, str], *, end_within_s: float) -> None:
         self._environment = environment
@@ -50,10 +50,10 @@ class Companions:
         self._is_stopping = False
 
     def begin_stop(self) -> None:
-        """Let them stop at the same time as the server: each has its own grace."""
+        """Signal them to stop while the server stops, each with its own grace period."""
         self._is_stopping = True
         for writer in self._inputs:
-            writer.write(_STOP)  # an end without it is that of a server that died
+            writer.write(_STOP)  # without this byte, the end of the pipe means that the server died
             writer.close()
 
     @asynccontextmanager
@@ -75,7 +75,7 @@ class Companions:
                 *(sys.executable, "-c", _PROGRAM, *command),
                 stdin=asyncio.subprocess.PIPE,
                 env=self._environment,
-                # Ctrl-C in the terminal reaches the server alone, which stops them.
+                # Ctrl-C in the terminal must reach only the server, which stops them.
                 start_new_session=True,
             )
             given = {process.stdin} if process.stdin is not None else set[asyncio.StreamWriter]()

@@ -1,4 +1,4 @@
-"""The private PostgreSQL of one state directory, for the life of a `with`."""
+"""Runs the private PostgreSQL of a state directory for the duration of a `with`."""
 
 import asyncio
 import fcntl
@@ -32,17 +32,17 @@ from queryserver.platform.embedded.cluster import (
     STORAGE_DIRECTORY,
     SUPERUSER,
     ClusterSecrets,
-    EmbeddedDefaults,
     EmbeddedPostgresError,
+    EmbeddedResources,
     PostgresCluster,
     ServerAccount,
-    data_argument,
-    end_processes,
-    kept_secrets,
-    open_to_all,
-    opened_cluster,
+    data_path_argument,
+    is_reachable_by_all,
+    load_or_create_secrets,
+    open_cluster,
     replace_private,
     spawn,
+    stop_processes,
 )
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings
@@ -50,13 +50,13 @@ from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
 SERVICE_HOME, SAMPLE_HOME = "postgresql", "postgresql-sample"
-"""The clusters in the state directory. An earlier version had both databases in the first."""
+"""The clusters in the state directory. An earlier version had both databases in the first one."""
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-_READY_WITHIN_S = 120  # recovery after a crash replays at most `max_wal_size`
+_READY_WITHIN_S = 120  # crash recovery replays at most `max_wal_size`
 _FAST_STOP_S = 20
 _IMMEDIATE_STOP_S = 10
 _LOG_BYTES = 4 * 2**20
@@ -65,22 +65,22 @@ _SOCKET_PREFIX = "queryserver-"
 _SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
 _TRIM_EVERY_S = 30
-_RESTART_PAUSE_S = 0.5  # for one that dies again soon after each good start
+_RESTART_PAUSE_S = 0.5  # for a server that dies soon after each start
 _RESTART_WAIT_S = (1, 2, 5, 10, 30)
 
 _OPTIONS = {
     "max_connections": "120",
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
-    "temp_file_limit": "2GB",  # one sort must not fill the disk
-    "log_min_messages": "log",  # without ERROR: failing statements of users are answers, not news
+    "temp_file_limit": "2GB",  # a single sort must not fill the disk
+    "log_min_messages": "log",  # not ERROR: failed statements of users are reported to them, not in the log
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-# Waits until our process ends, also by kill -9, and then stops the server, if the process number still
-# belongs to this cluster. Last it removes the empty directory of the socket.
+# Waits until our process ends, even by SIGKILL, then stops the server if the process id still belongs to this cluster.
+# Finally it removes the empty socket directory.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -93,9 +93,9 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The addresses of a server: a socket in a directory that is closed to other accounts, and a port on loopback.
+    """Where a server listens: a socket in a directory private to the account, and a port on loopback.
 
-    The service's database is reached by the socket only. The port takes logins of the sample role only.
+    The service database accepts connections over the socket only; the port accepts only logins of the sample role.
     """
 
     socket_directory: str
@@ -103,7 +103,7 @@ class Address:
 
 
 class Postmaster:
-    """One PostgreSQL server as child processes of ours. Not to be used by two threads at once."""
+    """A PostgreSQL server as child processes. Not thread-safe."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Postmaster:
         options: Mapping[str, str] = MappingProxyType({}),
         address: Address | None = None,
     ) -> None:
-        """With an `address` it listens there, and not at one that it chooses."""
+        """Listens at `address`, or at a newly chosen one if None."""
         self._cluster = cluster
         self._name = cluster.name
         self._options = _OPTIONS | dict(options) | ({} if durable else _NOT_DURABLE)
@@ -123,22 +123,23 @@ class Postmaster:
         self._server: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self.ending = Future[int]()
-        """Done once the server that was started last has ended."""
+        """Completes when the most recently started server exits."""
 
     @property
     def address(self) -> Address:
-        """The same after a restart."""
+        """Where the server listens; unchanged by a restart."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
 
     def start(self) -> None:
-        """End the processes of an earlier run, start the server, and wait until it takes connections.
+        """Stop processes of an earlier run, start the server, and wait until it accepts connections.
 
         Raises EmbeddedPostgresError with the last lines of the server's log.
         """
-        end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
-        # No server of this cluster runs now, so the file is stale; PostgreSQL would trust a process of that number.
+        stop_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
+        # No server of this cluster is running, so the file is stale. PostgreSQL would refuse to start if another
+        # process now has that number.
         (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
         if self._given_address is not None:
             self._address = self._given_address
@@ -162,25 +163,28 @@ class Postmaster:
                 return
 
     def restart(self) -> None:
-        """Start the server again, at the same address, after it has died. Raises EmbeddedPostgresError."""
-        end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+        """Restart the server at the same address after it died. Raises EmbeddedPostgresError."""
+        stop_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
         self._launch()
 
     def stop(self) -> None:
-        """Fast shutdown: open transactions roll back, clients are sent away. After 20 s at once. Idempotent."""
+        """Fast shutdown: transactions are rolled back, clients disconnected. After 20 s immediate shutdown.
+
+        Idempotent.
+        """
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
             try:
                 self._server.wait(_FAST_STOP_S)
             except subprocess.TimeoutExpired:
                 _log.warning("the embedded PostgreSQL does not end; it is stopped without a last checkpoint")
-            end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+            stop_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
             self._server.wait(_IMMEDIATE_STOP_S)
         self._dismiss_guard()
         self._forget_address()
 
     def trim_log(self) -> None:
-        """Keep the log below a few megabytes; the part before is kept once, as `log.old`."""
+        """Limit the log to a few megabytes; one earlier part is kept as `log.old`."""
         with suppress(FileNotFoundError):
             if self._log_file.stat().st_size > _LOG_BYTES:
                 shutil.copyfile(self._log_file, self._log_file.with_name("log.old"))
@@ -191,10 +195,10 @@ class Postmaster:
         self.trim_log()
         address = self.address
         command: list[str | Path] = [self._cluster.programs / "bin" / "postgres"]
-        command += ["-D", data_argument(self._cluster.data, self._cluster.account)]
+        command += ["-D", data_path_argument(self._cluster.data, self._cluster.account)]
         command += ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
         command += [f"--cluster_name={self._name}", *(f"--{name}={value}" for name, value in self._options.items())]
-        with open(self._log_file, "ab", opener=_private) as output:
+        with open(self._log_file, "ab", opener=_open_private) as output:
             self._server = spawn(
                 command,
                 account=self._cluster.account,
@@ -203,13 +207,13 @@ class Postmaster:
                 stdin=subprocess.DEVNULL,
                 output=output,
             )
-        # A thread, because no portable call of the loop waits for a process that the loop has not started.
+        # In a thread: the event loop has no portable way to wait for a process that it did not start.
         self.ending = Future()
         waiting = partial(_wait_for, self._server, self.ending)
         Thread(target=waiting, name="embedded-postgres-ending", daemon=True).start()
         self._guard = spawn(
             ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(self._server.pid), self._name, address.socket_directory],
-            account=None,  # the account that made the directory of the socket may remove it
+            account=None,  # the account that created the socket directory can remove it
             cwd=Path("/"),
             environment=ENVIRONMENT,
             stdin=subprocess.PIPE,
@@ -218,20 +222,20 @@ class Postmaster:
         deadline = time.monotonic() + _READY_WITHIN_S
         while not self._is_ready(self._server.pid):
             if self._server.poll() is not None:
-                raise self._failure("The embedded PostgreSQL ended while it started.")
+                raise self._start_error("The embedded PostgreSQL ended while it started.")
             if time.monotonic() > deadline:
-                raise self._failure(f"The embedded PostgreSQL is not ready after {_READY_WITHIN_S} s.")
+                raise self._start_error(f"The embedded PostgreSQL is not ready after {_READY_WITHIN_S} s.")
             time.sleep(0.01)
 
     def _is_ready(self, pid: int) -> bool:
-        """As pg_ctl reads it: line 1 of the file is the process, line 8 its state."""
+        """Whether the server is ready, as pg_ctl checks it: line 1 of the file is the process id, line 8 the status."""
         try:
             lines = (self._cluster.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
             return False
         return lines[0] == str(pid) and len(lines) > 7 and lines[7].startswith("ready")
 
-    def _failure(self, text: str) -> EmbeddedPostgresError:
+    def _start_error(self, text: str) -> EmbeddedPostgresError:
         tail = self._log_file.read_text(errors="replace")[-2000:]
         return EmbeddedPostgresError(f"{text} The end of {self._log_file}:\n{tail}")
 
@@ -249,12 +253,12 @@ class Postmaster:
 
 
 def record_address(home: Path, address: Address) -> None:
-    """For other processes (`running_defaults`), and for the next start."""
+    """Record where the server listens, for other processes (`running_resources`) and for the next start."""
     replace_private(home / _ADDRESS_FILE, json.dumps(asdict(address)))
 
 
 def forget_address(home: Path, address: Address | None = None) -> None:
-    """Remove the record and the directory of the socket, by default of the address that was recorded last."""
+    """Remove the record and the socket directory; by default those of the recorded address."""
     address = address or recorded_address(home)
     if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(address.socket_directory, ignore_errors=True)
@@ -262,7 +266,7 @@ def forget_address(home: Path, address: Address | None = None) -> None:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """The addresses of the server of a state directory, also after it was killed; None after a clean stop."""
+    """Where the server of a state directory listens, also after it was killed; None after a clean stop."""
     try:
         return Address(**json.loads((home / _ADDRESS_FILE).read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -270,10 +274,10 @@ def recorded_address(home: Path) -> Address | None:
 
 
 def socket_directory(account: ServerAccount | None) -> Path:
-    """A new private directory with a short path: a path in the state directory may be too long for a socket."""
+    """A new private directory with a short path: sockets in the state directory may exceed the length limit."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
-        if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not open_to_all(parent)):
+        if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not is_reachable_by_all(parent)):
             continue
         if len(os.fsencode(parent / f"{_SOCKET_PREFIX}12345678/.s.PGSQL.65535")) <= _SOCKET_PATH_BYTES:
             directory = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX, dir=parent))
@@ -285,48 +289,48 @@ def socket_directory(account: ServerAccount | None) -> Path:
     )
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 class EmbeddedPostgres:
-    """A running server. It is started again, at the same addresses, when it dies."""
+    """A running server, which is restarted at the same address when it dies."""
 
     def __init__(self, cluster: PostgresCluster, address: Address) -> None:
         self.cluster = cluster
         self.address = address
-        """The same after a restart."""
-        self.defaults = _defaults(cluster.home, address, cluster.secrets)
+        """Unchanged by a restart."""
+        self.defaults = _resources(cluster.home, address, cluster.secrets)
 
     @classmethod
     @asynccontextmanager
     async def start(cls, state_dir: Path, *, durable: bool = True) -> AsyncGenerator["EmbeddedPostgres"]:
-        """Start the server of `state_dir`, which is made (0700) if missing; stop it on leaving.
+        """Start the server of `state_dir`, which is created (0700) if missing; stop it on exit.
 
-        `durable=False` is for tests: a power cut may destroy the data, a crash of the server does not.
-        Raises EmbeddedPostgresError, also where another server runs on the same state directory.
+        `durable=False` is for tests: a power failure may destroy the data, a crash of the server does not. Raises
+        EmbeddedPostgresError, also if another server uses the state directory.
         """
-        home = await asyncio.to_thread(home_of, state_dir)
-        with locked(home / "lock"):
-            cluster = await to_the_end(lambda: opened_cluster(home, durable=durable))
+        home = await asyncio.to_thread(cluster_home, state_dir)
+        with file_lock(home / "lock"):
+            cluster = await run_to_completion(lambda: open_cluster(home, durable=durable))
             postmaster = Postmaster(cluster, durable=durable)
             try:
-                await to_the_end(postmaster.start)
+                await run_to_completion(postmaster.start)
                 async with background(watch(postmaster), "embedded-postgres-watch"):
                     yield cls(cluster, postmaster.address)
             finally:
-                await to_the_end(postmaster.stop)
+                await run_to_completion(postmaster.stop)
 
     def admin_dsn(self, database: str = "postgres") -> str:
         return _socket_dsn(self.address, SUPERUSER, self.cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
-        """For the service's own tables; the role owns its database and is no superuser."""
+        """DSN of the service's tables. The role owns its database and is not a superuser."""
         return _socket_dsn(self.address, SERVICE_ROLE, self.cluster.secrets.service, database)
 
 
-def _defaults(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
-    return EmbeddedDefaults(
+def _resources(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedResources:
+    return EmbeddedResources(
         service_dsn=_socket_dsn(address, SERVICE_ROLE, secrets.service, SERVICE_ROLE),
         sample_dsn=_sample_dsn(address, secrets),
         databases_dir=home.parent / "databases",
@@ -339,8 +343,8 @@ def _socket_dsn(address: Address, role: str, password: str, database: str) -> st
     return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={address.port}"
 
 
-def home_of(state_dir: Path, name: str = SERVICE_HOME) -> Path:
-    """The directory of a cluster in the state directory, made (0700) if missing. Raises EmbeddedPostgresError."""
+def cluster_home(state_dir: Path, name: str = SERVICE_HOME) -> Path:
+    """The directory of a cluster in the state directory, created (0700) if missing. Raises EmbeddedPostgresError."""
     home = state_dir.resolve() / name
     try:
         home.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -352,8 +356,8 @@ def home_of(state_dir: Path, name: str = SERVICE_HOME) -> Path:
 
 
 @contextmanager
-def locked(file: Path) -> Generator[None]:
-    """The kernel releases the lock when the process ends, also by kill -9."""
+def file_lock(file: Path) -> Generator[None]:
+    """Hold a file lock, which the kernel releases when the process ends, even by SIGKILL."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -372,7 +376,7 @@ def _wait_for(server: subprocess.Popen[bytes], ending: Future[int]) -> None:
 
 
 async def watch(postmaster: Postmaster) -> None:
-    """Start the server again whenever it has ended; keep its log small."""
+    """Restart the server whenever it exits; keep its log small."""
     ending, failures = asyncio.wrap_future(postmaster.ending), 0
     while True:
         await asyncio.wait({ending}, timeout=_TRIM_EVERY_S)
@@ -381,11 +385,11 @@ async def watch(postmaster: Postmaster) -> None:
                 _log.error("the embedded PostgreSQL has died and is started again")
                 await asyncio.sleep(_RESTART_PAUSE_S)
                 try:
-                    await to_the_end(postmaster.restart)
+                    await run_to_completion(postmaster.restart)
                 finally:
                     ending = asyncio.wrap_future(postmaster.ending)
             else:
-                await to_the_end(postmaster.trim_log)
+                await run_to_completion(postmaster.trim_log)
             failures = 0
         except (EmbeddedPostgresError, OSError):
             _log.exception("the embedded PostgreSQL is in trouble")
@@ -393,8 +397,8 @@ async def watch(postmaster: Postmaster) -> None:
             failures += 1
 
 
-async def to_the_end(work: Callable[[], _T]) -> _T:
-    """Do blocking work in a thread. A cancelled caller leaves only when it is done: no thread runs on unobserved."""
+async def run_to_completion(work: Callable[[], _T]) -> _T:
+    """Run blocking work in a thread; a canceled caller waits until it is done, so no thread runs unattended."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -403,24 +407,24 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
         raise
 
 
-def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
-    """The databases of the server of a state directory; None when none runs there.
+def running_resources(state_dir: Path) -> EmbeddedResources | None:
+    """The databases of the running server of a state directory; None if none is running.
 
-    After a kill -9 the answer is stale, and connecting fails. Raises EmbeddedPostgresError.
+    After SIGKILL the record is stale and connecting fails. Raises EmbeddedPostgresError.
     """
     home, sample_home = (state_dir.resolve() / name for name in (SERVICE_HOME, SAMPLE_HOME))
     address = recorded_address(home)
     if address is None:
         return None
-    defaults = _defaults(home, address, kept_secrets(home / "secrets.json", may_create=False))
+    defaults = _resources(home, address, load_or_create_secrets(home / "secrets.json", may_create=False))
     sample = recorded_address(sample_home)
     if sample is None:
         return defaults
-    return with_sample(defaults, sample, kept_secrets(sample_home / "secrets.json", may_create=False))
+    return with_sample(defaults, sample, load_or_create_secrets(sample_home / "secrets.json", may_create=False))
 
 
-def with_sample(defaults: EmbeddedDefaults, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
-    """With the sample database in the cluster at `address`."""
+def with_sample(defaults: EmbeddedResources, address: Address, secrets: ClusterSecrets) -> EmbeddedResources:
+    """Add the sample database in the cluster at `address`."""
     return replace(
         defaults,
         sample_dsn=_sample_dsn(address, secrets),
@@ -433,8 +437,8 @@ def _sample_dsn(address: Address, secrets: ClusterSecrets) -> str:
     return f"postgresql://{login}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}"
 
 
-def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:
-    """The settings to serve with. Interpreters of the settings file take the place of the sample ones."""
+def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> Settings:
+    """The settings to serve with. Interpreters in the settings file replace the sample ones."""
     desktop = settings.desktop
     database = desktop.database.model_copy(
         update={"url": SecretStr(defaults.service_dsn), "embedded": True, "auto_migrate": True}
@@ -455,8 +459,8 @@ def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:
     )
 
 
-def sample_interpreters(defaults: EmbeddedDefaults) -> dict[str, InterpreterSettings]:
-    """The three dialects that are there at once, with the sample data."""
+def sample_interpreters(defaults: EmbeddedResources) -> dict[str, InterpreterSettings]:
+    """The three dialects with sample data."""
     return {
         "duckdb": InterpreterSettings(name="DuckDB", interface="duckdb", options={"path": defaults.duckdb_path}),
         "postgresql": InterpreterSettings(

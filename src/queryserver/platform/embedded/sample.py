@@ -1,4 +1,4 @@
-"""The sample data of `serve --embedded`: files, SQLite, DuckDB, and databases of the private PostgreSQL."""
+"""The sample data of `serve --embedded`: files, SQLite, DuckDB, and the private PostgreSQL."""
 
 import asyncio
 import csv
@@ -66,7 +66,7 @@ _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "curl/8
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """One table; the column types are spelled so that PostgreSQL, DuckDB and SQLite all read them."""
+    """A table. PostgreSQL, DuckDB and SQLite all accept its column types."""
 
     name: str
     columns: str
@@ -82,11 +82,11 @@ class SampleTable:
 
 
 Tables = Callable[[], tuple[SampleTable, ...]]
-"""Gives the tables, parents first; called only where something is missing."""
+"""Returns the tables, parents first; called only if something is missing."""
 
 
 def sample_tables() -> tuple[SampleTable, ...]:
-    """The tables, parents first. The same rows at each call, which takes 60 ms."""
+    """The tables, parents first. Generates the same rows at each call, in 60 ms."""
     chance = random.Random(_SEED)  # noqa: S311 made-up shop data; the same on every machine is the point
     customers, products = _customers(chance), _products(chance)
     orders = _orders(chance, customers)
@@ -183,18 +183,18 @@ def _moment(chance: random.Random) -> datetime:
 
 
 def ensure_sample_files(directory: Path, tables: Tables) -> None:
-    """Make the two database files if they are missing; what users changed in present ones stays. Idempotent."""
+    """Create the two database files if they are missing; existing ones keep the changes of users. Idempotent."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _ensure(directory / DUCKDB_FILE, _write_duckdb, tables)
     _ensure(directory / SQLITE_FILE, _write_sqlite, tables)
 
 
 def _ensure(target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: Tables) -> None:
-    """Written under another name and then renamed: the file is there whole or not at all."""
+    """Written under a temporary name and then renamed, so the file is complete or missing."""
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
-    for unfinished in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
+    for unfinished in partial.parent.glob(f"{partial.name}*"):  # including the write-ahead logs of both engines
         unfinished.unlink()
     write(partial, tables())
     partial.chmod(0o600)
@@ -229,7 +229,7 @@ def _arrow(table: SampleTable) -> pa.Table:
 
 
 def _for_sqlite(value: Value) -> int | float | str | None:
-    """SQLite has no dates and no decimals: text in the form that its own functions read, and numbers."""
+    """SQLite has neither dates nor decimals: use text in the format of its date functions, and numbers."""
     match value:
         case datetime():
             return value.isoformat(sep=" ")
@@ -250,9 +250,9 @@ compressed CSV, order_items as Parquet too. Everyone may change what lies in /sh
 
 
 def ensure_sample_storage(root: Path, tables: Tables) -> None:
-    """Make the local root with the samples if it is missing; a present one is left alone. Idempotent.
+    """Create the local root with sample files if it is missing; an existing one is not changed. Idempotent.
 
-    Made under another name and then renamed: the root is there whole or not at all.
+    Created under a temporary name and then renamed, so the root is complete or missing.
     """
     if root.exists():
         return
@@ -281,7 +281,7 @@ def _contents(tables: tuple[SampleTable, ...]) -> list[tuple[str, bytes]]:
         writer.writerows([_cell(value) for value in row] for row in table.rows)
         text = written.getvalue().encode()
         if table.name == "web_requests":
-            # Without the time in its header, the bytes are the same on every machine.
+            # without a timestamp in the header, the bytes are the same on every machine
             contents.append((f"{table.name}.csv.gz", gzip.compress(text, mtime=0)))
         else:
             contents.append((f"{table.name}.csv", text))
@@ -298,7 +298,7 @@ def _cell(value: Value) -> str:
             return ""
         case bool():
             return "true" if value else "false"
-        case date():  # and datetime
+        case date():  # and datetime, its subclass
             return value.isoformat()
         case _:
             return str(value)
@@ -308,11 +308,11 @@ LOGINS = rf"^{SAMPLE_ROLE}(_\d+)?$"
 UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
-# PostgreSQL lets a role change its own password and settings: both are put back at each start.
+# PostgreSQL lets a role change its own password and settings; both are reset at each start.
 _SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
-# Default privileges belong to the common owner, and would hold for the tables that other users make afterwards.
-# DROP OWNED would revoke the owner's right to connect. REASSIGN OWNED knows no event; the rights of logins refuse it.
+# Default privileges of the shared owner would apply to tables that other users create later. DROP OWNED would revoke
+# the owner's right to connect. REASSIGN OWNED fires no event trigger, but logins lack the privileges for it.
 _NOTHING_OF_THE_OWNER_CHANGES = """
     CREATE OR REPLACE FUNCTION pg_catalog.queryserver_refuse() RETURNS event_trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -329,7 +329,7 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 
 
 async def ensure_service_database(server: EmbeddedPostgres) -> None:
-    """Make the service's database, empty, if it is missing. Idempotent."""
+    """Create the empty database of the service if it is missing. Idempotent."""
     async with connected(server.admin_dsn()) as connection:
         await _ensure_service_role(server, connection)
         if not await has_database(connection, SERVICE_ROLE):
@@ -339,12 +339,14 @@ async def ensure_service_database(server: EmbeddedPostgres) -> None:
 
 
 Fill = Callable[[asyncpg.Connection], Awaitable[None]]
-"""Makes the tables in an empty database."""
+"""Creates the tables in an empty database."""
 
 
 async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
-    """`make` the users' database if it is missing, from an empty one of the given connection; repair the rights of all
-    that have one. Idempotent.
+    """Create the sample database with `make` if it is missing, and repair the privileges in an existing one.
+    Idempotent.
+
+    `make` gets a connection to an empty database.
     """
     secrets = server.cluster.secrets
     async with connected(server.admin_dsn()) as connection:
@@ -364,8 +366,8 @@ async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
 
 
 async def _ensure_service_role(server: EmbeddedPostgres, connection: asyncpg.Connection) -> None:
-    """It makes the logins of users, and has no right of theirs itself."""
-    # Passwords are of the URL-safe alphabet, so that they need no escaping.
+    """The service's role creates the logins of users but has none of their privileges."""
+    # The passwords use the URL-safe alphabet, so they need no escaping.
     await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.cluster.secrets.service}'")
 
 
@@ -377,7 +379,7 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
-    """Rights of the owner, also in a database of an earlier version, where logins could own the tables."""
+    """Repair the privileges of the owner: in earlier versions logins could own tables."""
     async with connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
@@ -393,7 +395,7 @@ async def has_database(connection: asyncpg.Connection, database: str) -> bool:
 
 
 async def _make_sample(server: EmbeddedPostgres, connection: asyncpg.Connection, make: Fill) -> None:
-    """Filled under another name and then renamed: the database is there whole or not at all."""
+    """Filled under a temporary name and then renamed, so the database is complete or missing."""
     await connection.execute(f"DROP DATABASE IF EXISTS {UNFINISHED}")
     await connection.execute(f"CREATE DATABASE {UNFINISHED}")
     await connection.execute(f"REVOKE ALL ON DATABASE {UNFINISHED} FROM PUBLIC")

@@ -1,4 +1,4 @@
-"""The disk under the sample database: statements that store more end at its floor, and at the quota (ADR 5)."""
+"""Cancels statements on the sample database that exceed its disk quota or the minimum of free space (ADR 5)."""
 
 import asyncio
 import logging
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 QUOTA_BYTES = 10 * 1024**3
 _CHECK_EVERY_S = 0.2
 _MEASURE_EVERY = 5
-"""Checks of the floor for each measurement of the files, while nothing is canceled."""
+"""Number of checks of the free space per measurement of the files, while no statement is canceled."""
 _MOST_CANCELS = 5
-"""A statement that goes on after so many is ended with its session: a function may catch them."""
+"""After so many cancellations of a statement its session is terminated: a function may catch them."""
 _REMOVALS_GROW = 32 * 1024**2
-"""By how much the files may grow while only statements go on that remove: what these call may store."""
+"""How much the files may grow while only removing statements run: those may write, too, for example in triggers."""
 
-# A query that only reads may spill into temporary files, as may the processes that work for it in parallel.
+# A query that only reads may spill to temporary files, and so may its parallel workers.
 _STORING = rf"""
     SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
     WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND state = 'active'
@@ -43,9 +43,9 @@ _TEMPORARY_FILE = re.compile(r"pgsql_tmp(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class SampleLimits:
-    """Of the disk that statements on the sample database may take: `quota_bytes` in all, and never below `floor`.
+    """Disk limits of statements on the sample database: `quota_bytes` in all, and the minimum of free space `floor`.
 
-    Temporary files of queries have the quota by themselves.
+    Temporary files of queries have the same quota separately.
     """
 
     quota_bytes: int = QUOTA_BYTES
@@ -57,11 +57,11 @@ class _Files:
     stored_bytes: int = 0
     temporary_bytes: int = 0
     spilling: set[int] = field(default_factory=set[int])
-    """The processes that have temporary files."""
+    """Processes that have temporary files."""
 
 
 class SampleGuard:
-    """Of the cluster in `data`, whose supervisor runs it."""
+    """Watches the cluster in `data`, whose supervisor runs it."""
 
     def __init__(self, server: EmbeddedPostgres, data: Path, limits: SampleLimits) -> None:
         self._server = server
@@ -70,11 +70,11 @@ class SampleGuard:
         self._files = _Files()
         self._least_stored = 0
         self._canceled = Counter[tuple[int, datetime]]()
-        """How often each statement was, of those that were found last: one may free the disk and go on."""
+        """Number of cancellations of each statement found at the last check."""
         self._ends_statements = False
 
     async def run(self) -> None:
-        """Without end."""
+        """Check repeatedly, forever."""
         number = 0
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
@@ -103,7 +103,7 @@ class SampleGuard:
             self._least_stored = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
-        """Statements of the processes with temporary files, and of those that write."""
+        """Cancel statements of processes with temporary files, and statements that write."""
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_STORING, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]
@@ -114,13 +114,13 @@ class SampleGuard:
 
     def _is_below_floor(self) -> bool:
         floor = self._limits.floor
-        return not floor.is_off and floor.room(self._data, anew=True) <= 0
+        return not floor.is_off and floor.room(self._data, fresh=True) <= 0
 
 
 def _measured(base: Path) -> _Files:
     files = _Files()
     for directory, _, names in os.walk(base):
-        of_queries = _TEMPORARY_FILE.search(directory)  # a set of files that several processes share
+        of_queries = _TEMPORARY_FILE.search(directory)  # a file set that several processes share
         is_temporary = "pgsql_tmp" in directory
         for name in names:
             size = 0

@@ -1,7 +1,8 @@
-"""The PostgreSQL of the sample database: a cluster of its own, which starts with the first connection to it (ADR 5).
+"""The PostgreSQL of the sample database: a separate cluster that starts with the first connection (ADR 5).
 
-What users do to it, a full disk included, does not stop the service's database. It listens from the beginning: what
-connects first is held until the server is ready, and then passed on to it; later connections reach it directly.
+Whatever users do to it, such as filling its disk, does not affect the service database. Its address is open from the
+beginning: the first connections are held until the server is ready and then relayed to it; later ones reach it
+directly.
 """
 
 import asyncio
@@ -19,11 +20,11 @@ from queryserver.platform.disk_floor import disk_floor
 from queryserver.platform.embedded.cluster import (
     SAMPLE_DATABASE,
     SAMPLE_OWNER,
-    EmbeddedDefaults,
     EmbeddedPostgresError,
+    EmbeddedResources,
     PostgresCluster,
-    kept_secrets,
-    opened_cluster,
+    load_or_create_secrets,
+    open_cluster,
     package_directory,
     server_account,
 )
@@ -33,12 +34,12 @@ from queryserver.platform.embedded.postgres import (
     Address,
     EmbeddedPostgres,
     Postmaster,
+    cluster_home,
+    file_lock,
     forget_address,
-    home_of,
-    locked,
     record_address,
+    run_to_completion,
     socket_directory,
-    to_the_end,
     watch,
     with_sample,
 )
@@ -63,8 +64,9 @@ _log = logging.getLogger(__name__)
 _OPTIONS = {
     "max_wal_size": "256MB",
     "min_wal_size": "32MB",
-    "max_notify_queue_pages": "8192",  # notifications that no session takes stay within 64 MiB, and not 8 GiB
-    # Everyone is refused until vacuum has given back what a stopped INSERT took: it comes soon, and does not pause.
+    "max_notify_queue_pages": "8192",  # limits notifications that no session receives to 64 MiB instead of 8 GiB
+    # After a canceled INSERT all writers are refused until vacuum frees its space, so vacuum runs often and without
+    # pauses.
     "autovacuum_naptime": "10s",
     "autovacuum_vacuum_cost_delay": "0",
 }
@@ -80,12 +82,11 @@ def sample_limits(settings: Settings) -> SampleLimits:
 @asynccontextmanager
 async def prepare(
     state_dir: Path, *, durable: bool = True, limits: SampleLimits = _NO_LIMITS
-) -> AsyncGenerator[EmbeddedDefaults]:
-    """Start the private PostgreSQL of the service, listen for that of the sample, and make the sample data that are
-    missing; on leaving both are stopped.
+) -> AsyncGenerator[EmbeddedResources]:
+    """Start the service's private PostgreSQL, listen for the sample server, and create missing sample data.
 
-    Ready in about two seconds at the first start, a third of a second later on. Raises EmbeddedPostgresError,
-    and EmbeddedPostgresNotInstalled before anything is written.
+    Both stop on exit. Takes two seconds at the first start, and a third of a second later. Raises
+    EmbeddedPostgresError, and EmbeddedPostgresNotInstalled before anything is written.
     """
     await asyncio.to_thread(package_directory)
     tables = cache(sample_tables)
@@ -101,9 +102,9 @@ async def prepare(
 async def sample_server(
     state_dir: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
 ) -> AsyncGenerator["SampleServer"]:
-    """Listening while inside. Raises EmbeddedPostgresError."""
-    home = await asyncio.to_thread(home_of, state_dir, SAMPLE_HOME)
-    with locked(home / "lock"):
+    """Listen while inside. Raises EmbeddedPostgresError."""
+    home = await asyncio.to_thread(cluster_home, state_dir, SAMPLE_HOME)
+    with file_lock(home / "lock"):
         server = SampleServer(home, service, tables, durable=durable, limits=limits)
         try:
             await server.listen()
@@ -113,7 +114,7 @@ async def sample_server(
 
 
 class SampleServer:
-    """Not to be used by two event loops. `defaults` are those of the service with the addresses of the sample."""
+    """Belongs to one event loop. `defaults` has the addresses of the service and of the sample."""
 
     def __init__(
         self, home: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
@@ -123,8 +124,8 @@ class SampleServer:
         self._tables = tables
         self._durable = durable
         self._limits = limits
-        self._secrets = kept_secrets(home / "secrets.json", may_create=not (home / "data").exists())
-        forget_address(home)  # of a process that was killed
+        self._secrets = load_or_create_secrets(home / "secrets.json", may_create=not (home / "data").exists())
+        forget_address(home)  # left by a killed process
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             port = probe.getsockname()[1]
@@ -139,12 +140,12 @@ class SampleServer:
 
     @property
     def is_started(self) -> bool:
-        """Whether a process of PostgreSQL runs."""
+        """Whether PostgreSQL is running."""
         return self._postmaster is not None
 
     @property
     def cluster_name(self) -> str:
-        """In the command lines of its processes. The cluster exists once it was started."""
+        """Appears in the command lines of its processes. The cluster exists once it has been started."""
         return PostgresCluster(self._home, server_account(), package_directory(), self._secrets).name
 
     async def listen(self) -> None:
@@ -164,12 +165,12 @@ class SampleServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._postmaster is not None:
-            await to_the_end(self._postmaster.stop)
+            await run_to_completion(self._postmaster.stop)
             self._postmaster = None
         await asyncio.to_thread(forget_address, self._home, self.address)
 
     def _stop_listening(self) -> None:
-        """Connections that were accepted stay."""
+        """Accepted connections stay open."""
         for listener in self._listeners:
             listener.close()
         self._listeners = []
@@ -180,7 +181,7 @@ class SampleServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Hold a connection until the server is ready, then pass on what both sides send."""
+        """Hold a connection until the server is ready, then relay in both directions."""
         relay = asyncio.current_task()
         assert relay is not None  # noqa: S101 for the type checker: a callback of a server is a task
         self._relays.add(relay)
@@ -207,17 +208,17 @@ class SampleServer:
             if not await asyncio.to_thread((self._home / "data").exists):
                 await self._make()
             self._stop_listening()
-            cluster = await to_the_end(partial(opened_cluster, self._home, durable=self._durable))
+            cluster = await run_to_completion(partial(open_cluster, self._home, durable=self._durable))
             postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=self.address)
             self._postmaster = postmaster
-            await to_the_end(postmaster.start)
+            await run_to_completion(postmaster.start)
             server = EmbeddedPostgres(cluster, self.address)
             await self._ensure(server)
         except BaseException:  # whatever failed, the next connection tries again
             self._starting = None
             if (failed := self._postmaster) is not None:
                 self._postmaster = None
-                await to_the_end(failed.stop)
+                await run_to_completion(failed.stop)
                 await asyncio.to_thread(self._make_socket_directory)
             if not self._listeners:
                 await self.listen()
@@ -229,7 +230,7 @@ class SampleServer:
         ]
 
     def _make_socket_directory(self) -> None:
-        """Again, after a stop has removed it."""
+        """Create it again: stopping the server removes it."""
         directory = Path(self.address.socket_directory)
         directory.mkdir(mode=0o700, exist_ok=True)
         if (account := server_account()) is not None:
@@ -237,18 +238,18 @@ class SampleServer:
         record_address(self._home, self.address)
 
     async def _make(self) -> None:
-        """The first time: at another address, so that connections are held until all is made."""
-        cluster = await to_the_end(partial(opened_cluster, self._home, durable=self._durable))
+        """Create the cluster at a temporary address, so connections are held until it is complete."""
+        cluster = await run_to_completion(partial(open_cluster, self._home, durable=self._durable))
         directory = await asyncio.to_thread(socket_directory, cluster.account)
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             address = Address(str(directory), probe.getsockname()[1])
         postmaster = Postmaster(cluster, durable=self._durable, options=_OPTIONS, address=address)
         try:
-            await to_the_end(postmaster.start)
+            await run_to_completion(postmaster.start)
             await self._ensure(EmbeddedPostgres(cluster, address))
         finally:
-            await to_the_end(postmaster.stop)
+            await run_to_completion(postmaster.stop)
             await asyncio.to_thread(record_address, self._home, self.address)
 
     async def _ensure(self, server: EmbeddedPostgres) -> None:
@@ -269,9 +270,10 @@ class SampleServer:
                 await connection.execute(f"DROP DATABASE {SAMPLE_DATABASE} WITH (FORCE)")
 
     async def _move_former(self, server: EmbeddedPostgres) -> bool:
-        """Copy the sample database that an earlier version had in the service's cluster, with all that users made.
+        """Copy the sample database, with all changes by users, from the service's cluster, where earlier versions had
+        it.
 
-        False: it could not be copied whole, stays there, and a new sample is made.
+        Returns False if it could not be copied completely: then it stays there and a new sample is created.
         """
         async with connected(self._service.admin_dsn(SAMPLE_DATABASE)) as former:
             await former.execute("DROP EVENT TRIGGER IF EXISTS queryserver_refuse")

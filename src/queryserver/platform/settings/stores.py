@@ -13,7 +13,7 @@ from queryserver.platform.settings.sections import (
     Count,
     Flag,
     Names,
-    OptionalPlace,
+    OptionalPath,
     Positive,
     Secret,
     Section,
@@ -66,7 +66,7 @@ class FilebrowserSettings(Section):
     max_bytes_per_user: Count = 0
     """Bytes that a user may store in the local root: in the home directory, including the trash, and as files in
     `/shared`; 0: no limit."""
-    local_root: OptionalPlace = None
+    local_root: OptionalPath = None
     """Directory of the store `file`; empty: there is none, or `<data_dir>/files` in the embedded mode."""
 
 
@@ -214,7 +214,7 @@ class ImporterSettings(Section):
     """Uploads of one user."""
     max_bytes_per_user: Positive = GIB
     """Total size of all uploads of one user."""
-    upload_dir: OptionalPlace = None
+    upload_dir: OptionalPath = None
     """Directory of uploads, shared by all servers; empty: `<data_dir>/uploads`."""
 
     @property

@@ -1,4 +1,4 @@
-"""All settings of one process: the tree, contradictions in it, and warnings."""
+"""All settings of a process: the tree, its contradictions, and warnings."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,10 +44,10 @@ class SettingOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of the settings. `origins`: by full name of a key; the others are defaults.
+    """Where the settings come from. `origins` is keyed by full name; keys that are missing have their default.
 
     `admin_password`: `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator of the embedded mode.
-    `sample_admin_dsn`: what makes the logins of its sample database; None: the service's own database does.
+    `sample_admin_dsn`: for creating logins in its sample database; None: the service database is used.
     """
 
     file: Path | None = None
@@ -57,7 +57,7 @@ class Sources:
 
 
 class Settings(Section):
-    """The whole tree, with the sections and keys of the specification. Read-only; made by `load_settings`."""
+    """The whole tree, with the sections and keys of the specification. Read-only; created by `load_settings`."""
 
     desktop: DesktopSettings = DesktopSettings()
     limits: LimitsSettings = LimitsSettings()
@@ -101,9 +101,9 @@ class Settings(Section):
 Complaint = tuple[str, str]
 
 _SECRET_KEY_LENGTH = 32
-# A load balancer of a few hundred users keeps about so many connections.
+# roughly what a load balancer keeps open for a few hundred users
 _LOAD_BALANCER_CONNECTIONS = 500
-# Keys that documentation and samples of this class of products show, in lower case.
+# example keys from the documentation of similar products, in lower case
 _SAMPLE_KEYS = (
     "changeme",
     "change-me",
@@ -124,7 +124,7 @@ _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
 def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
-    """Key and text of every contradiction. `given` holds the keys that are set."""
+    """Key and text of every contradiction. `given` has the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
     yield from _directory(settings)
@@ -134,11 +134,11 @@ def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> It
 
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of settings that are allowed and probably mistakes."""
+    """Key and text of settings that are valid but probably mistakes."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
-        # Numbers are ids of stored connectors: the database knows them.
+        # numbers are ids of stored connectors, which only the database knows
         if name.casefold() not in known and not name.isdecimal():
             yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
     default = settings.notebook.default_interpreter
@@ -160,7 +160,7 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
 
 
 def _fleet(settings: Settings) -> Iterator[Complaint]:
-    """What keeps the processes of a fleet on one machine, or lets them do nothing."""
+    """Settings that confine a fleet to one machine, or leave parts of it idle."""
     desktop, tasks = settings.desktop, settings.desktop.task_server
     if tasks.email_after_s and not desktop.smtp.host:
         yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
@@ -180,7 +180,7 @@ def _fleet(settings: Settings) -> Iterator[Complaint]:
 
 
 def _host(url: str) -> str | None:
-    """Of an address; None where there is none, or several."""
+    """The host of a URL; None if there is none, or several."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -188,7 +188,7 @@ def _host(url: str) -> str | None:
 
 
 def secret_key_problem(key: Secret) -> str | None:
-    """The problem of a signing key, if any."""
+    """Why a signing key is weak; None if it is acceptable."""
     text = key.get_secret_value()
     if len(text) < _SECRET_KEY_LENGTH:
         return f"must have at least {_SECRET_KEY_LENGTH} characters."
@@ -198,7 +198,7 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """The problems of former keys, by their numbers: each is valid for signing tokens as long as it is listed."""
+    """Weak fallback keys, by number: each can sign valid tokens as long as it is listed."""
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
@@ -247,7 +247,7 @@ def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterato
 
 
 def _addresses(settings: Settings) -> Iterator[Complaint]:
-    """Of the servers that get secrets: key server, catalogue, mail server."""
+    """Addresses of servers that receive secrets: key server, catalog, mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
         if not keeps_secrets(url):
@@ -297,7 +297,7 @@ def _editor(settings: Settings) -> Iterator[Complaint]:
 
 
 def _importer(settings: Settings) -> Iterator[Complaint]:
-    """Users of the store `file` could read, and delete, the uploads of other users."""
+    """With an upload directory inside the store `file`, users could read and delete the uploads of others."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
         yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
@@ -306,7 +306,7 @@ def _importer(settings: Settings) -> Iterator[Complaint]:
 
 
 def keeps_secrets(url: str) -> bool:
-    """Whether it is an address to which a secret may be sent: encrypted, or on this machine."""
+    """Whether secrets may be sent to this URL: it is encrypted or on this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -320,9 +320,9 @@ def _is_loopback(host: str | None) -> bool:
 
 
 def exposure(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of each setting that opens more to other machines than it seems.
+    """Key and text of each setting that exposes more to other machines than is obvious.
 
-    A server of the embedded mode that listens on loopback is taken for one without proxy.
+    An embedded server on loopback is assumed to have no proxy.
     """
     is_local = _is_loopback(settings.desktop.http_host)
     if (not is_local or _has_proxy(settings)) and "*" in settings.desktop.allowed_hosts:
@@ -336,7 +336,7 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
 
 
 def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
-    """A proxy on this machine calls from loopback; one that is trusted names its client."""
+    """A proxy on this machine connects from loopback, which needs no token unless it is trusted to name its client."""
     desktop = settings.desktop
     host = desktop.http_host.strip("[]").lower()
     families = ("127.0.0.1", "::1") if host == "localhost" else ("::1",) if ":" in host else ("127.0.0.1",)
@@ -352,7 +352,7 @@ def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
 
 
 def _has_proxy(settings: Settings) -> bool:
-    """Whether calls of other machines are meant to come in, although the server listens on loopback only."""
+    """Whether calls from other machines are expected although the server listens on loopback only."""
     desktop = settings.desktop
     named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _LOOPBACK_HOSTS]
     is_trial = desktop.database.embedded or desktop.database.dsn is None
@@ -360,7 +360,10 @@ def _has_proxy(settings: Settings) -> bool:
 
 
 class Level(StrEnum):
-    """Of a finding. Error: the server does not start, or not everything works; warning: probably a mistake."""
+    """Severity of a finding.
+
+    Error: the server does not start or something does not work; warning: probably a mistake.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -368,7 +371,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingsFinding:
-    """One line of a check. The text goes on after the key, and holds no secret."""
+    """One line of a check. The text continues after the key and contains no secret."""
 
     level: Level
     key: str
@@ -384,7 +387,7 @@ class SettingsFinding:
 
     @classmethod
     def of_problem(cls, line: str) -> "SettingsFinding":
-        """An error as `SettingsReading.problems` has it: `<full.key>: <text>`."""
+        """An error from a line of `SettingsResult.problems`: `<full.key>: <text>`."""
         key, _, text = line.partition(": ")
         return cls.error(key, text)
 

@@ -190,7 +190,7 @@ async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Pa
 
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
 async def test_a_process_has_one_thread_when_it_is_confined(engine: str) -> None:
-    """Landlock does not hold threads that run before (`Confined.threads_outside`)."""
+    """Landlock does not hold threads that run before (`ConfinementResult.threads_outside`)."""
     process = await EngineProcess.started(f"from queryserver.engines.{engine}.program import main; main()")
     try:
         assert psutil.Process(process.pid).num_threads() == 1

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.platform.confinement import detected
+from queryserver.platform.confinement import detect_support
 
-SUPPORT = detected()
+SUPPORT = detect_support()
 needs_landlock = pytest.mark.skipif(not SUPPORT.landlock_abi, reason="this kernel has no Landlock")
 needs_seccomp = pytest.mark.skipif(not SUPPORT.seccomp, reason="no filters of system calls here")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
@@ -249,7 +249,7 @@ print(json.dumps([held.landlock_abi, held.seccomp, held.threads_outside]))
 @needs_linux
 def test_detection_confines_nothing():
     fields = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    detected()
+    detect_support()
     after = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     for name in ("NoNewPrivs", "Seccomp", "Seccomp_filters", "CapEff"):
         assert after.get(name) == fields.get(name)
@@ -440,7 +440,7 @@ process.sys.platform = {system!r}
 held = confine(Confinement(open_files=40))
 print(held, resource.getrlimit(resource.RLIMIT_NOFILE), attempt(lambda: socket.socket()))
 """
-    assert child(code, tmp_path) == "Confined(landlock_abi=0, seccomp=False, threads_outside=0) (40, 40) 0\n"
+    assert child(code, tmp_path) == "ConfinementResult(landlock_abi=0, seccomp=False, threads_outside=0) (40, 40) 0\n"
 
 
 @needs_landlock

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from queryserver.platform.embedded.companions import fleet_environment, fleet_problems
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.platform.settings.loading import read_settings
+from queryserver.platform.settings.loader import read_settings
 from queryserver.platform.settings.tree import Settings
 
 BROKER = "redis://127.0.0.1:7000/0"

@@ -22,12 +22,12 @@ from queryserver.platform.embedded.cluster import (
     EmbeddedPostgresError,
     PostgresCluster,
     _copied,
-    _make,
+    _create,
     _runs,
-    kept_secrets,
-    opened_cluster,
+    find_processes,
+    load_or_create_secrets,
+    open_cluster,
     package_directory,
-    processes_of,
     runnable_programs,
     server_account,
     spawn,
@@ -53,7 +53,7 @@ async def value(dsn: str, sql: str):
 
 
 def cluster_of(state_dir: Path) -> PostgresCluster:
-    return opened_cluster(state_dir / "postgresql", durable=False)
+    return open_cluster(state_dir / "postgresql", durable=False)
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ async def test_rows_are_there_after_a_stop_and_a_start(tmp_path: Path):
 async def test_nothing_runs_and_no_socket_is_left_after_a_stop(tmp_path: Path):
     async with start(tmp_path) as server:
         socket_directory = Path(server.address.socket_directory)
-    assert not processes_of(cluster_of(tmp_path).name)
+    assert not find_processes(cluster_of(tmp_path).name)
     assert not await asyncio.to_thread(socket_directory.exists)
     assert recorded_address(tmp_path / "postgresql") is None
 
@@ -139,10 +139,10 @@ async def test_postgres_stops_when_its_owner_is_killed(tmp_path: Path):
     with holder(tmp_path) as process:
         await asyncio.to_thread(process.stdout.readline)
         cluster = cluster_of(tmp_path)
-        assert processes_of(cluster.name).postmasters
+        assert find_processes(cluster.name).postmasters
         address = recorded_address(tmp_path / "postgresql")
         process.kill()
-    assert await eventually(lambda: not processes_of(cluster.name))
+    assert await eventually(lambda: not find_processes(cluster.name))
     assert await eventually(lambda: not Path(address.socket_directory).exists())
 
 
@@ -151,7 +151,7 @@ async def test_an_orphan_is_stopped_by_the_next_start_and_committed_rows_stay(tm
         dsn = (await asyncio.to_thread(process.stdout.readline)).strip()
         await execute(dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
         cluster = cluster_of(tmp_path)
-        (postmaster,) = processes_of(cluster.name).postmasters
+        (postmaster,) = find_processes(cluster.name).postmasters
         for guard in psutil.Process(process.pid).children():
             if guard.pid != postmaster:
                 guard.kill()
@@ -160,7 +160,7 @@ async def test_an_orphan_is_stopped_by_the_next_start_and_committed_rows_stay(tm
     assert runs(postmaster)
     async with start(tmp_path) as server:
         assert await value(server.admin_dsn(), "SELECT answer FROM kept") == 42
-        assert postmaster not in processes_of(cluster.name).postmasters
+        assert postmaster not in find_processes(cluster.name).postmasters
     assert not runs(postmaster)
 
 
@@ -169,7 +169,7 @@ async def test_orphans_without_their_postmaster_are_ended(tmp_path: Path):
     with holder(tmp_path) as process:
         dsn = (await asyncio.to_thread(process.stdout.readline)).strip()
         cluster = cluster_of(tmp_path)
-        (postmaster,) = processes_of(cluster.name).postmasters
+        (postmaster,) = find_processes(cluster.name).postmasters
         busy = asyncio.create_task(execute(dsn, "SELECT count(*) FROM generate_series(1, 10000000000)"))
         await asyncio.sleep(0.5)
         process.kill()
@@ -209,13 +209,13 @@ async def test_a_stale_pid_file_that_names_another_program_is_not_mistaken(tmp_p
 async def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path: Path):
     async with start(tmp_path) as server:
         dsn = server.admin_dsn()
-        (postmaster,) = processes_of(cluster_name(server)).postmasters
+        (postmaster,) = find_processes(cluster_name(server)).postmasters
         os.kill(postmaster, signal.SIGKILL)
         async with asyncio.timeout(20):
             while True:
                 await asyncio.sleep(0.1)
                 with contextlib.suppress(OSError, asyncpg.PostgresError):
-                    if await value(dsn, "SELECT pg_postmaster_start_time() IS NOT NULL") and processes_of(
+                    if await value(dsn, "SELECT pg_postmaster_start_time() IS NOT NULL") and find_processes(
                         cluster_name(server)
                     ).postmasters != (postmaster,):
                         break
@@ -231,7 +231,7 @@ async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running
     async with start(state) as server:
         name, socket_directory = cluster_name(server), Path(server.address.socket_directory)
         await asyncio.to_thread(shutil.rmtree, state)
-    assert not processes_of(name)
+    assert not find_processes(name)
     assert not await asyncio.to_thread(socket_directory.exists)
 
 
@@ -247,7 +247,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, 
     with pytest.raises(asyncio.CancelledError):
         await running
     async with start(tmp_path) as server:
-        assert len(processes_of(cluster_name(server)).postmasters) == 1
+        assert len(find_processes(cluster_name(server)).postmasters) == 1
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.6])
@@ -275,8 +275,8 @@ def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, mon
     def make(data: Path, *_: object, **__: object) -> None:
         (data.parent / "new-late" / "base").mkdir(parents=True)
 
-    monkeypatch.setattr("queryserver.platform.embedded.cluster._make", make)
-    opened_cluster(tmp_path, durable=False)
+    monkeypatch.setattr("queryserver.platform.embedded.cluster._create", make)
+    open_cluster(tmp_path, durable=False)
     assert not list(tmp_path.glob("new-*"))
 
 
@@ -296,7 +296,7 @@ async def test_as_root_it_runs_unprivileged_below_a_closed_home_and_opens_nothin
     places = [home, *home.parents]
     before = [place.stat().st_mode for place in places]
     async with start(home / "state") as server:
-        (postmaster,) = processes_of(cluster_name(server)).postmasters
+        (postmaster,) = find_processes(cluster_name(server)).postmasters
         assert 0 not in psutil.Process(postmaster).uids()
         assert psutil.Process(postmaster).gids().effective != 0
     assert [place.stat().st_mode for place in places] == before
@@ -326,15 +326,15 @@ async def test_a_cluster_that_cannot_start_says_why(tmp_path: Path):
     with pytest.raises(EmbeddedPostgresError, match="no_such_setting"):
         async with start(tmp_path):
             pass
-    assert not processes_of(cluster_of(tmp_path).name)
+    assert not find_processes(cluster_of(tmp_path).name)
 
 
 async def test_an_older_cluster_is_served_by_its_own_version(tmp_path: Path):
     home = tmp_path / "postgresql"
     home.mkdir()
     account = server_account()
-    secrets = kept_secrets(home / "secrets.json", may_create=True)
-    _make(home / "data", account, runnable_programs(16, account), secrets, durable=False)
+    secrets = load_or_create_secrets(home / "secrets.json", may_create=True)
+    _create(home / "data", account, runnable_programs(16, account), secrets, durable=False)
     async with start(tmp_path) as server:
         assert (await value(server.admin_dsn(), "SHOW server_version")).startswith("16.")
 

@@ -34,9 +34,9 @@ from queryserver.platform.embedded.cluster import (
     SAMPLE_ROLE,
     SERVICE_ROLE,
     SQLITE_FILE,
-    EmbeddedDefaults,
+    EmbeddedResources,
 )
-from queryserver.platform.embedded.postgres import EmbeddedPostgres, with_defaults
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, with_embedded_resources
 from queryserver.platform.embedded.sample import (
     ORDERS,
     REQUESTS,
@@ -256,10 +256,10 @@ async def test_every_user_browses_and_changes_the_samples(files: Path):
 
 
 def test_the_local_root_of_the_embedded_mode_is_a_default(tmp_path: Path):
-    defaults = EmbeddedDefaults("postgresql://", "postgresql://", tmp_path / "databases", tmp_path / "files")
-    assert with_defaults(Settings(), defaults).filebrowser.local_root == tmp_path / "files"
+    defaults = EmbeddedResources("postgresql://", "postgresql://", tmp_path / "databases", tmp_path / "files")
+    assert with_embedded_resources(Settings(), defaults).filebrowser.local_root == tmp_path / "files"
     given = Settings.model_validate({"filebrowser": {"local_root": str(tmp_path)}})
-    assert with_defaults(given, defaults).filebrowser.local_root == tmp_path
+    assert with_embedded_resources(given, defaults).filebrowser.local_root == tmp_path
 
 
 ANA, BEN = User(1, "ana"), User(2, "ben")

@@ -24,8 +24,8 @@ from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
 from queryserver.imports.model import declared_type
 from queryserver.platform.disk_floor import DiskFloor
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, kept_secrets, processes_of
-from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_defaults, with_defaults
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, find_processes, load_or_create_secrets
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, running_resources, with_embedded_resources
 from queryserver.platform.embedded.sample import ensure_service_database, has_database, sample_tables
 from queryserver.platform.embedded.sample_guard import SampleLimits
 from queryserver.platform.embedded.sample_server import SampleServer, sample_server
@@ -51,7 +51,7 @@ async def started(state_dir: Path, limits: SampleLimits = NO_LIMITS) -> AsyncGen
 @asynccontextmanager
 async def engine_of(sample: SampleServer) -> AsyncGenerator[PostgresqlEngine]:
     """As a server makes it."""
-    settings = with_defaults(Settings(), sample.defaults)
+    settings = with_embedded_resources(Settings(), sample.defaults)
     builder = EngineBuilder(settings)
     [connector] = [one for one in configured_connectors(settings) if one.dialect == "postgresql"]
     engine = builder.build(connector)
@@ -76,7 +76,7 @@ async def test_it_starts_with_the_first_connection_and_all_that_come_meanwhile_a
             assert sample.is_started
             name = await said(engine, BEN, "SELECT session_user::text, current_user::text")
             assert name == [("sample_user_2", SAMPLE_OWNER)]
-        defaults = running_defaults(tmp_path)
+        defaults = running_resources(tmp_path)
         assert defaults is not None
         assert (defaults.sample_dsn, defaults.sample_admin_dsn) == (
             sample.defaults.sample_dsn, sample.defaults.sample_admin_dsn,
@@ -87,9 +87,9 @@ async def test_it_starts_with_the_first_connection_and_all_that_come_meanwhile_a
 async def test_rows_are_there_after_a_stop_and_nothing_of_it_runs(tmp_path: Path) -> None:
     async with started(tmp_path) as sample, engine_of(sample) as engine:
         await said(engine, ANA, "CREATE TABLE mine AS SELECT 7 AS n")
-        assert processes_of(sample.cluster_name)
+        assert find_processes(sample.cluster_name)
         name = sample.cluster_name
-    assert not processes_of(name)
+    assert not find_processes(name)
     async with started(tmp_path) as sample, engine_of(sample) as engine:
         assert await said(engine, BEN, "SELECT n FROM mine") == [(7,)]
 
@@ -102,7 +102,7 @@ async def test_the_service_knows_nothing_of_a_sample_that_dies(tmp_path: Path) -
             kept = await asyncpg.connect(service.service_dsn())
             async with engine_of(sample) as engine:
                 await said(engine, ANA, "SELECT 1")
-                for process in processes_of(sample.cluster_name).postmasters:
+                for process in find_processes(sample.cluster_name).postmasters:
                     os.kill(process, signal.SIGKILL)
                 assert await kept.fetchval("SELECT 1") == 1
                 async with asyncio.timeout(60):
@@ -250,7 +250,7 @@ async def test_a_canceled_statement_of_the_sample_is_canceled(tmp_path: Path) ->
 async def test_its_secrets_are_others_than_those_of_the_service(tmp_path: Path) -> None:
     async with started(tmp_path):
         secrets = [
-            kept_secrets(tmp_path / name / "secrets.json", may_create=False)
+            load_or_create_secrets(tmp_path / name / "secrets.json", may_create=False)
             for name in ("postgresql", "postgresql-sample")
         ]
     assert secrets[0].sample != secrets[1].sample

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from queryserver.platform.settings.loading import (
-    SettingsReading,
+from queryserver.platform.settings.loader import (
+    SettingsResult,
     as_toml,
     load_settings,
     read_settings,
@@ -232,7 +232,7 @@ def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str
         assert (read.location if isinstance(read, Section) else read) == value, name
 
 
-def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsReading, str]:
+def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsResult, str]:
     """The settings where one secret is given that way, and what it must be."""
     value = _GOOD.get(name, "planted")
     secret = directory / "secret"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.settings.loading import load_settings
+from queryserver.platform.settings.loader import load_settings
 from queryserver.platform.settings.sections import LocalResults, S3Results
 from queryserver.platform.settings.tree import SettingOrigin, Settings
 

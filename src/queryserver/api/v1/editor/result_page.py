@@ -42,8 +42,8 @@ def page_answer(
     """
     head, tail = _around_rows(page, beside, form)
     if page.rendered.size_bytes <= _AT_ONCE_BYTES:
-        if page.held is not None:
-            page.held.release()
+        if page.reservation is not None:
+            page.reservation.release()
         return Response(head + page.rendered.json + tail, headers=dict(headers), media_type="application/json")
     length = len(head) + page.rendered.size_bytes + len(tail)
     sent = {**headers, "Content-Length": str(length)}
@@ -61,8 +61,8 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
             before = b","
         yield b"]" + tail
     finally:
-        if page.held is not None:
-            page.held.release()
+        if page.reservation is not None:
+            page.reservation.release()
 
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:

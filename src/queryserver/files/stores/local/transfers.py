@@ -230,7 +230,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
             else:
                 os.ftruncate(file, plan.size_bytes)
             # Concurrent uploads may together have exceeded the space.
-            tree.require_room(anew=True)
+            tree.require_room(fresh=True)
         except (OSError, InsufficientStorage):
             os.unlink(staging, dir_fd=directory)
             raise

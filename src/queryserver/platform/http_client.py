@@ -1,7 +1,8 @@
-"""Exchanges over HTTP with key servers, catalogues and webhooks.
+"""An HTTP client for key servers, catalogs and webhooks.
 
-The name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts); certificates are
-verified for the name. No redirects, no proxies of the environment, no cookies; an answer has a limit of bytes and time.
+The host name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts);
+certificates are verified for the name. No redirects, no proxies from the environment, no cookies. Responses are limited
+in size and time.
 """
 
 import asyncio
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.http_messages import HttpAnswer, HttpRequest, NotConnected
+from queryserver.platform.http_messages import HttpRequest, HttpResponse, NotConnected
 
 if TYPE_CHECKING:
     from queryserver.platform.http_transport import HttpTransport
 
 
-class HttpExchanges:
-    """Connections that are kept for further exchanges, until the `async with` ends."""
+class HttpClient:
+    """An HTTP client with pooled connections, which are closed at the end of the `async with`."""
 
     def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
         self._rules = rules
@@ -34,10 +35,10 @@ class HttpExchanges:
         if transport is not None:
             await transport.aclose()
 
-    async def send(self, sent: HttpRequest) -> HttpAnswer:
-        """The answer of the first permitted address that takes the connection.
+    async def send(self, sent: HttpRequest) -> HttpResponse:
+        """The response of the first permitted address that accepts the connection.
 
-        Raises EngineUnavailable: no permitted address, no connection, no whole answer within the limits.
+        Raises EngineUnavailable: no permitted address, no connection, or no complete response within the limits.
         """
         server = HttpServer(sent.url)
         try:
@@ -59,7 +60,7 @@ class HttpExchanges:
             return self._transport
 
     def _open(self) -> "HttpTransport":
-        # Most servers make no exchange: httpx takes 40 ms of processor time and 2 MiB.
+        # Loading httpx takes 40 ms of processor time and 2 MiB, and most servers never send a request.
         from queryserver.platform.http_transport import HttpTransport  # noqa: PLC0415 see above
 
         return HttpTransport(authorities=self._authorities, verify=self._verify)

@@ -1,4 +1,4 @@
-"""The order of `FairPlaces`, against a search through all waiting users at each step."""
+"""The order of `FairSemaphore`, against a search through all waiting users at each step."""
 
 import asyncio
 from collections import Counter, deque
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.timing import settle
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.fair_queue import FairSemaphore
 
 _MAX_WAITING = 3
 _USERS = st.integers(0, 3)
@@ -25,15 +25,15 @@ _STEPS = st.lists(
 class _Searched:
     """The rules as they are written: every step looks at all users. Calls are numbers."""
 
-    def __init__(self, places: int, per_user: int) -> None:
-        self._free = places
+    def __init__(self, slots: int, per_user: int) -> None:
+        self._free = slots
         self._per_user = per_user
         self._held = Counter[int]()
         self._turns = 0
         self._last_turns: dict[int, int] = {}
         self._lines: dict[int, deque[int]] = {}
         self.users: dict[int, int] = {}
-        """By call, of those that wait or hold a place."""
+        """By call, of those that wait or hold a slot."""
         self.holding: list[int] = []
 
     @property
@@ -41,7 +41,7 @@ class _Searched:
         return [call for call in self.users if call not in self.holding]
 
     def take(self, user: int, call: int) -> bool:
-        """Whether the call may wait for a place, or has it now."""
+        """Whether the call may wait for a slot, or has it now."""
         line = self._lines.get(user, deque())
         if len(line) >= _MAX_WAITING:
             return False
@@ -52,7 +52,7 @@ class _Searched:
         return True
 
     def end(self, call: int) -> None:
-        """The call gives its place back, or waits no longer."""
+        """The call releases its slot, or waits no longer."""
         user = self.users.pop(call)
         if call in self.holding:
             self.holding.remove(call)
@@ -84,10 +84,10 @@ class _Searched:
 
 
 class _Served:
-    """The same calls with the real places, each in a task of its own."""
+    """The same calls with the real slots, each in a task of its own."""
 
-    def __init__(self, places: FairPlaces) -> None:
-        self.places = places
+    def __init__(self, slots: FairSemaphore) -> None:
+        self.slots = slots
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._ends: dict[int, asyncio.Event] = {}
         self.refused: list[int] = []
@@ -110,7 +110,7 @@ class _Served:
 
     async def _call(self, user: int, call: int) -> None:
         try:
-            async with self.places.place(user):
+            async with self.slots.slot(user):
                 self.holding.append(call)
                 try:
                     await self._ends[call].wait()
@@ -120,18 +120,18 @@ class _Served:
             self.refused.append(call)
 
 
-# Both users have waiting calls, and the second one holds fewer places while its last turn was the later one.
-@example(places=2, per_user=2, steps=[*(("take", user, 0) for user in (0, 1, 0, 1)), ("give back", 1, 0)])
-@given(places=st.integers(1, 4), per_user=st.integers(1, 3), steps=_STEPS)
-def test_the_next_place_goes_to_the_same_call_as_by_the_search(
-    places: int, per_user: int, steps: list[tuple[str, int, int]]
+# Both users have waiting calls, and the second one holds fewer slots while its last turn was the later one.
+@example(slots=2, per_user=2, steps=[*(("take", user, 0) for user in (0, 1, 0, 1)), ("give back", 1, 0)])
+@given(slots=st.integers(1, 4), per_user=st.integers(1, 3), steps=_STEPS)
+def test_the_next_slot_goes_to_the_same_call_as_by_the_search(
+    slots: int, per_user: int, steps: list[tuple[str, int, int]]
 ):
-    asyncio.run(_same(places, per_user, steps))
+    asyncio.run(_same(slots, per_user, steps))
 
 
-async def _same(places: int, per_user: int, steps: list[tuple[str, int, int]]) -> None:
-    served = _Served(FairPlaces(places, per_user=per_user, max_waiting=_MAX_WAITING, wait_s=None))
-    searched = _Searched(places, per_user)
+async def _same(slots: int, per_user: int, steps: list[tuple[str, int, int]]) -> None:
+    served = _Served(FairSemaphore(slots, per_user=per_user, max_waiting=_MAX_WAITING, wait_s=None))
+    searched = _Searched(slots, per_user)
     refused: list[int] = []
     for call, (kind, first, second) in enumerate(steps):
         if kind == "take":
@@ -152,4 +152,4 @@ async def _same(places: int, per_user: int, steps: list[tuple[str, int, int]]) -
         await settle()
         assert (served.holding, served.refused) == (searched.holding, refused)
     await served.aclose()
-    assert served.places.is_unused
+    assert served.slots.is_unused

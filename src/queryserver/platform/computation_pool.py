@@ -1,4 +1,4 @@
-"""Computations on user input, in worker processes with limits of time and memory."""
+"""Runs computations on user input in worker processes with limits on time and memory."""
 
 import asyncio
 import os
@@ -14,31 +14,31 @@ import structlog
 
 from queryserver import errors
 from queryserver.errors.base import QueryServerError, ServiceUnavailable, TooComplex
-from queryserver.platform.computing_protocol import BROKEN, EXCEEDED, HEAD, MAX_BYTES, REFUSED, RESULT, TASK, Task
-from queryserver.platform.fair_queue import FairPlaces
+from queryserver.platform.computation import BROKEN, EXCEEDED, HEAD, MAX_BYTES, REFUSED, RESULT, TASK, Task
+from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.settings.desktop import DesktopSettings
 
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.computation_worker import main; main()"
-_LARGE_BYTES = 512 * 1024  # above it answers are parsed in a thread: each MiB holds the loop for some 10 ms
+_LARGE_BYTES = 512 * 1024  # larger results are parsed in a thread: each MiB blocks the event loop for about 10 ms
 _BUFFER_BYTES = 256 * 1024
-_WALL_TIMES = 4  # times the processor time, until the answer is there: the machine may be busy
+_WALL_TIMES = 4  # wall-clock time allowed, as a multiple of the processor time: the machine may be busy
 _ENVIRONMENT = {
-    # The default allocator of Arrow reserves more than a worker may have.
+    # Arrow's default allocator reserves more address space than a worker may have.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
-    # The limit counts addresses. glibc would keep a hole for each large block that Arrow has given back: gigabytes of
-    # them for a file with many columns, of which nothing is ever used.
+    # The memory limit counts address space. For each large block that Arrow frees, glibc would keep a mapping:
+    # gigabytes of unused address space for a file with many columns.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
 }
 
 
-class ProcessComputing:
-    """The `Computing` of one server process: `processes` work at a time, started with the first need of one.
+class ComputationPool:
+    """A `ComputationExecutor` with up to `processes` worker processes, each started when first needed.
 
-    Each computation has `time_s` of processor time and `memory_bytes`; a process without work for `idle_s` ends.
+    Each computation has `time_s` of processor time and `memory_bytes`. A worker that is idle for `idle_s` is stopped.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProcessComputing:
         self._time_s = time_s
         self._memory_bytes = memory_bytes
         self._idle_s = idle_s
-        self._places = FairPlaces(processes)
+        self._slots = FairSemaphore(processes)
         self._idle: list[_Worker] = []
         self._running: set[_Worker] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -62,7 +62,7 @@ class ProcessComputing:
         self._is_closed = True
         for worker in list(self._idle):
             self._end(worker)
-        # Their callers see the end of the pipes, and end the workers as after any failure.
+        # Their callers get an end of file from the pipes and stop the workers as after any failure.
         running = list(self._running)
         for worker in running:
             worker.kill()
@@ -75,7 +75,7 @@ class ProcessComputing:
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
         request = orjson.dumps({"task": task, "options": dict(options), "limit_s": self._time_s})
-        async with self._places.place(user_id):
+        async with self._slots.slot(user_id):
             worker = await self._worker()
             self._running.add(worker)
             try:
@@ -87,7 +87,7 @@ class ProcessComputing:
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._sudden_end(worker, task) from None
-            except BaseException:  # a cancel too: the worker is in the middle of a task
+            except BaseException:  # also on cancellation: the worker is in the middle of a task
                 self._end(worker)
                 raise
             self._running.discard(worker)
@@ -99,19 +99,21 @@ class ProcessComputing:
         return _result(kind, answer, task)
 
     async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
-        """Ended by its limit of time, by the system because of its memory, or by a broken library."""
+        """The error for a worker that died: over its time limit, killed by the system for its memory, or crashed by a
+        library.
+        """
         code = await worker.process.wait()
         if self._is_closed:
             return ServiceUnavailable("The server stops.")
         if code >= 0:
-            # No signal, so no limit: it could not start, or it is broken.
+            # Not killed by a signal, hence not by a limit: it failed to start or has a bug.
             log.error("worker for computations ended by itself", task=task.value, code=code)
             return ServiceUnavailable("The process for this call has ended.")
         log.warning("worker for computations ended", task=task.value, code=code)
         return TooComplex("It takes more time or memory than one call may have.")
 
     async def _worker(self) -> "_Worker":
-        """A free worker. Raises ServiceUnavailable."""
+        """An idle worker, or a new one. Raises ServiceUnavailable."""
         while self._idle:
             worker = self._idle.pop()
             worker.no_longer_idle()
@@ -125,7 +127,7 @@ class ProcessComputing:
         return worker
 
     def _end(self, worker: "_Worker") -> None:
-        """Kill the process at once, and wait for its end in a task."""
+        """Kill the process, and wait for its exit in a background task."""
         self._running.discard(worker)
         with suppress(ValueError):
             self._idle.remove(worker)
@@ -146,11 +148,11 @@ class _Worker:
         self._answers = process.stdout
         self._retirement: asyncio.TimerHandle | None = None
         self.given_up = asyncio.Event()
-        """Set when no call uses it any more, or ever will."""
+        """Set once no call will use the worker again."""
 
     @classmethod
     async def started(cls, memory_bytes: int) -> Self:
-        """A new process. Raises ServiceUnavailable."""
+        """Start a process. Raises ServiceUnavailable."""
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -171,10 +173,13 @@ class _Worker:
         return cls(process)
 
     async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
-        """Kind, answer, and whether the process ends now. Raises IncompleteReadError, ConnectionError."""
+        """Kind and result of the response, and whether the process is about to exit.
+
+        Raises IncompleteReadError, ConnectionError.
+        """
         self._requests.writelines((HEAD.pack(TASK, len(request), len(content)), request, content))
         with suppress(ConnectionError):
-            # A worker whose memory does not hold the content answers so, and ends, before it has read the whole.
+            # If the content does not fit into its memory, the worker responds and exits before it has read everything.
             await self._requests.drain()
         kind, size, _ = HEAD.unpack(await self._answers.readexactly(HEAD.size))
         if size > MAX_BYTES:
@@ -184,7 +189,7 @@ class _Worker:
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:
-        """Call `retire`, unless `no_longer_idle` comes before."""
+        """Call `retire` after this time unless `no_longer_idle` is called first."""
         self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
 
     def no_longer_idle(self) -> None:
@@ -193,14 +198,14 @@ class _Worker:
             self._retirement = None
 
     def kill(self) -> None:
-        """Kill it, and the processes that it may have started."""
+        """Kill the process and its children."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def ended(self) -> None:
-        """Returns when the process is gone and its pipes are closed."""
-        # What it wrote last fills the buffer, and a full buffer keeps the pipe from being seen closed.
+        """Wait until the process has exited and its pipes are closed."""
+        # Read what is left: asyncio does not notice the end of a pipe while its read buffer is full.
         with suppress(ConnectionError):
             while await self._answers.read(_BUFFER_BYTES):
                 pass
@@ -220,8 +225,8 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
     raise RuntimeError(f"The task {task.value} failed.")
 
 
-def computing_of(settings: DesktopSettings) -> ProcessComputing:
-    return ProcessComputing(
+def computation_pool(settings: DesktopSettings) -> ComputationPool:
+    return ComputationPool(
         processes=settings.computation_processes,
         time_s=settings.computation_timeout_s,
         memory_bytes=settings.computation_memory_bytes,

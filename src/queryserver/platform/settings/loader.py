@@ -1,7 +1,7 @@
-"""Reading the settings: file, environment, command line; all problems at once; and showing them (Contract platform 11).
+"""Reads the settings from file, environment and command line, reports all problems at once, and prints them.
 
-A variable is `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, in any case; one of a whole table holds JSON, and variables of
-keys within the table are laid over it. Why not by pydantic-settings: ADR 50.
+Contract platform 11. A variable looks like `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, case-insensitive. A variable of a
+whole table contains JSON; variables of single keys override it. Not done with pydantic-settings: see ADR 50.
 """
 
 import difflib
@@ -32,7 +32,7 @@ CONFIG_FILE = "QUERYSERVER_CONFIG"
 DATA_DIRECTORY = "QUERYSERVER_DATA_DIR"
 ADMIN_PASSWORD = "QUERYSERVER_ADMIN_PASSWORD"  # noqa: S105 the name of a variable
 
-# Keys that older settings files have under another name: setting one sets both (Contract editor 13).
+# Keys with another name in older settings files: setting one sets both (Contract editor 13).
 _SAME = (
     (("editor", "default_limit"), ("notebook", "default_limit")),
     (("editor", "sample_views"), ("metastore", "allow_sample_data_from_views")),
@@ -50,8 +50,8 @@ _SECRETS_IN_ADDRESS = (
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsReading:
-    """With problems, `settings` holds defaults where the given values are not valid: only for showing."""
+class SettingsResult:
+    """If there are problems, `settings` has defaults in place of invalid values and may only be printed."""
 
     settings: Settings
     problems: list[str]
@@ -60,9 +60,9 @@ class SettingsReading:
 def load_settings(
     path: Path | None, environ: Mapping[str, str], *, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The settings of `path`, or of the first file found, under the environment and `overrides` (`section.key`: value).
+    """The settings of `path` or the first existing default file, overridden by `environ` and then `overrides`.
 
-    Raises ConfigurationError with every problem.
+    Keys of `overrides` look like `section.key`. Raises ConfigurationError with every problem.
     """
     reading = read_settings(path, environ, overrides=overrides)
     if reading.problems:
@@ -76,10 +76,10 @@ def read_settings(
     *,
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
-) -> SettingsReading:
-    """Like `load_settings`, with the problems beside the valid values.
+) -> SettingsResult:
+    """Like `load_settings`, but returns the problems together with the valid values.
 
-    Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
+    `with_secrets=False` reads no secret files, runs no secret scripts, and does not compare keys with each other.
     """
     configured = Path(environ[CONFIG_FILE]) if environ.get(CONFIG_FILE) else None
     file = path or configured or next((file for file in DEFAULT_FILES if file.is_file()), None)
@@ -101,7 +101,7 @@ def read_settings(
             layers.problems.setdefault(key, text)
     password = environ.get(ADMIN_PASSWORD)
     sources = Sources(file, layers.origins, SecretStr(password) if password else None)
-    return SettingsReading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
+    return SettingsResult(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
 
 
 def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
@@ -115,9 +115,9 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
 
 
 class _Layers:
-    """The values of several sources joined, the later ones on top. `origins` and `problems` are by full names of keys.
+    """Merges the values of several sources, later ones overriding. `origins` and `problems` are keyed by full name.
 
-    The first problem of a key stays.
+    Only the first problem of a key is kept.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class _Layers:
 
 
 def _same_name(name: str, present: Iterable[str]) -> str:
-    """Names from the environment have no case of their own: those of the file count."""
+    """Match a name from the environment, which is case-insensitive, to its spelling in the file."""
     return next((other for other in present if other.lower() == name.lower()), name)
 
 
@@ -188,7 +188,7 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """The value in the type of its key. A text that does not fit stays as it is: the check of types reports it."""
+    """The value converted to the key's type. Invalid text is returned unchanged: the type check reports it."""
     if key.is_table or (key.is_list and text.lstrip().startswith("[")):
         return _json(text)
     if key.kind is bool:
@@ -220,15 +220,15 @@ def _join_same(layers: _Layers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _SecretSource:
-    """`<key>_file` or `<key>_script`. Stands for the value until it is known that no later source replaces it."""
+    """The source of `<key>_file` or `<key>_script`; resolved only if no later source overrides the key."""
 
     kind: str
     where: Any
 
     def fetch(self) -> str:
-        """The content of the file, or what the command prints, without the last line end.
+        """The content of the file or the output of the command, without the trailing newline.
 
-        Raises ValueError with a text for a person, without the content.
+        Raises ValueError with a message that does not contain the secret.
         """
         if not isinstance(self.where, str) or not self.where.strip():
             raise ValueError(f"its {self.kind} must be given as text.")
@@ -241,13 +241,13 @@ class _SecretSource:
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
-    """The key that `name` means and its value: of `<secret>_file` and `<secret>_script` a `_SecretSource`."""
+    """The key that `name` refers to, and its value: a `_SecretSource` for `<secret>_file` and `<secret>_script`."""
     base, _, kind = name.rpartition("_")
     return (base, _SecretSource(kind, value)) if kind in {"file", "script"} and base in secrets else (name, value)
 
 
 def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str], *, fetch: bool) -> None:
-    """Put the secrets in the place of their sources; without `fetch` take the sources out."""
+    """Replace the sources by their secrets; without `fetch`, remove them."""
     for name, value in list(values.items()):
         if isinstance(value, dict):
             _fetch_secrets(value, f"{prefix}{name}.", problems, fetch=fetch)
@@ -280,20 +280,20 @@ def _reason(error: Exception) -> str:
 
 
 def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
-    """The tree. Wrong values are reported and removed, so that the rest can be checked as a whole, too."""
+    """The validated tree. Invalid values are reported and removed, so that everything else is validated too."""
     while True:
         try:
             return Settings.model_validate(values)
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)
-            paths = [_place(values, detail["loc"]) for detail in details]
+            paths = [_key_path(values, detail["loc"]) for detail in details]
             for path, detail in zip(paths, details, strict=True):
                 problems.setdefault(".".join(path), _problem_text(detail))
                 _remove(values, path)
 
 
-def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The key of a problem: without positions in lists and without the types that were tried."""
+def _key_path(values: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The key of a problem, without list indexes and union type names."""
     path = list[str]()
     for name in map(str, loc):
         if not isinstance(values, dict):
@@ -315,7 +315,7 @@ def _problem_text(detail: ErrorDetails) -> str:
 
 
 def _remove(values: dict[str, Any], path: list[str]) -> None:
-    """Remove the value at `path`; when it is missing there, the nearest table around it."""
+    """Remove the value at `path`, or the nearest enclosing table if the value does not exist."""
     for length in range(len(path), 0, -1):
         table: Any = values
         for name in path[: length - 1]:
@@ -340,7 +340,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def shown_value(settings: Settings, name: str) -> str:
-    """The effective value under a full name as text, secrets masked; empty for tables and unknown keys."""
+    """The effective value of a key as text, secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)
@@ -349,7 +349,7 @@ def shown_value(settings: Settings, name: str) -> str:
 
 
 def sample_file() -> str:
-    """A settings file in which every key is explained; with all of it commented out it changes nothing."""
+    """A commented settings file with every key; unchanged, it sets nothing."""
     lines = [
         "# Settings of queryserver. Each value below is the default: uncomment a line to change it.",
         "# The environment goes first: QUERYSERVER__DESKTOP__HTTP_PORT=9000 for http_port of [desktop].",
@@ -368,7 +368,7 @@ def sample_file() -> str:
 
 
 def _assignment(key: Key) -> str:
-    """The key with its default; alone when it has none."""
+    """The key with its default, or without a value if it has none."""
     if key.field.is_required():
         return f"{key.name} (required)"
     value = key.field.get_default(call_default_factory=True)
@@ -405,7 +405,7 @@ def toml_value(value: Any) -> str:
 
 
 def _shown_text(value: object) -> str:
-    """As written, without passwords and tokens in addresses, which are no secrets by their names."""
+    """The value as written, with passwords and tokens in URLs masked; their keys are not marked as secret."""
     text = str(value)
     for secret in _SECRETS_IN_ADDRESS:
         text = secret.sub(rf"\1{MASK}", text)

@@ -5,14 +5,14 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.fakes.computation import InlineComputing
+from tests.fakes.computation import InlineComputations
 from tests.refusals import raises_code
 from tests.timing import until
 
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
-from queryserver.platform import computing as processes
-from queryserver.platform.computing import ProcessComputing
-from queryserver.platform.computing_protocol import Task
+from queryserver.platform import computation_pool as processes
+from queryserver.platform.computation import Task
+from queryserver.platform.computation_pool import ComputationPool
 from queryserver.sql import splitter
 from queryserver.sql.places import NO_PLACES, ScriptPlaces
 from queryserver.sql.splitter import Choosing, PreviousStatement
@@ -45,80 +45,80 @@ PREVIEWED = {
 
 
 @pytest.fixture
-async def computing() -> AsyncIterator[ProcessComputing]:
-    async with ProcessComputing(processes=1) as opened:
+async def computations() -> AsyncIterator[ComputationPool]:
+    async with ComputationPool(processes=1) as opened:
         yield opened
 
 
-async def test_a_process_serves_one_computation_after_the_other(computing: ProcessComputing):
-    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
-    (first,) = computing._idle
-    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"SELECT 1") is None
-    assert computing._idle == [first]
+async def test_a_process_serves_one_computation_after_the_other(computations: ComputationPool):
+    assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+    (first,) = computations._idle
+    assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"SELECT 1") is None
+    assert computations._idle == [first]
 
 
-async def test_the_memory_of_the_server_does_not_count_as_that_of_its_worker(computing: ProcessComputing):
+async def test_the_memory_of_the_server_does_not_count_as_that_of_its_worker(computations: ComputationPool):
     held = bytearray(b"x") * (400 * 1024 * 1024)
-    await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
-    assert len(computing._idle) == 1
+    await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+    assert len(computations._idle) == 1
     del held
 
 
 async def test_a_process_without_work_ends():
-    async with ProcessComputing(processes=1, idle_s=0.05) as computing:
-        await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
-        (worker,) = computing._idle
+    async with ComputationPool(processes=1, idle_s=0.05) as computations:
+        await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+        (worker,) = computations._idle
         await until(lambda: worker.process.returncode is not None)
-        assert not computing._idle
-        assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+        assert not computations._idle
+        assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
-async def test_a_process_that_was_killed_without_work_is_replaced(computing: ProcessComputing):
-    await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
-    (worker,) = computing._idle
+async def test_a_process_that_was_killed_without_work_is_replaced(computations: ComputationPool):
+    await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+    (worker,) = computations._idle
     os.kill(worker.process.pid, 9)
     await worker.process.wait()
-    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+    assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
 @pytest.mark.parametrize(
     ("content", "code"), [(b"", "file_empty"), (b"%PDF-1.7\n" + bytes(range(256)) * 100, "unsupported_format")]
 )
-async def test_domain_errors_come_back_as_what_they_are(computing: ProcessComputing, content: bytes, code: str):
+async def test_domain_errors_come_back_as_what_they_are(computations: ComputationPool, content: bytes, code: str):
     with raises_code(code) as here:
-        await InlineComputing().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
+        await InlineComputations().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
     with raises_code(code) as there:
-        await computing.run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
+        await computations.run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
     assert str(there.value) == str(here.value)
     assert type(there.value) is type(here.value)
 
 
-async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computing: ProcessComputing):
+async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computations: ComputationPool):
     with pytest.raises(RuntimeError, match="header"):
-        await computing.run(ANA, Task.HEADER, {}, b"a")
-    assert await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+        await computations.run(ANA, Task.HEADER, {}, b"a")
+    assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
 @pytest.mark.parametrize("program", ["raise SystemExit(1)", "import no_such_module", "pass"])
 async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "_PROGRAM", program)
-    async with ProcessComputing(processes=1) as computing:
+    async with ComputationPool(processes=1) as computations:
         for content in (b"select 1", b"select 1" * 1_000_000):
             with pytest.raises(ServiceUnavailable):
-                await computing.run(ANA, Task.FORMAT, {"dialect": None}, content)
-        assert not computing.running
-        assert computing._places.is_unused
+                await computations.run(ANA, Task.FORMAT, {"dialect": None}, content)
+        assert not computations.running
+        assert computations._slots.is_unused
 
 
 async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # it never answers
-    async with ProcessComputing(processes=1) as computing:
+    async with ComputationPool(processes=1) as computations:
         options = {"dialect": "mysql", "previous": None, "full_form": True}
         work = [
-            asyncio.create_task(computing.run(user_id, Task.CHOOSE_STATEMENT, options, b"a;" * 5_000_000))
+            asyncio.create_task(computations.run(user_id, Task.CHOOSE_STATEMENT, options, b"a;" * 5_000_000))
             for user_id in (ANA, ANA, 2)
         ]
-        await until(lambda: computing.running)
+        await until(lambda: computations.running)
     for one in work:
         with pytest.raises(ServiceUnavailable, match="The server stops"):
             await one
@@ -128,8 +128,8 @@ async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkey
 async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
     row = b",".join([b"2020-01-01"] * 1000) + b"\n"
     options = {**PREVIEWED, "has_header": False}
-    async with ProcessComputing(processes=1, memory_bytes=512 * 1024 * 1024) as computing:
-        found = await computing.run(ANA, Task.PREVIEW, options, row * (8 * 1024 * 1024 // len(row)))
+    async with ComputationPool(processes=1, memory_bytes=512 * 1024 * 1024) as computations:
+        found = await computations.run(ANA, Task.PREVIEW, options, row * (8 * 1024 * 1024 // len(row)))
     assert len(found["columns"]) == 1000
 
 
@@ -139,22 +139,22 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
     previous: PreviousStatement | None,
     full_form: bool,
     dialect: str,
-    computing: ProcessComputing,
+    computations: ComputationPool,
     monkeypatch: pytest.MonkeyPatch,
 ):
     script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
-    small = await Choosing(InlineComputing()).next(ANA, script, dialect, previous, full_form=full_form)
+    small = await Choosing(InlineComputations()).next(ANA, script, dialect, previous, full_form=full_form)
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", 0)
-    large = await Choosing(computing).next(ANA, script, dialect, previous, full_form=full_form)
+    large = await Choosing(computations).next(ANA, script, dialect, previous, full_form=full_form)
     assert small is not None
     assert large == small
     assert script[large.first : large.stop]
 
 
 @pytest.mark.parametrize("limit", [50_000, 0])
-async def test_what_is_explained_is_the_same_in_both_ways(limit, computing, monkeypatch) -> None:
+async def test_what_is_explained_is_the_same_in_both_ways(limit, computations, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
-    asked = Choosing(computing)
+    asked = Choosing(computations)
     script = "/* é */ select ?, ':x' ; select ?"
     text, part = "/* é */ select ?, ':x'", "select ?, ':x'"
     assert await asked.first_to_explain(ANA, script, "mysql") == (text, part, NO_PLACES)
@@ -165,6 +165,6 @@ async def test_what_is_explained_is_the_same_in_both_ways(limit, computing, monk
         await asked.first_to_explain(ANA, "explain select 1", "mysql")
 
 
-async def test_the_limit_of_a_record_is_told_by_the_process(computing: ProcessComputing):
+async def test_the_limit_of_a_record_is_told_by_the_process(computations: ComputationPool):
     with raises_code("record_too_long"):
-        await computing.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)
+        await computations.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)

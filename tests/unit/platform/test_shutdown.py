@@ -15,7 +15,7 @@ from queryserver import main
 
 _SCRIPT = """
 import threading, time
-from queryserver.platform.stopping import StopClock
+from queryserver.platform.shutdown import StopClock
 threading.Thread(target=time.sleep, args=(600,), name="a driver that never returns").start()
 clock = StopClock()
 clock.set(600)

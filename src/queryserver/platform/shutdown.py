@@ -1,4 +1,4 @@
-"""The steps of a stop, and their time limits (Contract platform 9.5)."""
+"""The steps of a shutdown and their time limits (Contract platform 9.5)."""
 
 import logging
 import math
@@ -15,26 +15,26 @@ from queryserver.platform.logs import stop_logging
 log = structlog.get_logger(__name__)
 
 STATEMENTS_STOPPED_WITHIN_S = 5.0
-"""After the grace: for engines to confirm that the statements still running were canceled."""
+"""After the grace period: for engines to confirm the cancellation of running statements."""
 STATEMENTS_RECORDED_WITHIN_S = 1.5
-"""For the end of the statements whose engine did not confirm."""
+"""To record the end of statements whose engine did not confirm."""
 SESSIONS_CLOSED_WITHIN_S = 1.5
-"""For engine sessions, and for the leases of this process."""
+"""To close engine sessions and release the leases of this process."""
 CALLS_ANSWERED_WITHIN_S = 3.0
-"""For calls that are still under way when statements have used up the grace."""
+"""For calls that are still running when statements have used up the grace period."""
 ENGINES_CLOSED_WITHIN_S = 2.0
-"""For connections, and for threads inside drivers."""
+"""To close connections, and for threads inside drivers."""
 REST_S = 15.0
-"""For all steps after the grace together. Then the process ends, with all that still runs in it."""
+"""For all steps after the grace period together. Then the process exits, whatever still runs."""
 THREADS_END_WITHIN_S = 2.0
-"""Once all else is closed."""
+"""After everything else is closed."""
 _LOG_WITHIN_S = 1.0
 _CHECK_EVERY_S = 0.1
 
 
 @contextmanager
 def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]:
-    """Log the duration of a step of the stop, and its limit."""
+    """Log the duration of a shutdown step and its limit."""
     started = time.monotonic()
     try:
         yield
@@ -44,14 +44,14 @@ def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]
 
 
 class StopClock:
-    """Ends the process at a time that is set at the signal to stop. It may be moved forward, never back."""
+    """Ends the process at a deadline, set when the stop signal arrives. It can be moved earlier, never later."""
 
     def __init__(self) -> None:
         self._ends_at = math.inf
         self._is_watched = False
 
     def set(self, within_s: float) -> None:
-        """The process has that long from now on, at most. For signal handlers, too: it takes no lock of ours."""
+        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no lock of ours."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
         if not self._is_watched:
             self._is_watched = True
@@ -68,4 +68,4 @@ class StopClock:
         writing = threading.Thread(target=stop_logging, daemon=True)
         writing.start()
         writing.join(_LOG_WITHIN_S)
-        os._exit(0)  # without waiting for threads: one inside a driver may never come back
+        os._exit(0)  # without joining threads: one inside a driver may never return
