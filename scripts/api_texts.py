@@ -11,8 +11,10 @@ from typing import Any
 import yaml
 
 from queryserver.api.errors import STATUS
-from queryserver.api.table import Operation, served_rows
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import Fields
 from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
+from queryserver.identity.model import Scope
 
 TABLES = Path(__file__).resolve().parent.parent / "openapi"
 _TEXTS = TABLES / "texts"
@@ -21,9 +23,18 @@ _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Operation):
-    """A served row of operations.yaml with what is for the description only."""
+class Row:
+    """A served row of operations.yaml; its head describes the fields."""
 
+    id: str
+    method: str
+    path: str
+    group: str
+    rights: str
+    scope: str
+    error_style: str
+    request: str | Sequence[str]
+    also: Sequence[str] = ()
     source: str
     status: str
     response: Sequence[str]
@@ -44,11 +55,26 @@ class Row(Operation):
     fails: bool = False
     hidden: bool = False
 
+    @property
+    def is_public(self) -> bool:
+        """Whether it requires no credentials."""
+        return self.rights in {"public", "network"}
+
+    @property
+    def needed_scope(self) -> Scope | None:
+        """The scope that an API token needs for it."""
+        return None if self.scope == "none" else Scope(self.scope)
+
+    @property
+    def request_model(self) -> type[Fields] | None:
+        return getattr(requests, self.request) if isinstance(self.request, str) else None
+
 
 @cache
 def rows() -> Mapping[str, Row]:
     """The served rows by their ids."""
-    return {row["id"]: Row(**row) for row in served_rows()}
+    table = yaml.load(TABLES.joinpath("operations.yaml").read_bytes(), Loader=yaml.CSafeLoader)["operations"]
+    return {row["id"]: Row(**row) for row in table if row["status"] == "served"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ import yaml
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from queryserver.api.routing import RouteTable
 from queryserver.api.schemas import requests
 from queryserver.identity.model import Scope
 
@@ -148,8 +147,7 @@ def routes_of(app: FastAPI) -> dict[tuple[str, str], Declared | None]:
 
 
 def _plain_routes(app: FastAPI) -> Iterator[tuple[str, str]]:
-    flat = [one for route in app.routes for one in (route.routes if isinstance(route, RouteTable) else (route,))]
-    for route in iter_route_contexts(flat):
+    for route in iter_route_contexts(app.routes):
         if route.path is not None:
             yield from ((method, shape(route.path)) for method in (route.methods or set()) - {"HEAD", "OPTIONS"})
 

@@ -18,7 +18,6 @@ from pydantic.json_schema import models_json_schema
 from scripts.api_texts import TABLES, Row, Texts, error_codes, rows, texts, without_citations
 
 from queryserver.api.application import create_application, routes_of
-from queryserver.api.calls import OperationRoute
 from queryserver.api.schemas import generated, requests
 from queryserver.api.schemas.fields import EMPTY_ALLOWED, FORM_PATTERN, Flag
 from queryserver.api.schemas.requests.storage import StorageFields
@@ -459,15 +458,15 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _is_described(route: OperationRoute | APIRoute) -> bool:
+def _is_described(route: APIRoute) -> bool:
     return not _row(route).hidden and route.path == _row(route).path
 
 
-def _row(route: OperationRoute | APIRoute) -> Row:
+def _row(route: APIRoute) -> Row:
     return rows()[route.name]
 
 
-def _described_route(route: OperationRoute | APIRoute) -> APIRoute:
+def _described_route(route: APIRoute) -> APIRoute:
     """What FastAPI makes the description of a row from: a function with the path parameters and the handler's words."""
 
     async def described() -> None: ...
@@ -556,7 +555,7 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
                 fields[key]["description"] = described["description"]
 
 
-def _add_bodies(routes: Iterable[OperationRoute | APIRoute], schemas: dict[str, Any]) -> None:
+def _add_bodies(routes: Iterable[APIRoute], schemas: dict[str, Any]) -> None:
     operations = [_row(route) for route in routes]
     used = {row.request for row in operations if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}

@@ -17,7 +17,7 @@ from scripts.export_openapi import TARGET
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.importer import parse_import
-from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given
+from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import QueryServerError
 
 # As committed: test_document.py compares it with the application, which takes seconds to describe itself.
@@ -238,7 +238,7 @@ def read_as(model: Any, one: Described, example: Mapping[str, Any]) -> Any:
     """The fields as the call takes them."""
     if issubclass(model, StorageFields):
         body = {name: value if isinstance(value, list) else [value] for name, value in example.items()}
-        return parse_given(model, Given({}, body), max_json_depth=64)
+        return parse_request(model, RequestFields({}, body), max_json_depth=64)
     if one.path.startswith("/api/v1/importer/"):
         return parse_import(model, example)
     return requests.parse(model, example)

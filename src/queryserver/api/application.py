@@ -1,7 +1,7 @@
 """The ASGI application: routes in their order, error handlers, the frame around all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -15,25 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from queryserver import __version__
 from queryserver.api import debug, pages
 from queryserver.api.addresses import SharedByAddress
-from queryserver.api.calls import (
-    AccessLog,
-    Frame,
-    Handler,
-    OperationRoute,
-    RequestMetrics,
-    answers_head,
-    authenticated,
-    services_of,
-)
+from queryserver.api.calls import AccessLog, Frame, RequestMetrics, answers_head, authenticated, services_of
 from queryserver.api.dependencies import caller_of
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
-from queryserver.api.routing import RouteTable
-from queryserver.api.table import Operation, operations
 from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
 from queryserver.api.v1.editor import events, results, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
-from queryserver.api.v1.storage import calls as storage_calls
-from queryserver.api.v1.storage import changing, reading, uploads
+from queryserver.api.v1.storage import changes, entries, operations, transfers, uploads, views
 from queryserver.api.v1.taskserver import schedules, tasks
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.networks import Network
@@ -103,7 +91,6 @@ class Cors:
         await self._app(scope, receive, marked)
 
 
-_GROUPS = (tasks.storage_router, storage_calls.router, changing.router, reading.router, uploads.router)
 # Routes are tried in this order, about a microsecond each: those of health checks and of a statement come first.
 _ROUTERS = (
     debug.router,
@@ -112,6 +99,12 @@ _ROUTERS = (
     results.router,
     events.router,
     editor_metadata.router,
+    views.router,
+    entries.router,
+    changes.router,
+    transfers.router,
+    uploads.router,
+    operations.router,
     token.router,
     get_config.router,
     context.router,
@@ -123,6 +116,7 @@ _ROUTERS = (
     metadata.router,
     admin.router,
     tasks.router,
+    tasks.storage_router,
     schedules.router,
     statements.query_router,
     editor_metadata.analyze_router,
@@ -142,13 +136,6 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
         # FastAPI reads the environment for each call otherwise: a tenth of the time of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    handlers = {name: how for group in _GROUPS for name, how in group.handlers.items()}
-    # Added flat, because an included router is matched again at each of its levels; in the order of the table.
-    rows = [row for row in operations().values() if row.id in handlers]
-    routes = [handlers[row.id][0](row, handlers[row.id][1]) for row in rows]
-    # Last, so that the described paths are found as fast as without them.
-    routes += [_alias(row, path, *handlers[row.id]) for row in rows for path in row.also]
-    app.router.routes.append(RouteTable(routes))
     # The paths by which logs and metrics name the operations, also those that were called by another path.
     app.state.paths = {}
     for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
@@ -162,18 +149,10 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
     return app
 
 
-def _alias(row: Operation, path: str, kind: type[OperationRoute], handler: Handler) -> OperationRoute:
-    """A route of a further path: whatever is read of its operation is that of the described path."""
-    route = kind(replace(row, path=path), handler)
-    route.operation = row
-    return route
-
-
-def routes_of(app: FastAPI) -> Sequence[OperationRoute | APIRoute]:
+def routes_of(app: FastAPI) -> Sequence[APIRoute]:
     """All routes of the application, in the order in which they are tried."""
-    table = next(routes.routes for routes in app.routes if isinstance(routes, RouteTable))
-    contexts = iter_route_contexts([route for route in app.routes if not isinstance(route, RouteTable)])
-    return [*table, *(one.original_route for one in contexts if isinstance(one.original_route, APIRoute))]
+    routes = (context.original_route for context in iter_route_contexts(app.routes))
+    return [route for route in routes if isinstance(route, APIRoute)]
 
 
 def framed(
@@ -230,8 +209,6 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def _is_public(route: object) -> bool:
     """Whether the call requires no credentials."""
-    if isinstance(route, OperationRoute):
-        return route.operation.is_public
     return isinstance(route, APIRoute) and caller_of(route) is None
 
 

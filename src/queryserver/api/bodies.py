@@ -23,6 +23,7 @@ from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
 from queryserver.platform.networks import network_of
 from queryserver.platform.text import MAX_DEPTH, parse_json
+from queryserver.platform.threads import Threads
 from queryserver.services import Services
 
 MAX_FIELDS = 1000
@@ -405,7 +406,7 @@ async def read_body(
             return Body({})
         services = cast("Services", request.app.state.services)
         parsed = partial(_parse, body, services.settings.limits.max_json_depth)
-        fields, is_large = await parsed_aside(services, user_id, parsed, len(body.content))
+        fields, is_large = await parsed_aside(services.threads, user_id, parsed, len(body.content))
         came(request.scope, fields)
         return Body(fields, is_large)
 
@@ -420,11 +421,11 @@ def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
     return Body(fields)
 
 
-async def parsed_aside(services: Services, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
+async def parsed_aside(threads: Threads, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
     """What `parsed` gives, and whether it was too large for the event loop. Raises TooManyRequests."""
     if size_bytes <= _THREAD_ABOVE_BYTES:
         return parsed(), False
-    return await services.threads.bodies.run(user_id, lambda _: parsed()), True
+    return await threads.bodies.run(user_id, lambda _: parsed()), True
 
 
 async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:

@@ -1,44 +1,35 @@
-"""What each call passes before its handler: the frame, the caller, and for storage calls the route.
-
-Storage calls are still routes of Starlette that are made of the table of operations; all others are FastAPI's (ADR 79).
-"""
+"""What each call passes before its route: the frame and the caller."""
 
 import asyncio
 import re
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import cast
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 import structlog
-from fastapi import Request, Response
+from fastapi import Request
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as MetricCounter
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
 from queryserver.api.errors import failure, internal_error
-from queryserver.api.table import Operation
-from queryserver.errors.base import InsufficientScope, QueryServerError, TooManyRequests
+from queryserver.errors.base import TooManyRequests
 from queryserver.identity.model import User
 from queryserver.platform.logs import log_call
 from queryserver.platform.networks import Network, contains
 from queryserver.services import Services
-
-Handler = Callable[..., Awaitable[Response]]
-AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 AS_IT_CAME = "queryserver.as_it_came"
 """Key of a scope: the server's own scope, whose method and path are as the client sent them."""
@@ -216,7 +207,7 @@ def _described_path(scope: Scope, otherwise: str) -> str:
     if isinstance(route, APIRoute):
         paths: Mapping[str, str] = getattr(scope["app"].state, "paths", {})
         return paths.get(route.name, route.path)
-    return route.operation.path if isinstance(route, OperationRoute) else otherwise
+    return otherwise
 
 
 class AccessLog:
@@ -406,81 +397,3 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
 def answers_head(path: str) -> bool:
     """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
     return not path.startswith("/api/v1/editor/events/")
-
-
-class OperationRoute(Route, ABC):
-    """A route of one row. Its handler takes the call and the path parameters, and gives a response."""
-
-    def __init__(self, operation: Operation, handler: Handler) -> None:
-        super().__init__(operation.path, handler, name=operation.id)
-        self.operation = operation
-        self.handler = handler
-        # HEAD is answered as GET before routes are tried.
-        self.methods = {operation.method}
-        self.app = self.serve
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = self
-        await super().handle(scope, receive, send)
-
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        call, outcome = None, "internal_error"
-        try:
-            call = await self.call(request)
-            response = await self.handler(call, **request.path_params)
-            outcome = "ok"
-        except QueryServerError as error:
-            outcome, response = self.refused(request, call, error)
-        finally:
-            self.count(request, call, outcome)
-        await response(scope, receive, send)
-
-    @abstractmethod
-    async def call(self, request: Request) -> Any:
-        """What the handler gets of the request. Raises domain errors."""
-
-    def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
-        """The code and the response of a failure; `call` is None when it came before. Raises what others shape."""
-        del request, call
-        raise error
-
-    def count(self, request: Request, call: Any, outcome: str) -> None:
-        """At the end of each call; `outcome` is `ok` or a code."""
-
-
-class CallRoute(OperationRoute):
-    """A route whose handler takes a `Call`: first the caller, then scope and rights, then the body."""
-
-    def __init__(self, operation: Operation, handler: Handler) -> None:
-        super().__init__(operation, handler)
-        self._needed_scope = operation.needed_scope
-
-    async def call(self, request: Request) -> Any:
-        services = services_of(request)
-        user = await authenticated(request, services)
-        needed = self._needed_scope
-        # Only API tokens are limited to scopes.
-        if needed is not None and user.api_token is not None and not user.has_scope(needed):
-            raise InsufficientScope(needed)
-        return await self.read(request, services, user)
-
-    @abstractmethod
-    async def read(self, request: Request, services: Services, user: User) -> Any:
-        """What the handler gets, of a caller who may make the call. Raises domain errors."""
-
-
-class PathGroup:
-    """The handlers of one path group. The table says method, path and rights of a call; the handler says its id."""
-
-    def __init__(self, kind: type[OperationRoute]) -> None:
-        self._kind = kind
-        self.handlers: dict[str, tuple[type[OperationRoute], Handler]] = {}
-
-    def operation(self, *ids: str, kind: type[OperationRoute] | None = None) -> Callable[[AnyHandler], AnyHandler]:
-
-        def declare(handler: AnyHandler) -> AnyHandler:
-            self.handlers.update(dict.fromkeys(ids, (kind or self._kind, handler)))
-            return handler
-
-        return declare

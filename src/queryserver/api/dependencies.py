@@ -4,11 +4,12 @@ All of it is FastAPI's dependency injection. A handler names the caller before t
 for somebody who may not make the call.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from queryserver.administration.build import ConfigurationServices
@@ -27,6 +28,16 @@ from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InsufficientScope, admin_required
+from queryserver.files.access import FileSystems, StorageAudit, Stores
+from queryserver.files.changes import Attributes, Creations
+from queryserver.files.directory_pages import Listings
+from queryserver.files.downloads import FileDownloads
+from queryserver.files.excerpts import Excerpts
+from queryserver.files.moves import Moves
+from queryserver.files.operations import LongOperations
+from queryserver.files.part_uploads import PartUploading
+from queryserver.files.trash import Deletions, Trash
+from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.limits import Streams
 from queryserver.identity.logins import Logins
@@ -82,9 +93,16 @@ def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
     return Depends(Caller(scope, is_admin=is_admin))
 
 
+def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
+    """The dependencies of a route in the order in which FastAPI solves them, those of dependencies included."""
+    for one in dependant.dependencies:
+        yield from solved_order(one)
+        yield one.call
+
+
 def caller_of(route: APIRoute) -> Caller | None:
     """Who may make the calls of a route; None: anyone, without credentials."""
-    return next((one.call for one in route.dependant.dependencies if isinstance(one.call, Caller)), None)
+    return next((one for one in solved_order(route.dependant) if isinstance(one, Caller)), None)
 
 
 AnyUser = Annotated[User, caller()]
@@ -120,7 +138,14 @@ async def _read_body(
     return await bodies.read_body(request, max_bytes=limit, user_id=request.scope["user"].id)
 
 
-class FieldsOf:
+class FieldsReader:
+    """A dependency that reads the fields of a call. `model` describes them; None: the call takes none."""
+
+    def __init__(self, model: type[Fields] | None) -> None:
+        self.model = model
+
+
+class FieldsOf(FieldsReader):
     """A dependency: the fields of a call as a model. They come as form, multipart or JSON, of a GET as query.
 
     Raises InvalidRequest, and as `read_body`.
@@ -135,7 +160,8 @@ class FieldsOf:
         repeated: Collection[str] = (),
     ) -> None:
         """`max_bytes` of a body. `parse` makes the model. `repeated`: query parameters of which every value counts."""
-        self.model = model
+        super().__init__(model)
+        self._fields = model
         self._max_bytes = max_bytes
         self._parse = parse
         self._repeated = repeated
@@ -143,8 +169,8 @@ class FieldsOf:
     async def __call__(self, request: Request) -> Fields:
         services, user = services_of(request), request.scope["user"]
         body = request.scope.get(_READ_BODY) or await _read_body(request, self._max_bytes, self._repeated)
-        bodies.reads(request.scope, self.model)
-        parsed = partial(self._parse, self.model, body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        bodies.reads(request.scope, self._fields)
+        parsed = partial(self._parse, self._fields, body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not body.is_large:
             return parsed()
         return await services.threads.bodies.run(user.id, lambda _: parsed())
@@ -171,13 +197,14 @@ def _editor_body_limit(settings: Settings) -> int:
     return settings.editor.request_body_max_bytes
 
 
-class NothingOf:
+class NothingOf(FieldsReader):
     """A dependency of calls that take no fields: what is sent nevertheless is read within the limits.
 
     The header X-Unknown-Fields names it. Raises as `read_body`.
     """
 
     def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
+        super().__init__(None)
         self._max_bytes = max_bytes
 
     async def __call__(self, request: Request) -> None:
@@ -194,19 +221,20 @@ NoFields = Annotated[None, Depends(NothingOf(_body_limit))]
 NoEditorFields = Annotated[None, Depends(NothingOf(_editor_body_limit))]
 
 
-class FormOf:
+class FormOf(FieldsReader):
     """A dependency: the fields of a POST without credentials as they came; the handler checks them.
 
     Raises as `read_body`.
     """
 
     def __init__(self, model: type[Fields]) -> None:
-        self.model = model
+        super().__init__(model)
+        self._fields = model
 
     async def __call__(self, request: Request) -> Mapping[str, Any]:
         # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
         request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
-        bodies.reads(request.scope, self.model)
+        bodies.reads(request.scope, self._fields)
         max_bytes = services_of(request).settings.limits.max_body_bytes
         return (await bodies.read_body(request, max_bytes=max_bytes)).fields
 
@@ -273,3 +301,20 @@ EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
 ThreadsDep = Annotated[Threads, _service(lambda services: services.threads)]
 TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
 UsersDep = Annotated[Users, _service(lambda services: services.users)]
+
+AttributesDep = Annotated[Attributes, _service(lambda services: services.storage.attributes)]
+CreationsDep = Annotated[Creations, _service(lambda services: services.storage.creations)]
+DeletionsDep = Annotated[Deletions, _service(lambda services: services.storage.deletions)]
+FileDownloadsDep = Annotated[FileDownloads, _service(lambda services: services.storage.downloads)]
+FileSystemsDep = Annotated[FileSystems, _service(lambda services: services.storage.file_systems)]
+FileUploadsDep = Annotated[Uploads, _service(lambda services: services.storage.uploads)]
+ExcerptsDep = Annotated[Excerpts, _service(lambda services: services.storage.viewing)]
+ListingsDep = Annotated[Listings, _service(lambda services: services.storage.listings)]
+LongOperationsDep = Annotated[LongOperations, _service(lambda services: services.storage.operations)]
+MovesDep = Annotated[Moves, _service(lambda services: services.storage.moving)]
+PartUploadsDep = Annotated[PartUploading, _service(lambda services: services.storage.part_uploads)]
+StorageAuditDep = Annotated[StorageAudit, _service(lambda services: services.storage.audit)]
+StoresDep = Annotated[Stores, _service(lambda services: services.storage.stores)]
+TrashDep = Annotated[Trash, _service(lambda services: services.storage.trash)]
+UploadRulesDep = Annotated[UploadRules, _service(lambda services: services.storage.upload_rules)]
+UploadSpaceDep = Annotated[UploadSpace, _service(lambda services: services.storage.upload_space)]

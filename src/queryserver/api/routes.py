@@ -1,4 +1,4 @@
-"""Classes of routes, which say what the failures of a path group look like."""
+"""Path groups, and classes of routes, which say what the failures of a group look like."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -6,9 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
+from queryserver.api import path_parameters
 from queryserver.api.errors import respond
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import QueryServerError
+
+path_parameters.register()
 
 RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 

@@ -29,7 +29,7 @@ from queryserver.api.schemas.requests.editor import (
     OperationRequest,
     SessionRequest,
 )
-from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given
+from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
 
 TRUE_WORDS = ["true", "1", "yes", "on", "y", "t", "yea"]
@@ -495,7 +495,7 @@ class Moved(StorageFields):
 
 
 def read(query: Mapping[str, Sequence[Any]], body: Mapping[str, Sequence[Any]]) -> Moved:
-    return parse_given(Moved, Given(query, body), max_json_depth=10)
+    return parse_request(Moved, RequestFields(query, body), max_json_depth=10)
 
 
 @pytest.mark.storage(7)

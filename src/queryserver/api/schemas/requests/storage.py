@@ -32,10 +32,10 @@ from queryserver.formats.delimited.encodings import ENCODINGS
 QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
 """What POST calls read from the query string as well."""
 
-PATH_FIELDS = frozenset({"path", "src_path", "source_path", "dest_path", "destination_path", "dest"})
+PATH_FIELDS = ("path", "src_path", "source_path", "dest_path", "destination_path", "dest")
 """What holds a path."""
 
-NAME_FIELDS = frozenset({"name", "qqfilename"})
+NAME_FIELDS = ("name", "qqfilename")
 """What holds the name of a new entry."""
 
 
@@ -58,24 +58,28 @@ class StorageFields(Fields):
     """Fields of which every value counts; their type is a tuple."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Every value that came, by name, in its order: JSON values natively, form and query values as text."""
+FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
+"""Every value of each field, in their order: JSON values natively, form and query values as text."""
 
-    query: Mapping[str, Sequence[Any]]
-    body: Mapping[str, Sequence[Any]]
+
+@dataclass(frozen=True, slots=True)
+class RequestFields:
+    """The fields of the two places that a call may read."""
+
+    query: FieldValues
+    body: FieldValues
 
 
 Model = TypeVar("Model", bound=StorageFields)
 
 
-def parse_given(model: type[Model], given: Given, *, max_json_depth: int) -> Model:
+def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: int) -> Model:
     """The fields of one call.
 
     Raises conflicting_parameters when a field is given twice, under two names or in query and body, with different
     content; else as `parse`. Of a name that is repeated the last value counts.
     """
-    values = {name: value for name in model.model_fields if (value := _value(model, name, given)) is not None}
+    values = {name: value for name in model.model_fields if (value := _value(model, name, fields)) is not None}
     return parse(model, values, max_json_depth=max_json_depth)
 
 
@@ -91,15 +95,15 @@ class JsonArray(list[Any]):
     """The values of one field that are sent as a JSON array, which is for repeatable fields only."""
 
 
-def _value(model: type[StorageFields], name: str, given: Given) -> Any:
+def _value(model: type[StorageFields], name: str, fields: RequestFields) -> Any:
     spellings = model.SYNONYMS.get(name, (name,))
-    if name not in model.REPEATABLE and any(isinstance(given.body.get(spelling), JsonArray) for spelling in spellings):
+    if name not in model.REPEATABLE and any(isinstance(fields.body.get(spelling), JsonArray) for spelling in spellings):
         raise InvalidParameter(f"{name} must not be an array.")
     found = [
         values if name in model.REPEATABLE else values[-1]
-        for place in (given.query, given.body)
+        for source in (fields.query, fields.body)
         for spelling in spellings
-        if (values := [value for value in place.get(spelling, ()) if value is not None])
+        if (values := [value for value in source.get(spelling, ()) if value is not None])
     ]
     if not found:
         return None

@@ -20,8 +20,8 @@ from queryserver.api.dependencies import (
     ThreadsDep,
     editor_fields,
 )
+from queryserver.api.path_parameters import names_of
 from queryserver.api.routes import StatementRoute, failures, path_group
-from queryserver.api.routing import names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.result_page import cell_form

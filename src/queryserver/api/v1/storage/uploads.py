@@ -1,47 +1,91 @@
 """Uploads, in one request and in parts (Contract storage 9)."""
 
-from fastapi import Response
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Response
 
 from queryserver.api.answers import answer, moment
-from queryserver.api.bodies import announced_bytes, came
-from queryserver.api.calls import PathGroup
+from queryserver.api.dependencies import (
+    FileUploadsDep,
+    MetricsDep,
+    PartUploadsDep,
+    SettingsDep,
+    StoresDep,
+    StreamsDep,
+    UploadRulesDep,
+)
+from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedStorageRoute, file_call
+from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, upload_body
+from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.files.access import Caller, Stores
 from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
-from queryserver.files.uploads import FileUpload
+from queryserver.files.uploads import FileUpload, UploadRules
+from queryserver.identity.limits import StreamPlace, Streams
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.settings.tree import Settings
 
-router = PathGroup(StorageRoute)
+router = storage_group()
+
+_UploadState = Annotated[requests.UploadStateRequest, storage_fields(requests.UploadStateRequest, query_too=None)]
+_FAILURES = failures(403, 404, 408, 409, 422, 502, 507)
 
 
-@router.operation("upload_file", kind=StreamedStorageRoute)
-async def upload_file(call: StorageCall) -> Response:
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    rules: UploadRules
+    streams: Streams
+    metrics: Metrics
+
+    @contextmanager
+    def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamPlace]:
+        """One upload of the caller. Raises UploadDisabled, FileTooLarge, TooManyStreams."""
+        self.rules.admit(body_bytes=body_bytes)
+        with self.metrics.uploads.track_inprogress(), self.streams.place(caller.user) as place:
+            yield place
+
+
+async def _admission(rules: UploadRulesDep, streams: StreamsDep, metrics: MetricsDep) -> _Admission:
+    return _Admission(rules, streams, metrics)
+
+
+AdmissionDep = Annotated[_Admission, Depends(_admission)]
+
+
+@router.post("/upload/file", response_model=wire.UploadResponse, responses=_FAILURES)
+async def upload_file(
+    caller: FilesWriter,
+    body: Annotated[
+        UploadBody[requests.UploadRequest],
+        upload_body(requests.UploadRequest, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES),
+    ],
+    admission: AdmissionDep,
+    stores: StoresDep,
+    uploads: FileUploadsDep,
+    settings: SettingsDep,
+) -> Response:
     """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
-    storage = call.services.storage
-    length = announced_bytes(call.request)
-    storage.upload_rules.admit(body_bytes=length)
-    with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
-        given, body, name = await file_call(
-            call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES
-        )
-        asked = given.read(requests.UploadRequest)
+    with admission.admitted(caller, body.announced_bytes) as place:
+        request, name = await body.start()
         file = FileUpload(
-            directory=storage.stores.path(asked.dest, parameter="dest"),
+            directory=stores.path(request.dest, parameter="dest"),
             name=name,
-            overwrite=asked.overwrite,
-            sha256=None if asked.sha256 is None else bytes.fromhex(asked.sha256),
-            size_bytes=length,
+            overwrite=request.overwrite,
+            sha256=None if request.sha256 is None else bytes.fromhex(request.sha256),
+            size_bytes=body.announced_bytes,
         )
-        content = place.rechecked(
-            body.content(), lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
-        )
+        content = place.rechecked(body.content(), lambda user: stores.require(caller, user, file.directory.scheme))
         try:
-            entry, sha256 = await storage.uploads.receive(call.caller, file, content)
+            entry, sha256 = await uploads.receive(caller, file, content)
         finally:
-            came(call.request.scope, dict(body.fields))  # those behind the file too
-    shapes = EntryShapes.of(call.services.settings, file.directory.scheme)
+            body.note_fields()
+    shapes = EntryShapes.of(settings, file.directory.scheme)
     return answer(
         wire.UploadResponse(
             status=0,
@@ -56,46 +100,44 @@ async def upload_file(call: StorageCall) -> Response:
     )
 
 
-class QueryTooRoute(StorageRoute):
-    """A POST that reads all its fields from the query string as well."""
-
-    query_too = None
-
-
-@router.operation("upload_part", kind=StreamedStorageRoute)
-async def upload_part(call: StorageCall) -> Response:
+@router.post(
+    "/upload/chunks", response_model=wire.UploadPartResponse | wire.UploadCompleteResponse, responses=_FAILURES
+)
+async def upload_part(
+    caller: FilesWriter,
+    body: Annotated[UploadBody[requests.UploadPartRequest], upload_body(requests.UploadPartRequest)],
+    admission: AdmissionDep,
+    stores: StoresDep,
+    uploads: PartUploadsDep,
+    settings: SettingsDep,
+) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
-    call.services.storage.upload_rules.admit()
-    stores = call.services.storage.stores
-    with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
-        read, body, _ = await file_call(call)
-        given = _given(call, read.read(requests.UploadPartRequest))
-        content = place.rechecked(
-            body.content(), lambda user: stores.require(call.caller, user, given.directory.scheme)
-        )
+    with admission.admitted(caller) as place:
+        request, _ = await body.start()
+        part = _part(stores, request)
+        content = place.rechecked(body.content(), lambda user: stores.require(caller, user, part.directory.scheme))
         try:
-            upload = await call.services.storage.part_uploads.receive(call.caller, given, content)
+            upload = await uploads.receive(caller, part, content)
         finally:
-            came(call.request.scope, dict(body.fields))
-    if given.is_whole:
-        return _completed(call, upload)
+            body.note_fields()
+    if part.is_whole:
+        return _completed(settings, upload)
     return answer(
         wire.UploadPartResponse(
             status=0,
             uuid=str(upload.client_uuid),
             path=str(upload.terms.target),
-            part=given.index,
+            part=part.index,
             received=received(upload),
             offset=contiguous(upload),
         )
     )
 
 
-@router.operation("get_upload", kind=StreamedStorageRoute)
-async def upload_state(call: StorageCall) -> Response:
+@router.get("/upload/chunks", response_model=wire.UploadStateResponse, responses=failures(403, 404))
+async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
-    asked = call.read(requests.UploadStateRequest)
-    upload = await call.services.storage.part_uploads.state(call.caller, asked.qquuid)
+    upload = await uploads.state(caller, request.qquuid)
     return answer(
         wire.UploadStateResponse(
             status=0,
@@ -110,49 +152,54 @@ async def upload_state(call: StorageCall) -> Response:
     )
 
 
-@router.operation("discard_upload", kind=StreamedStorageRoute)
-async def discard_upload(call: StorageCall) -> Response:
+@router.delete("/upload/chunks", response_model=wire.PathResponse, responses=failures(403, 404, 409, 502))
+async def discard_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
-    asked = call.read(requests.UploadStateRequest)
-    target = await call.services.storage.part_uploads.discard(call.caller, asked.qquuid)
+    target = await uploads.discard(caller, request.qquuid)
     return answer(wire.PathResponse(status=0, path=str(target)))
 
 
-@router.operation("complete_upload", kind=QueryTooRoute)
-async def complete_upload(call: StorageCall) -> Response:
+@router.post(
+    "/upload/complete", response_model=wire.UploadCompleteResponse, responses=failures(403, 404, 409, 422, 502, 507)
+)
+async def complete_upload(
+    caller: FilesWriter,
+    request: Annotated[requests.UploadCompleteRequest, storage_fields(requests.UploadCompleteRequest, query_too=None)],
+    stores: StoresDep,
+    uploads: PartUploadsDep,
+    settings: SettingsDep,
+) -> Response:
     """Make the parts one file; once it is done, the same answer again. Contract storage 9.2."""
-    asked = call.read(requests.UploadCompleteRequest)
-    said = CompletionRequest(
-        directory=None if asked.dest is None else call.services.storage.stores.path(asked.dest, parameter="dest"),
-        file_name=asked.qqfilename,
-        total_bytes=asked.qqtotalfilesize,
-        parts=asked.qqtotalparts,
-        overwrite=asked.overwrite,
+    completion = CompletionRequest(
+        directory=None if request.dest is None else stores.path(request.dest, parameter="dest"),
+        file_name=request.qqfilename,
+        total_bytes=request.qqtotalfilesize,
+        parts=request.qqtotalparts,
+        overwrite=request.overwrite,
     )
-    sha256 = None if asked.sha256 is None else bytes.fromhex(asked.sha256)
-    uploads = call.services.storage.part_uploads
-    return _completed(call, await uploads.complete(call.caller, asked.qquuid, said, sha256=sha256))
+    sha256 = None if request.sha256 is None else bytes.fromhex(request.sha256)
+    return _completed(settings, await uploads.complete(caller, request.qquuid, completion, sha256=sha256))
 
 
-def _given(call: StorageCall, asked: requests.UploadPartRequest) -> PartRequest:
+def _part(stores: Stores, request: requests.UploadPartRequest) -> PartRequest:
     return PartRequest(
-        client_uuid=asked.qquuid,
-        directory=call.services.storage.stores.path(asked.dest, parameter="dest"),
-        file_name=asked.qqfilename,
-        index=asked.qqpartindex,
-        offset=asked.qqpartbyteoffset,
-        total_bytes=asked.qqtotalfilesize,
-        parts=asked.qqtotalparts,
-        part_bytes=asked.qqchunksize,
-        overwrite=asked.overwrite,
-        sha256=None if asked.sha256 is None else bytes.fromhex(asked.sha256),
+        client_uuid=request.qquuid,
+        directory=stores.path(request.dest, parameter="dest"),
+        file_name=request.qqfilename,
+        index=request.qqpartindex,
+        offset=request.qqpartbyteoffset,
+        total_bytes=request.qqtotalfilesize,
+        parts=request.qqtotalparts,
+        part_bytes=request.qqchunksize,
+        overwrite=request.overwrite,
+        sha256=None if request.sha256 is None else bytes.fromhex(request.sha256),
     )
 
 
-def _completed(call: StorageCall, upload: PartUpload) -> Response:
+def _completed(settings: Settings, upload: PartUpload) -> Response:
     if upload.result is None:
         raise AssertionError("an upload that was completed has its entry")
-    shapes = EntryShapes.of(call.services.settings, upload.terms.target.scheme)
+    shapes = EntryShapes.of(settings, upload.terms.target.scheme)
     return answer(
         wire.UploadCompleteResponse(
             status=0,

@@ -5,17 +5,18 @@ from typing import Annotated
 from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
-from queryserver.api.calls import PathGroup
-from queryserver.api.dependencies import Admin, BodyDep, EnabledTasksDep, NoFields, TasksDep, fields
+from queryserver.api.dependencies import Admin, BodyDep, EnabledTasksDep, NoFields, TasksDep, UploadSpaceDep, fields
 from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute
+from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields
+from queryserver.api.v1.storage.route import storage_group
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
 
 router = path_group("taskserver", prefix="/api/v1/taskserver")
-storage_router = PathGroup(StorageRoute)
+storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
+"""Its call belongs to uploads of storage: failures have the same shape."""
 
 
 @router.get("/status", response_model=wire.TaskServerStatus)
@@ -72,13 +73,13 @@ async def cancel_task(
     return _one(await tasks.cancel(user, id))
 
 
-@storage_router.operation("get_available_space")
-async def available_space(call: StorageCall) -> Response:
+@storage_router.get("/upload/available_space", response_model=wire.AvailableSpaceResponse, responses=failures(403))
+async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_space: UploadSpaceDep) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
 
     Served without a task server, too.
     """
-    space = await call.services.storage.upload_space.available(call.caller.user)
+    space = await upload_space.available(caller.user)
     return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
 
 

@@ -1,0 +1,247 @@
+"""Calls that change entries in place: create, save, permissions, delete, trash (Contract storage 6 to 8)."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Response
+
+from queryserver.api.answers import answer
+from queryserver.api.bodies import parsed_aside
+from queryserver.api.dependencies import (
+    AttributesDep,
+    CreationsDep,
+    DeletionsDep,
+    LongOperationsDep,
+    StoresDep,
+    ThreadsDep,
+    TrashDep,
+)
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.dependencies import (
+    MIB,
+    FilesReader,
+    FilesWriter,
+    IsBulk,
+    NoStorageFields,
+    storage_fields,
+)
+from queryserver.api.v1.storage.operations import LongCall, answer_each
+from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.shapes import mode_of
+from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
+from queryserver.files.access import Stores
+from queryserver.files.model import StoragePath, new_name, repaired
+from queryserver.formats.delimited.encodings import encoded
+
+router = storage_group()
+
+_MAX_TEXT_BYTES = 10 * MIB
+_MAX_SAVE_BYTES = 12 * MIB
+"""Text takes more room in a form or in JSON than in the file."""
+
+_NewEntry = Annotated[requests.NewEntryRequest, storage_fields(requests.NewEntryRequest)]
+_NamedEntry = Annotated[requests.NamedEntryRequest, storage_fields(requests.NamedEntryRequest)]
+_ChmodRequest = Annotated[requests.ChmodRequest, storage_fields(requests.ChmodRequest)]
+_ChownRequest = Annotated[requests.ChownRequest, storage_fields(requests.ChownRequest)]
+_ReplicationRequest = Annotated[requests.ReplicationRequest, storage_fields(requests.ReplicationRequest)]
+_DeleteRequest = Annotated[requests.DeleteRequest, storage_fields(requests.DeleteRequest)]
+_PathsRequest = Annotated[requests.PathsRequest, storage_fields(requests.PathsRequest)]
+_CREATION = failures(403, 404, 409, 501, 502, 507)
+_CHANGE = failures(403, 404, 409, 501, 502)
+
+
+@router.post("/mkdir", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
+async def make_directory(
+    caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep
+) -> Response:
+    """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
+
+
+@router.post("/create/directory", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
+async def create_directory(
+    caller: FilesWriter, request: _NamedEntry, stores: StoresDep, creations: CreationsDep
+) -> Response:
+    """Make a directory in another one. Contract storage 6."""
+    return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
+
+
+@router.post("/touch", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
+async def touch(caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep) -> Response:
+    """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
+    return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
+
+
+@router.post("/create/file", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
+async def create_file(
+    caller: FilesWriter, request: _NamedEntry, stores: StoresDep, creations: CreationsDep
+) -> Response:
+    """Make an empty file in a directory. Contract storage 6."""
+    return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
+
+
+def _new_path(
+    stores: Stores, request: requests.NewEntryRequest | requests.NamedEntryRequest, *, is_directory: bool
+) -> StoragePath:
+    path = stores.path(request.path)
+    return path if request.name is None else path.child(new_name(request.name, is_directory=is_directory))
+
+
+def _created(path: StoragePath) -> Response:
+    return answer(wire.PathResponse(status=0, path=str(path)), status=201)
+
+
+@router.post("/save", response_model=wire.SaveResponse, responses=_CREATION)
+async def save_file(
+    caller: FilesWriter,
+    request: Annotated[requests.SaveRequest, storage_fields(requests.SaveRequest, max_body_bytes=_MAX_SAVE_BYTES)],
+    stores: StoresDep,
+    creations: CreationsDep,
+    threads: ThreadsDep,
+) -> Response:
+    """Replace the content of a file in one step. Contract storage 6."""
+    path = stores.path(request.path)
+    # Some encodings take a thread's time for megabytes.
+    content, _ = await parsed_aside(
+        threads, caller.user.id, partial(encoded, request.contents, request.encoding), len(request.contents)
+    )
+    if len(content) > _MAX_TEXT_BYTES:
+        raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")
+    saved = await creations.save(caller, path, content)
+    return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
+
+
+@router.post("/chmod", response_model=wire.ChmodResponse | wire.BulkResponse, responses=_CHANGE)
+@router.post("/chmod/bulk", name="chmod_bulk", response_model=wire.BulkResponse, responses=_CHANGE)
+async def chmod(
+    caller: FilesWriter, request: _ChmodRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
+) -> Response:
+    """Set the permissions of an entry, or of a tree. Contract storage 6."""
+    permissions = request.permissions()
+
+    async def change(text: str) -> dict[str, Any]:
+        path = stores.path(text)
+        changed = await attributes.chmod(caller, path, permissions, recursive=request.recursive)
+        return wire.ChmodResponse(status=0, path=str(path), mode=f"{mode_of(changed):o}").model_dump()
+
+    return await answer_each(request.path, change, always_bulk=is_bulk)
+
+
+@router.post("/chown", response_model=wire.ChownResponse | wire.BulkResponse, responses=_CHANGE)
+@router.post("/chown/bulk", name="chown_bulk", response_model=wire.BulkResponse, responses=_CHANGE)
+async def chown(
+    caller: FilesWriter, request: _ChownRequest, is_bulk: IsBulk, stores: StoresDep, attributes: AttributesDep
+) -> Response:
+    """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
+    owner, group = request.chosen()
+
+    async def change(text: str) -> dict[str, Any]:
+        path = stores.path(text)
+        await attributes.chown(caller, path, owner, group, recursive=request.recursive)
+        return wire.ChownResponse(status=0, path=str(path), user=owner, group=group).model_dump()
+
+    return await answer_each(request.path, change, always_bulk=is_bulk)
+
+
+@router.post("/set_replication", response_model=wire.ReplicationResponse, responses=_CHANGE)
+@router.post("/replication", name="change_replication", response_model=wire.ReplicationResponse, responses=_CHANGE)
+async def set_replication(
+    caller: FilesWriter, request: _ReplicationRequest, stores: StoresDep, attributes: AttributesDep
+) -> Response:
+    """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
+    path = stores.path(request.path)
+    await attributes.set_replication(caller, path, request.replication_factor)
+    return answer(wire.ReplicationResponse(status=0, path=str(path), replication=request.replication_factor))
+
+
+_Deleted = wire.DeleteResponse | wire.BulkResponse | wire.RunningOperation
+
+
+@router.post("/rmtree", response_model=_Deleted, responses=_CHANGE)
+@router.post("/delete", name="delete_entry", response_model=_Deleted, responses=_CHANGE)
+@router.post(
+    "/delete/bulk", name="delete_bulk", response_model=wire.BulkResponse | wire.RunningOperation, responses=_CHANGE
+)
+async def remove_tree(
+    caller: FilesWriter,
+    request: _DeleteRequest,
+    is_bulk: IsBulk,
+    stores: StoresDep,
+    deletions: DeletionsDep,
+    operations: LongOperationsDep,
+) -> Response:
+    """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
+
+    async def each(text: str) -> dict[str, Any]:
+        path = stores.path(text)
+        deleted = await deletions.delete(caller, path, skip_trash=request.skip_trash)
+        trash_path = None if deleted.trash_path is None else str(deleted.trash_path)
+        return wire.DeleteResponse(
+            status=0, path=str(path), trashed=trash_path is not None, trash_path=trash_path
+        ).model_dump()
+
+    long = LongCall(operations, caller, "storage.delete", _shown(stores, request.path[0]), request.wait)
+    return await answer_each(request.path, each, always_bulk=is_bulk, long=long)
+
+
+def _shown(stores: Stores, text: str) -> str:
+    """The path of the answer 202; a malformed one is an item that fails, and does not stop the others."""
+    try:
+        return str(stores.path(text))
+    except QueryServerError:
+        return text
+
+
+@router.post("/extract_archive", responses=failures(501))
+async def extract_archive(_caller: FilesWriter, _: NoStorageFields) -> Response:
+    """Always 501. Contract storage 1."""
+    raise NotSupported("Archives are not unpacked by this server.")
+
+
+@router.post("/compress", responses=failures(501))
+async def compress(_caller: FilesWriter, _: NoStorageFields) -> Response:
+    """Always 501. Contract storage 1."""
+    raise NotSupported("Archives are not made by this server.")
+
+
+@router.get("/trash/path", response_model=wire.TrashPathResponse, responses=failures(403, 404, 409, 415, 501, 502))
+async def get_trash_path(
+    caller: FilesReader,
+    request: Annotated[requests.PathRequest, storage_fields(requests.PathRequest)],
+    stores: StoresDep,
+    trash: TrashDep,
+) -> Response:
+    """The trash folder for a path; null when there is none yet. Contract storage 8."""
+    path = stores.path(repaired(request.path))
+    found = await trash.where(caller, path)
+    return answer(wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found)))
+
+
+@router.post("/trash/restore", response_model=wire.RestoreResponse | wire.BulkResponse, responses=_CHANGE)
+@router.post("/trash/restore/bulk", name="restore_bulk", response_model=wire.BulkResponse, responses=_CHANGE)
+async def restore(
+    caller: FilesWriter, request: _PathsRequest, is_bulk: IsBulk, stores: StoresDep, trash: TrashDep
+) -> Response:
+    """Bring an entry back to where it was. Spec §4, Contract storage 8."""
+
+    async def each(text: str) -> dict[str, Any]:
+        path = stores.path(text)
+        restored = await trash.restore(caller, path)
+        return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
+
+    return await answer_each(request.path, each, always_bulk=is_bulk)
+
+
+@router.post("/trash/purge", response_model=wire.PurgeResponse, responses=_CHANGE)
+async def purge_trash(
+    caller: FilesWriter,
+    request: Annotated[requests.OptionalPathRequest, storage_fields(requests.OptionalPathRequest)],
+    stores: StoresDep,
+    trash: TrashDep,
+) -> Response:
+    """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
+    path = stores.path(request.path) if request.path else stores.default_home(caller)
+    root, purged = await trash.purge(caller, path)
+    return answer(wire.PurgeResponse(status=0, path=str(root), purged=purged))

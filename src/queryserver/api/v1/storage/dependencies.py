@@ -1,0 +1,258 @@
+"""What handlers of storage calls declare: the acting user, the fields of query and body, the path behind `=`.
+
+Contract storage 2.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Generic, TypeVar, cast
+
+from fastapi import Depends, Request
+
+from queryserver import errors
+from queryserver.api import bodies
+from queryserver.api.calls import services_of
+from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests.storage import QUERY_TOO, FieldValues, JsonArray, RequestFields, parse_request
+from queryserver.api.v1.storage.route import PREFIX
+from queryserver.files.access import Caller
+from queryserver.files.model import StorageUser, decoded_path
+from queryserver.formats.multipart import MultipartStream
+from queryserver.identity.model import Scope, User
+
+MIB = 1024 * 1024
+_MAX_BODY_BYTES = MIB
+# A bulk call names up to 1000 items; a few more fields have the parameters of the call.
+_MAX_FIELDS = 1100
+_DOAS = "doas"
+
+Model = TypeVar("Model", bound=requests.StorageFields)
+
+
+async def _query_values(request: Request) -> FieldValues:
+    """Every value of the query string. Raises InvalidParameter."""
+    return _grouped(bodies.form_fields(request.scope["query_string"]))
+
+
+QueryValuesDep = Annotated[FieldValues, Depends(_query_values)]
+
+
+def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    values: defaultdict[str, list[str]] = defaultdict(list)
+    for name, value in fields:
+        values[name].append(value)
+    return values
+
+
+def last_value(values: FieldValues, name: str) -> Any:
+    """None where the request has no such field."""
+    return values[name][-1] if name in values else None
+
+
+def acting(scope: Scope) -> Any:
+    """For `Annotated[Caller, acting(…)]`: who makes the call, and as whom (Contract storage 2.5).
+
+    GET calls may name another user in `doas`; a refused one leaves an audit event (Contract storage S14).
+    Raises as `caller`, and InvalidParameter, ImpersonationNotAllowed.
+    """
+
+    async def acting_user(
+        request: Request,
+        user: Annotated[User, caller(scope)],
+        query: QueryValuesDep,
+        stores: StoresDep,
+        audit: StorageAuditDep,
+    ) -> Caller:
+        if request.method != "GET":
+            return Caller.of(user)
+        doas = last_value(query, _DOAS)
+        try:
+            return stores.caller(user, doas)
+        except errors.ImpersonationNotAllowed as error:
+            operation, _, path = request.scope["path"].removeprefix(f"{PREFIX}/").partition("=")
+            refused = Caller(user, StorageUser(doas or ""))
+            audit.record(refused, f"storage.{operation}", last_value(query, "path") or path, error.code)
+            raise
+
+    return Depends(acting_user)
+
+
+FilesReader = Annotated[Caller, acting(Scope.FILES_READ)]
+FilesWriter = Annotated[Caller, acting(Scope.FILES_WRITE)]
+
+
+def _refuse_doas(values: FieldValues) -> None:
+    if any(value is not None for value in values.get(_DOAS, ())):
+        raise errors.InvalidParameter("doas is for GET calls only.")
+
+
+class StorageFieldsOf(FieldsReader):
+    """A dependency: the fields of a call as a model. Those of a GET and DELETE are in the query string.
+
+    Raises as `read_body` and `parse_request`.
+    """
+
+    def __init__(
+        self, model: type[requests.StorageFields] | None, *, max_body_bytes: int, query_too: Collection[str] | None
+    ) -> None:
+        """`query_too`: what a POST also reads from its query string; None: all fields."""
+        super().__init__(model)
+        self._fields = model
+        self._max_body_bytes = max_body_bytes
+        self._query_too = query_too
+
+    async def __call__(self, request: Request, query: QueryValuesDep) -> requests.StorageFields | None:
+        fields, is_large = await self._read(request, query)
+        request.state.storage_fields = fields
+        if self._fields is None:
+            return None
+        services = services_of(request)
+        bodies.reads(request.scope, self._fields)
+        parsed = partial(parse_request, self._fields, fields, max_json_depth=services.settings.limits.max_json_depth)
+        if not is_large:
+            return parsed()
+        return await services.threads.bodies.run(request.scope["user"].id, lambda _: parsed())
+
+    async def _read(self, request: Request, query: FieldValues) -> tuple[RequestFields, bool]:
+        if request.method == "GET":
+            bodies.came(request.scope, query.keys() - {_DOAS})
+            return RequestFields(query, {}), False
+        body, is_large = ({}, False) if request.method == "DELETE" else await self._body(request)
+        _refuse_doas(query)
+        _refuse_doas(body)
+        chosen = {name: query[name] for name in query if self._query_too is None or name in self._query_too}
+        bodies.came(request.scope, body)
+        bodies.came(request.scope, chosen)
+        bodies.came_unread(request.scope, but=chosen)
+        return RequestFields(chosen, body), is_large
+
+    async def _body(self, request: Request) -> tuple[FieldValues, bool]:
+        services, user_id = services_of(request), request.scope["user"].id
+        with bodies.holding(request, user_id, self._max_body_bytes) as hold:
+            body = await bodies.raw_body(request, max_bytes=self._max_body_bytes, hold=hold)
+            if body is None:
+                return {}, False
+            grouped = partial(_values_of, body, services.settings.limits.max_json_depth)
+            return await bodies.parsed_aside(services.threads, user_id, grouped, len(body.content))
+
+
+def _values_of(body: bodies.RawBody, max_json_depth: int) -> FieldValues:
+    if body.kind == "application/json":
+        members = bodies.parse_json_object(body.content, max_depth=max_json_depth)
+        return {
+            name: JsonArray(cast("list[Any]", value)) if isinstance(value, list) else [value]
+            for name, value in members.items()
+        }
+    if body.kind == bodies.MULTIPART:
+        return _grouped(bodies.multipart_fields(body.content, body.content_type, max_fields=_MAX_FIELDS))
+    return _grouped(bodies.form_fields(body.content, max_fields=_MAX_FIELDS))
+
+
+def storage_fields(
+    model: type[requests.StorageFields] | None,
+    *,
+    max_body_bytes: int = _MAX_BODY_BYTES,
+    query_too: Collection[str] | None = QUERY_TOO,
+) -> Any:
+    """For `Annotated[Model, storage_fields(Model)]`: the fields that the call takes (Contract storage 2.1)."""
+    return Depends(StorageFieldsOf(model, max_body_bytes=max_body_bytes, query_too=query_too))
+
+
+NoStorageFields = Annotated[None, storage_fields(None)]
+
+
+class UploadBody(Generic[Model]):
+    """A multipart body, which the handler reads: the fields before the file, then the file itself."""
+
+    def __init__(
+        self,
+        request: Request,
+        query: FieldValues,
+        model: type[Model],
+        file_fields: Collection[str],
+        leading_fields: Collection[str],
+    ) -> None:
+        self._request = request
+        self._query = query
+        self._model = model
+        self._file_fields = file_fields
+        self._leading_fields = {*leading_fields, _DOAS}  # doas is refused wherever it stands
+        self._stream: MultipartStream
+
+    @property
+    def announced_bytes(self) -> int | None:
+        return bodies.announced_bytes(self._request)
+
+    async def start(self) -> tuple[Model, str]:
+        """The fields of the query string and before the file, and the name of the file.
+
+        Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
+        """
+        scope, content_type = self._request.scope, bodies.multipart_type(self._request)
+        if content_type is None:
+            raise errors.UnsupportedMediaType(f"An upload is {bodies.MULTIPART}.")
+        self._stream = MultipartStream(
+            bodies.pieces(self._request),
+            content_type,
+            file_fields=self._file_fields,
+            leading_fields=self._leading_fields,
+        )
+        name = await self._stream.file_name()
+        fields = _grouped(self._stream.fields)
+        _refuse_doas(fields)
+        bodies.came(scope, fields)
+        bodies.reads(scope, self._model)
+        max_json_depth = services_of(self._request).settings.limits.max_json_depth
+        return parse_request(self._model, RequestFields(self._query, fields), max_json_depth=max_json_depth), name
+
+    def content(self) -> AsyncGenerator[bytes]:
+        """The file. Raises as `MultipartStream.content`."""
+        return self._stream.content()
+
+    def note_fields(self) -> None:
+        """To be called behind the file: fields that follow it count for X-Unknown-Fields, too."""
+        bodies.came(self._request.scope, dict(self._stream.fields))
+
+
+class UploadBodyOf(FieldsReader):
+    """A dependency: the body of an upload, whose fields may also be in the query string."""
+
+    def __init__(
+        self, model: type[requests.StorageFields], file_fields: Collection[str], leading_fields: Collection[str]
+    ) -> None:
+        super().__init__(model)
+        self._parts = (model, file_fields, leading_fields)
+
+    async def __call__(self, request: Request, query: QueryValuesDep) -> UploadBody[Any]:
+        _refuse_doas(query)
+        bodies.came(request.scope, query)
+        request.state.storage_fields = RequestFields(query, {})
+        return UploadBody(request, query, *self._parts)
+
+
+def upload_body(
+    model: type[requests.StorageFields], *, file_fields: Collection[str] = (), leading_fields: Collection[str] = ()
+) -> Any:
+    """For `Annotated[UploadBody[Model], upload_body(Model)]`.
+
+    `file_fields`: names that the file may go by; none: any. `leading_fields` must not come behind the file.
+    """
+    return Depends(UploadBodyOf(model, file_fields, leading_fields))
+
+
+async def _path_behind_equals(path: str) -> str:
+    return decoded_path(path)
+
+
+PathText = Annotated[str, Depends(_path_behind_equals)]
+"""The decoded path behind `=`; may be empty. Raises InvalidPath."""
+
+
+async def _is_bulk(request: Request) -> bool:
+    return request.scope["path"].endswith("/bulk")
+
+
+IsBulk = Annotated[bool, Depends(_is_bulk)]
+"""Whether one item alone is answered as many are (Contract storage 7.8)."""

@@ -1,0 +1,187 @@
+"""Stores and single entries: filesystems, stat, content_summary, download (Contract storage 5)."""
+
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import format_datetime
+from typing import Annotated
+
+from fastapi import Depends, Request, Response
+
+from queryserver.api.answers import answer, conditions_of, is_headers_only, stream
+from queryserver.api.dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields
+from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.errors.base import MissingParameter
+from queryserver.files.access import AvailableFileSystem, Caller, Location, Stores
+from queryserver.files.changes import content_summary as summary_of
+from queryserver.files.downloads import FileDownloads, Part, content_disposition, entity_tag, is_harmless, media_type_of
+from queryserver.files.model import FileStatus, StoragePath, repaired
+from queryserver.platform.settings.tree import Settings
+
+router = storage_group()
+
+_ReadParameters = Annotated[requests.ReadParameters, storage_fields(requests.ReadParameters)]
+_PathParameters = Annotated[requests.PathParameters, storage_fields(requests.PathParameters)]
+
+
+@router.get("/filesystems", response_model=wire.FilesystemList, responses=failures(403))
+async def list_file_systems(caller: FilesReader, _: _ReadParameters, file_systems: FileSystemsDep) -> Response:
+    """The stores that are configured and permitted. Spec §4, Contract storage 5.1."""
+    known = await file_systems.all(caller)
+    return answer(wire.FilesystemList(list(map(_file_system, known))))
+
+
+def _file_system(known: AvailableFileSystem) -> wire.Filesystem:
+    cluster = known.cluster
+    return wire.Filesystem(
+        file_system=known.scheme.value,
+        name=known.scheme.value,
+        user_home_directory=str(known.home),
+        has_trash=known.has_trash,
+        config=wire.FilesystemConfig(
+            is_trash_enabled=cluster.is_trash_enabled if cluster else known.has_trash,
+            is_hdfs_superuser=cluster is not None and cluster.is_superuser,
+            groups=list(cluster.groups) if cluster else [],
+            users=list(cluster.users) if cluster else [],
+            superuser=cluster.facts.superuser if cluster and cluster.facts else None,
+            supergroup=cluster.facts.supergroup if cluster and cluster.facts else None,
+        ),
+    )
+
+
+@router.get("/stat={path:raw}", response_model=wire.StatResponse, responses=failures(403, 502))
+async def stat_path(
+    caller: FilesReader, _: _ReadParameters, path: PathText, stores: StoresDep, settings: SettingsDep
+) -> Response:
+    """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
+    return await _stat(_location(stores, caller, path), settings)
+
+
+@router.get("/stat", response_model=wire.StatResponse, responses=failures(403, 404, 502))
+async def stat(caller: FilesReader, request: _PathParameters, stores: StoresDep, settings: SettingsDep) -> Response:
+    """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
+    return await _stat(_location(stores, caller, repaired(request.path or "")), settings)
+
+
+async def _stat(location: Location, settings: Settings) -> Response:
+    status = await location.storage.stat(location.path.path)
+    flat = EntryShapes.of(settings, location.path.scheme).flat(status)
+    return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
+
+
+def _location(stores: Stores, caller: Caller, text: str) -> Location:
+    """Raises MissingParameter, and as `PathReader.read` and `Stores.location`."""
+    return stores.location(caller, _path(stores, text))
+
+
+def _path(stores: Stores, text: str) -> StoragePath:
+    if not text:
+        raise MissingParameter("path is required.")
+    return stores.path_or_root(text)
+
+
+@router.get(
+    "/content_summary={path:raw}", response_model=wire.ContentSummaryResponse, responses=failures(403, 413, 501, 502)
+)
+async def content_summary_of_path(
+    caller: FilesReader, _: _ReadParameters, path: PathText, stores: StoresDep
+) -> Response:
+    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    return await _summary(_location(stores, caller, path))
+
+
+@router.get("/content_summary", response_model=wire.ContentSummaryResponse, responses=failures(403, 404, 413, 501, 502))
+async def content_summary(caller: FilesReader, request: _PathParameters, stores: StoresDep) -> Response:
+    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    return await _summary(_location(stores, caller, repaired(request.path or "")))
+
+
+async def _summary(location: Location) -> Response:
+    found = await summary_of(location)
+    counts: dict[str, object] = {
+        "typeQuota": {},
+        **(found.further or {}),  # keys of the store
+        "directoryCount": found.directory_count,
+        "fileCount": found.file_count,
+        "length": found.length_bytes,
+        "quota": found.quota,
+        "spaceConsumed": found.space_consumed_bytes,
+        "spaceQuota": found.space_quota_bytes,
+        "replication": found.replication,
+    }
+    body = {**counts, "status": 0, "message": "", "path": str(location.path), "summary": counts}
+    return answer(wire.ContentSummaryResponse.model_validate(body))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSender:
+    """Sends a file in answer to one call."""
+
+    http: Request
+    settings: Settings
+    downloads: FileDownloads
+
+    async def send(self, caller: Caller, path: StoragePath, disposition: str) -> Response:
+        headers_only = is_headers_only(self.http)
+        found = await self.downloads.find(caller, path, conditions_of(self.http), headers_only=headers_only)
+        headers = self._version(found.status)
+        part = found.part
+        if part is None:
+            return Response(status_code=304, headers=headers)
+        headers |= _description(path, part, is_inline=disposition == "inline")
+        status = 200 if part.is_whole else 206
+        if headers_only:
+            return Response(status_code=status, headers=headers)
+        return await stream(self.downloads.body(caller, found, part), headers=headers, status=status)
+
+    def _version(self, status: FileStatus) -> dict[str, str]:
+        headers = {"ETag": entity_tag(status), "Cache-Control": self.settings.filebrowser.file_download_cache_control}
+        if status.modified_at is not None:
+            headers["Last-Modified"] = format_datetime(status.modified_at.astimezone(UTC), usegmt=True)
+        return headers
+
+
+async def _file_sender(http: Request, settings: SettingsDep, downloads: FileDownloadsDep) -> _FileSender:
+    return _FileSender(http, settings, downloads)
+
+
+FileSenderDep = Annotated[_FileSender, Depends(_file_sender)]
+
+
+@router.get("/download={path:raw}", responses=failures(403, 416, 502))
+async def download_path(
+    caller: FilesReader,
+    request: Annotated[requests.DispositionParameters, storage_fields(requests.DispositionParameters)],
+    path: PathText,
+    stores: StoresDep,
+    sender: FileSenderDep,
+) -> Response:
+    """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
+    return await sender.send(caller, _path(stores, path), request.disposition)
+
+
+@router.get("/download", responses=failures(403, 404, 416, 502))
+async def download_file(
+    caller: FilesReader,
+    request: Annotated[requests.DownloadFileParameters, storage_fields(requests.DownloadFileParameters)],
+    stores: StoresDep,
+    sender: FileSenderDep,
+) -> Response:
+    """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
+    return await sender.send(caller, _path(stores, repaired(request.path or "")), request.disposition)
+
+
+def _description(path: StoragePath, part: Part, *, is_inline: bool) -> dict[str, str]:
+    media_type = media_type_of(path.name)
+    headers = {
+        "Content-Type": media_type,
+        "Content-Length": str(part.length),
+        "Accept-Ranges": "bytes",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "Content-Disposition": content_disposition(path.name, is_inline=is_inline and is_harmless(media_type)),
+    }
+    return headers if part.is_whole else headers | {"Content-Range": part.content_range}

@@ -1,0 +1,121 @@
+"""Storage calls with many items or much work, and the state of those that answered 202 (Contract storage 7.6, 7.8)."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Response
+
+from queryserver.api.answers import answer
+from queryserver.api.dependencies import LongOperationsDep
+from queryserver.api.errors import http_status
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.dependencies import FilesWriter, storage_fields
+from queryserver.api.v1.storage.route import storage_group
+from queryserver.errors.base import QueryServerError
+from queryserver.files.access import Caller
+from queryserver.files.operations import (
+    LongOperations,
+    Outcomes,
+    Progress,
+    Started,
+    Work,
+    each_of,
+    failure_body,
+    items_of,
+)
+
+router = storage_group()
+
+
+@router.get("/operation", response_model=wire.OperationProgress, responses=failures(404))
+async def get_storage_operation(
+    caller: FilesWriter,
+    request: Annotated[requests.OperationStatusParameters, storage_fields(requests.OperationStatusParameters)],
+    operations: LongOperationsDep,
+) -> Response:
+    """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
+    status = await operations.status(caller, request.id)
+    return answer(
+        wire.OperationProgress(
+            status=0,
+            operation_id=str(status.operation_id),
+            state=status.state.value,
+            done=status.done,
+            total=status.total,
+            result=status.result if isinstance(status.result, str) or status.result is None else dict(status.result),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The answer at the end of the work."""
+
+    body: Mapping[str, Any] | str
+    http_status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """A call that is answered by 202 after `wait_s` (None: never), with `path`. `kind`: such as `storage.move`."""
+
+    operations: LongOperations
+    caller: Caller
+    kind: str
+    path: str
+    wait_s: int | None
+
+    async def answer(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
+        """The answer at the end of the work, or 202; the work goes on without the client. Raises as `run`."""
+        work = Work(self.kind, self.path, run, lambda final: final.body)
+        outcome = await self.operations.run(self.caller, work, wait_s=self.wait_s)
+        if isinstance(outcome, Started):
+            running = wire.RunningOperation(
+                status=0, path=outcome.path, operation_id=str(outcome.operation_id), state="running"
+            )
+            return answer(running, status=202)
+        return _json_answer(outcome)
+
+
+def _json_answer(final: Final) -> Response:
+    return Response(orjson.dumps(final.body), final.http_status, media_type="application/json")
+
+
+Each = Callable[[str], Awaitable[Mapping[str, Any]]]
+"""Does one item and gives its success body. Raises QueryServerError."""
+
+
+async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, long: LongCall | None = None) -> Response:
+    """Do each item; one alone is answered as itself, unless `always_bulk`. With `long` the work may go on after 202.
+
+    Raises MissingParameter, too_many_entries; for one alone, what `each` raises.
+    """
+    items = items_of(sent)
+
+    async def run(progress: Progress) -> Final:
+        if len(sent) == 1 and not always_bulk:
+            progress.expect(1)
+            body = await each(items[0])
+            progress.advance()
+            return Final(body)
+        return _final_of(await each_of(items, each, progress))
+
+    return await long.answer(run) if long else _json_answer(await run(Progress()))
+
+
+def _final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
+    """The bodies of all items; the HTTP status is the highest of those that failed."""
+    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
+    results = {
+        item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome
+        for item, outcome in outcomes.items()
+    }
+    if not failed:
+        return Final({"status": 0, "results": results})
+    message = f"{len(failed)} of {len(outcomes)} items failed."
+    body = {"status": -1, "code": "partial_failure", "message": message, "results": results}
+    return Final(body, max(map(http_status, failed)))

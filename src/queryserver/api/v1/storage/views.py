@@ -1,0 +1,324 @@
+"""Content of directories and files: list, view, display (Contract storage 5.2, 5.3)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import orjson
+from fastapi import Depends, Request, Response
+
+from queryserver.api.answers import answer, while_connected
+from queryserver.api.dependencies import ExcerptsDep, FileSystemsDep, ListingsDep, SettingsDep, StoresDep, ThreadsDep
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.dependencies import FilesReader, PathText, QueryValuesDep, last_value, storage_fields
+from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.shapes import EntryShapes, breadcrumbs
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
+from queryserver.files.access import Caller, FileSystems, Location
+from queryserver.files.directory_pages import DirectoryPage, Listings, PageRequest, SortKey
+from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
+from queryserver.files.model import EntryKind, FileStatus, repaired
+from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
+from queryserver.formats.unpacking import Codec
+from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import Threads
+
+router = storage_group()
+
+# Above so many entries a thread writes them, so many at a time that the event loop gets its turn in between.
+_SLICE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Directories:
+    """Answers with pages of directories."""
+
+    listings: Listings
+    file_systems: FileSystems
+    settings: Settings
+    threads: Threads
+
+    async def flat(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> Response:
+        """The answer of `list`. Raises page_not_found."""
+        page = await self._page(caller, location, request)
+        if page.is_past_the_end:
+            raise page_not_found(f"The directory has {page.pages} pages.")
+        body = {"status": 0, "path": str(location.path), "page": _page_facts(page).model_dump()}
+        return await self._written(caller, body, page.entries, self._shapes(location).flat)
+
+    async def view(
+        self,
+        caller: Caller,
+        location: Location,
+        status: FileStatus,
+        request: requests.ViewPathParameters,
+        descending: str | None,
+    ) -> Response:
+        """The answer of `view`. `descending` is the parameter as it was sent."""
+        codec_of(request.encoding)  # what is wrong for a file is wrong for a directory, too
+        page = await self._page(caller, location, request)
+        shapes = self._shapes(location)
+        dots = [shapes.entry(status, name=".")]
+        if not location.path.is_root:
+            dots.insert(0, shapes.entry(await _parent(location), name=".."))
+        facts = await self._facts(caller, location, request, page)
+        body = facts.model_dump() | {"descending": descending}
+        return await self._written(caller, body, page.entries, shapes.entry, dots)
+
+    def _shapes(self, location: Location) -> EntryShapes:
+        return EntryShapes.of(self.settings, location.path.scheme)
+
+    async def _page(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> DirectoryPage:
+        sort_key = SortKey(request.sortby)
+        wanted = PageRequest(request.pagenum, request.pagesize, request.filter, sort_key, request.descending)
+        return await self.listings.page(caller, location, wanted)
+
+    async def _facts(
+        self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
+    ) -> wire.DirectoryView:
+        """The body without its files."""
+        shapes = self._shapes(location)
+        home = await self.file_systems.existing_home(caller, location)
+        cluster = await self.file_systems.cluster(caller, location.file_system)
+        facts = cluster.facts if cluster else None
+        return wire.DirectoryView(
+            status=0,
+            path=str(location.path),
+            current_dir_path=str(location.path),
+            current_request_path=shapes.url(str(location.path)),
+            breadcrumbs=breadcrumbs(location.path),
+            files=[],
+            page=_page_facts(page),
+            pagesize=request.pagesize,
+            descending=None,
+            home_directory=None if home is None else str(home),
+            is_trash_enabled=await self.file_systems.has_trash(caller, location),
+            is_fs_superuser=cluster is not None and cluster.is_superuser,
+            groups=list(cluster.groups) if cluster else [],
+            users=list(cluster.users) if cluster else [],
+            superuser=facts.superuser if facts else None,
+            supergroup=facts.supergroup if facts else None,
+            is_sentry_managed=shapes.is_managed(location.path),
+            apps=["editor", "filebrowser", *(["importer"] if caller.user.may("importer") else [])],
+            show_download_button=self.settings.desktop.enable_download,
+            show_upload_button=self.settings.filebrowser.show_upload_button,
+            is_embeddable=request.is_embeddable,
+            cwd_set=True,
+            file_filter="any",
+            s3_listing_not_allowed="",
+        )
+
+    async def _written(
+        self,
+        caller: Caller,
+        body: Mapping[str, object],
+        entries: Sequence[FileStatus],
+        shape: Callable[[FileStatus], dict[str, object]],
+        before: Sequence[dict[str, object]] = (),
+    ) -> Response:
+        """The answer with its `files`; many of them are written by a thread."""
+
+        def write() -> bytes:
+            slices = (entries[start : start + _SLICE] for start in range(0, len(entries), _SLICE))
+            pieces = [orjson.dumps([*map(shape, some)])[1:-1] for some in slices]
+            pieces = [orjson.dumps(before)[1:-1], *pieces] if before else pieces
+            return orjson.dumps({**body, "files": orjson.Fragment(b"[" + b",".join(pieces) + b"]")})
+
+        if len(entries) <= _SLICE:
+            content = write()
+        else:
+            content = await self.threads.answers.run(caller.user.id, lambda _: write())
+        return Response(content, media_type="application/json")
+
+
+async def _directories(
+    listings: ListingsDep, file_systems: FileSystemsDep, settings: SettingsDep, threads: ThreadsDep
+) -> _Directories:
+    return _Directories(listings, file_systems, settings, threads)
+
+
+DirectoriesDep = Annotated[_Directories, Depends(_directories)]
+
+
+async def _parent(location: Location) -> FileStatus:
+    """The directory above; without its attributes where the caller may not read them."""
+    parent = location.path.parent
+    try:
+        return await location.storage.stat(parent.path)
+    except (PermissionDenied, StorageError):
+        return FileStatus(parent.path, EntryKind.DIRECTORY, 0, None)
+
+
+def _page_facts(page: DirectoryPage) -> wire.ListingPage:
+    wanted = page.wanted
+    return wire.ListingPage(
+        number=wanted.number,
+        page_number=wanted.number,
+        page_size=wanted.size,
+        num_pages=page.pages,
+        total_pages=page.pages,
+        total_count=page.total,
+        total_size=page.total,
+        previous_page_number=page.previous_number,
+        next_page_number=page.next_number,
+        start_index=wanted.start + 1 if page.entries else 0,
+        end_index=wanted.start + len(page.entries) if page.entries else 0,
+        total_is_exact=page.total_is_exact,
+    )
+
+
+@router.get("/list", response_model=wire.FileListing, responses=failures(403, 404, 413, 502))
+async def list_directory(
+    caller: FilesReader,
+    request: Annotated[requests.ListParameters, storage_fields(requests.ListParameters)],
+    stores: StoresDep,
+    directories: DirectoriesDep,
+) -> Response:
+    """A page of a directory. Contract storage 5.2."""
+    location = stores.location(caller, stores.path_or_root(repaired(request.path or "")))
+    return await directories.flat(caller, location, request)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileViews:
+    """Answers with windows of files, unless the client leaves."""
+
+    http: Request
+    excerpts: Excerpts
+    settings: Settings
+
+    async def excerpt(
+        self, caller: Caller, location: Location, status: FileStatus, window: tuple[int, int], codec: Codec | None
+    ) -> FileExcerpt:
+        """The bytes of a window: offset and length."""
+        reading = self.excerpts.show(caller.user.id, location, status, *window, codec)
+        return await while_connected(self.http, reading)
+
+    async def text(self, caller: Caller, shown: FileExcerpt, encoding: str, length: int) -> TextWindow:
+        return await self.excerpts.aside(caller.user.id, partial(text_window, shown.excerpt, encoding), length)
+
+    async def view(
+        self, caller: Caller, location: Location, status: FileStatus, request: requests.ViewPathParameters
+    ) -> Response:
+        """The answer of `view`: text, or a hexadecimal dump."""
+        offset, length = request.window
+        encoding = codec_of(request.encoding)
+        codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
+        shown = await self.excerpt(caller, location, status, (offset, length), codec)
+        text = None
+        if request.mode != "binary":
+            text = await self.text(caller, shown, encoding, length)
+        if text is not None and (text.is_valid or request.mode == "text"):
+            return answer(self._body(location, status, request, shown, text))
+        facts = self._body(location, status, request, shown, None)
+        return await self.excerpts.aside(caller.user.id, partial(_with_dump, facts, shown), length)
+
+    def _body(
+        self,
+        location: Location,
+        status: FileStatus,
+        request: requests.FileViewParameters,
+        shown: FileExcerpt,
+        text: TextWindow | None,
+    ) -> wire.FileView:
+        """The body without the hexadecimal dump; `text` None: binary."""
+        shapes = EntryShapes.of(self.settings, location.path.scheme)
+        contents = text.text if text else ""
+        is_small = status.size_bytes < self.settings.filebrowser.max_file_editor_size
+        fields = shapes.entry(status) | {
+            "status": 0,
+            "success": True,
+            "contents": contents,
+            "filename": location.path.name,
+            "editable": text is not None and is_small,
+            "show_download_button": self.settings.desktop.enable_download,
+            "is_embeddable": request.is_embeddable,
+            "breadcrumbs": breadcrumbs(location.path),
+            "view": wire.FileWindow(
+                offset=shown.excerpt.offset,
+                length=shown.excerpt.length,
+                end=text.end if text else shown.excerpt.offset + len(shown.excerpt.asked),
+                dirname=str(location.path.parent),
+                mode="text" if text else "binary",
+                compression=shown.codec,
+                size=status.size_bytes,
+                max_chunk_size=str(requests.MAX_WINDOW_BYTES),
+                contents=contents,
+                masked_binary_data=text is not None and not text.is_valid,
+            ),
+        }
+        return wire.FileView.model_validate(fields)
+
+
+async def _file_views(http: Request, excerpts: ExcerptsDep, settings: SettingsDep) -> _FileViews:
+    return _FileViews(http, excerpts, settings)
+
+
+FileViewsDep = Annotated[_FileViews, Depends(_file_views)]
+
+
+@router.get(
+    "/view={path:raw}", response_model=wire.DirectoryView | wire.FileView, responses=failures(403, 413, 422, 501, 502)
+)
+async def view_path(
+    caller: FilesReader,
+    request: Annotated[requests.ViewPathParameters, storage_fields(requests.ViewPathParameters)],
+    path: PathText,
+    query: QueryValuesDep,
+    stores: StoresDep,
+    directories: DirectoriesDep,
+    files: FileViewsDep,
+) -> Response:
+    """A page of a directory, or a window of a file; the entry found decides. Spec §4, Contract storage 5.2, 5.3."""
+    location = stores.location(caller, stores.path_or_root(path))
+    status = await location.storage.stat(location.path.path)
+    if status.is_directory:
+        return await directories.view(caller, location, status, request, last_value(query, "descending"))
+    return await files.view(caller, location, status, request)
+
+
+@router.get("/display", response_model=wire.FileDisplay, responses=failures(403, 404, 413, 422, 501, 502))
+async def display_file(
+    caller: FilesReader,
+    request: Annotated[requests.DisplayParameters, storage_fields(requests.DisplayParameters)],
+    stores: StoresDep,
+    files: FileViewsDep,
+) -> Response:
+    """A window of a file as text. Contract storage 5.3."""
+    offset, length = request.window
+    encoding = codec_of(request.encoding)
+    location = stores.location(caller, stores.path_or_root(repaired(request.path or "")))
+    status = await location.storage.stat(location.path.path)
+    if status.is_directory:
+        raise NotAFile(f"{location.path} is a directory.")
+    shown = await files.excerpt(caller, location, status, (offset, length), _codec(request.compression))
+    text = await files.text(caller, shown, encoding, length)
+    if not text.is_valid:
+        raise not_text(f"This part of the file is no text in {encoding}.")
+    return answer(
+        wire.FileDisplay(
+            status=0,
+            path=str(location.path),
+            contents=text.text,
+            offset=offset,
+            length=length,
+            end=text.end,
+            mode="text",
+            compression=shown.codec,
+        )
+    )
+
+
+def _with_dump(facts: wire.FileView, shown: FileExcerpt) -> Response:
+    """The dump is not validated: a megabyte has 65,536 lines."""
+    body = facts.model_dump(by_alias=True)
+    body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _codec(name: str | None) -> Codec | None:
+    return None if name is None else Codec(name)
