@@ -22,7 +22,7 @@ from queryserver.engines.protocol import (
 )
 from queryserver.errors.statements import EngineError
 from queryserver.formats.columns import Column
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Answer:
 
 
 @asynccontextmanager
-async def operation(session: EngineSession, sql: str | Bound) -> AsyncGenerator[OperationHandle]:
+async def operation(session: EngineSession, sql: str | BoundStatement) -> AsyncGenerator[OperationHandle]:
     """A submitted statement that is stopped and closed at the end."""
     handle = await session.submit(sql)
     try:
@@ -93,7 +93,7 @@ async def count_rows(session: EngineSession, handle: OperationHandle) -> int:
     return sum([batch.num_rows async for batch in session.batches(handle)])
 
 
-async def run(session: EngineSession, sql: str | Bound) -> Answer:
+async def run(session: EngineSession, sql: str | BoundStatement) -> Answer:
     """Run a statement to its end; its failure is raised."""
     async with operation(session, sql) as handle:
         status = await ended(session, handle)
@@ -105,7 +105,7 @@ async def run(session: EngineSession, sql: str | Bound) -> Answer:
         return Answer(await session.poll(handle), columns, rows)
 
 
-async def failure(session: EngineSession, sql: str | Bound) -> EngineError:
+async def failure(session: EngineSession, sql: str | BoundStatement) -> EngineError:
     """The error of a statement that must fail, whichever way it is told."""
     try:
         await run(session, sql)

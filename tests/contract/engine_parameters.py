@@ -15,8 +15,8 @@ from tests.contract.engine_driving import failure, run
 from queryserver.engines.protocol import Engine, EngineSession, RowsSession
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import StatementRejected
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import ParameterType, read_parameter_rows, read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 
 TEXTS = (
     "x",
@@ -73,8 +73,8 @@ def lacking(mark: pytest.MarkDecorator) -> dict[str, pytest.MarkDecorator]:
 class ParameterContract(EngineBasis):
     """Part of `EngineContract`."""
 
-    def bound(self, statement: str, *values: object) -> Bound:
-        return Bound(statement, self.dialect_of_engine, StatementParameters(read_parameters(list(values))))
+    def bound(self, statement: str, *values: object) -> BoundStatement:
+        return BoundStatement(statement, self.dialect_of_engine, StatementParameters(read_parameters(list(values))))
 
     @pytest.fixture(autouse=True)
     def _dialect(self, engine: Engine) -> None:
@@ -114,7 +114,7 @@ class ParameterContract(EngineBasis):
         assert engine.capabilities.parameters.types
         statement = self.facts.number_sql("100 + :n + 0 * :n")
         given = StatementParameters(read_parameters({"n": 7}))
-        assert (await run(session, Bound(statement, engine.dialect, given))).cell == 107
+        assert (await run(session, BoundStatement(statement, engine.dialect, given))).cell == 107
 
     @pytest.mark.capability("Parameters")
     async def test_rows_of_values_are_one_transaction(self, engine: Engine, session: EngineSession, table: str) -> None:
@@ -124,9 +124,9 @@ class ParameterContract(EngineBasis):
             return
         await run(session, f"CREATE TABLE {table} (n INTEGER PRIMARY KEY, t VARCHAR(40))")
 
-        def rows(statement: str, *values: object) -> Bound:
+        def rows(statement: str, *values: object) -> BoundStatement:
             given = StatementParameters(read_parameter_rows(list(values)))
-            return Bound(statement.format(t=table), self.dialect_of_engine, given)
+            return BoundStatement(statement.format(t=table), self.dialect_of_engine, given)
 
         insert, count = "INSERT INTO {t} VALUES (?, ?)", f"SELECT count(*), count(t) FROM {table}"
         answer = await run(session, rows(insert, *([n, f"it's {n}" if n % 3 else None] for n in range(50))))
@@ -138,7 +138,7 @@ class ParameterContract(EngineBasis):
         failing = rows(insert, [100, "a"], [101, "b"], [1, "s3cret"], [102, "c"])
         error = await failure(session, failing)
         assert failing.row == 2
-        assert "s3cret" not in failing.without_values(error.message)
+        assert "s3cret" not in failing.mask_values(error.message)
         assert (await run(session, count)).rows == [(50, 34)]
 
     @pytest.mark.capability("Parameters")
@@ -148,8 +148,8 @@ class ParameterContract(EngineBasis):
         statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
         assert isinstance(error, StatementRejected)
-        assert "s3cret" not in statement.without_values(error.message)
-        assert "733363726574" not in statement.without_values(error.message)  # hexadecimal
+        assert "s3cret" not in statement.mask_values(error.message)
+        assert "733363726574" not in statement.mask_values(error.message)  # hexadecimal
 
     @pytest.mark.capability("Parameters")
     async def test_an_error_is_placed_in_the_text_with_its_places(self, engine: Engine, session: EngineSession) -> None:

@@ -20,8 +20,8 @@ from queryserver.engines.mysql.values import date_text, datetime_text, long_bina
 from queryserver.engines.protocol import EngineSession, OperationState, SessionOptions
 from queryserver.errors.statements import OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.sql.literals import MYSQL
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.splitter_scan import first_word
 
 MIB = 1024 * 1024
@@ -33,8 +33,8 @@ async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
         yield session
 
 
-def bound(statement: str, *values: object) -> Bound:
-    return Bound(statement, "mysql", StatementParameters(read_parameters(list(values))))
+def bound(statement: str, *values: object) -> BoundStatement:
+    return BoundStatement(statement, "mysql", StatementParameters(read_parameters(list(values))))
 
 
 async def executions(session: EngineSession) -> int:
@@ -82,7 +82,7 @@ async def test_a_value_has_the_type_of_its_literal(session: EngineSession, value
         if sql == mixed and isinstance(value, float):
             continue  # a literal has there the digits that it was written with
         one = bound(sql, *[value] * sql.count("?"))
-        literal = await run(session, one.written(MYSQL.write))
+        literal = await run(session, one.render(MYSQL.write))
         answer = await run(session, one)
         assert answer.rows == literal.rows
         assert answer.columns[0].native_type == literal.columns[0].native_type
@@ -120,7 +120,7 @@ async def test_a_place_means_what_its_literal_does(session: EngineSession, sql: 
     await run(session, "CREATE OR REPLACE TABLE listed AS SELECT 'v2' AS a UNION SELECT 'v3zz'")
     answers = list[object]()
     one = bound(sql, *values)
-    for statement in (one, one.written(MYSQL.write)):
+    for statement in (one, one.render(MYSQL.write)):
         await run(session, "CREATE OR REPLACE TABLE kept (a varchar(20) UNIQUE)")
         await run(session, "INSERT INTO kept VALUES ('twice')")
         answer = await run(session, statement)
@@ -163,7 +163,7 @@ async def test_texts_compare_as_literals_do_in_every_collation(session: EngineSe
     for collation in ("utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci"):
         await run(session, f"SET NAMES utf8mb4 COLLATE {collation}")
         one = bound("SELECT ? = ?, COLLATION(?)", "a", "A", "x")
-        assert (await run(session, one)).rows == (await run(session, one.written(MYSQL.write))).rows
+        assert (await run(session, one)).rows == (await run(session, one.render(MYSQL.write))).rows
 
 
 @pytest.mark.engine("mariadb")

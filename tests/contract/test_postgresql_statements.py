@@ -21,8 +21,8 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 
 
 @pytest.fixture
@@ -279,5 +279,5 @@ async def test_a_changed_type_is_seen_by_the_same_session(session):
 async def test_a_text_for_a_column_of_one_length_is_not_cut_to_one_character(session):
     await run(session, "CREATE TABLE t (c character(5), b bit(3), d date)")
     values = StatementParameters(read_parameters(["abcde", "101", "2024-01-31"]))
-    await run(session, Bound("INSERT INTO t VALUES (?, ?, ?)", "postgresql", values))
+    await run(session, BoundStatement("INSERT INTO t VALUES (?, ?, ?)", "postgresql", values))
     assert (await run(session, "SELECT c, b::text, d::text FROM t")).rows == [("abcde", "101", "2024-01-31")]

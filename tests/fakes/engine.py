@@ -48,8 +48,8 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
+from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import ParameterSupport, ParameterType
-from queryserver.sql.places import Bound, written
 
 TAKES_WORDS = EngineCapabilities(
     reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
@@ -173,8 +173,8 @@ class FakeSession:
         operation = self._operation
         return operation is not None and operation.work is not None and not operation.work.done()
 
-    async def submit(self, statement: str | Bound) -> OperationHandle:
-        statement = written(statement, lambda _, one: str(one.value))
+    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
+        statement = sql_text(statement, lambda _, one: str(one.value))
         if self._operation is not None:
             await self.close(self._operation.handle)
         if self.is_lost:

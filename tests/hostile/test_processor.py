@@ -28,8 +28,8 @@ from queryserver.platform.computation import Task
 from queryserver.platform.computation_pool import ComputationPool
 from queryserver.platform.threads import open_threads
 from queryserver.sql import formatting as sql
-from queryserver.sql.formatting import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, Formatting, formatted
-from queryserver.sql.splitter import Choosing, changes_data, changes_objects
+from queryserver.sql.formatting import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, ScriptFormatter, format_statements
+from queryserver.sql.splitter import StatementChooser, changes_data, changes_objects
 from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -113,9 +113,9 @@ class TestLength:
         for name in ("scan", "tokens", "token_spans"):
             monkeypatch.setattr(sql, name, never)
         text = (unit * 400_000)[:400_000]
-        assert formatted(text, None) == text
+        assert format_statements(text, None) == text
         computations = InlineComputations()
-        assert await Formatting(computations, max_bytes=10**7).format_script(1, text, None) == text
+        assert await ScriptFormatter(computations, max_bytes=10**7).format_script(1, text, None) == text
         assert computations.done == []
 
     async def test_a_text_that_is_not_changed_is_scanned_once(self, monkeypatch: pytest.MonkeyPatch):
@@ -124,7 +124,7 @@ class TestLength:
 
         monkeypatch.setattr(sql, "tokens", never)
         text = "(" * SCANNED_CHARACTERS
-        assert formatted(text, None) == text
+        assert format_statements(text, None) == text
 
 
 class TestOtherUsers:
@@ -275,7 +275,7 @@ class TestLimits:
     async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self):
         # What the formatter takes at most is done within two seconds on a fast machine: no limit is surely below that.
         computations = InlineComputations(fails=TooComplex("too long"))
-        formatting = Formatting(computations, max_bytes=1024)
+        formatting = ScriptFormatter(computations, max_bytes=1024)
         assert await formatting.format_script(1, "select 1", None) == "select 1"
         computations.fails = None
         assert await formatting.format_script(1, "select 1", None) == "SELECT 1"
@@ -333,7 +333,7 @@ class TestEventLoop:
     @pytest.mark.parametrize("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
     def test_a_script_of_any_kind_that_is_split_in_the_event_loop_takes_a_moment(self, unit: str):
         handed_over = InlineComputations()
-        choosing = Choosing(handed_over)
+        choosing = StatementChooser(handed_over)
         texts = [(unit * 25_000)[:length] for length in range(1_000, 50_001, 1_000)]
         for text in texts:
             handed_over.done.clear()

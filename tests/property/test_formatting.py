@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.sql.formatting import STATEMENT_CHARACTERS, formatted
+from queryserver.sql.formatting import STATEMENT_CHARACTERS, format_statements
 from queryserver.sql.splitter import Script
 
 KEPT = (
@@ -33,7 +33,7 @@ def _letters(text: str) -> str:
 @pytest.mark.item(56)
 @given(script=scripts, dialect=st.sampled_from(DIALECTS))
 def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -> None:
-    done = formatted(script, dialect)
+    done = format_statements(script, dialect)
     assert _letters(done) == _letters(script)
     assert len(Script(done, dialect or "")) == len(Script(script, dialect or ""))
     assert done.count("'") == script.count("'")
@@ -42,19 +42,19 @@ def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -
 @pytest.mark.item(56)
 @given(script=tidy_scripts, dialect=st.sampled_from(DIALECTS))
 def test_quoted_pieces_names_and_comments_stay_as_they_are(script: str, dialect: str | None) -> None:
-    done = formatted(script, dialect)
+    done = format_statements(script, dialect)
     for piece in KEPT:
         assert done.count(piece.strip()) == script.count(piece.strip())
 
 
 @given(script=scripts)
 def test_a_formatted_script_can_be_formatted_again(script: str) -> None:
-    assert _letters(formatted(formatted(script, None), None)) == _letters(script)
+    assert _letters(format_statements(format_statements(script, None), None)) == _letters(script)
 
 
 @pytest.mark.parametrize("unit", ["1,", "(1,'a'),", "a+", "a and ", "(", "case when a then ", "/* a */ ", "begin "])
 def test_the_worst_texts_below_the_limit_take_about_a_second(unit: str) -> None:
     script = "select " + unit * ((STATEMENT_CHARACTERS - 10) // len(unit)) + "1"
     begun = time.process_time()
-    formatted(script, "")
+    format_statements(script, "")
     assert time.process_time() - begun < 3

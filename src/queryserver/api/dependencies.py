@@ -53,7 +53,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.search import MetadataSearch
 from queryserver.services import Services
-from queryserver.sql.formatting import Formatting
+from queryserver.sql.formatting import ScriptFormatter
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import ResultReader
@@ -281,7 +281,7 @@ AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.an
 BrowsingDep = Annotated[Browsing, _service(lambda services: services.metadata.browsing)]
 DownloadsDep = Annotated[Downloads, _service(lambda services: services.statements.downloads)]
 ExplanationsDep = Annotated[Explanations, _service(lambda services: services.metadata.explanations)]
-FormattingDep = Annotated[Formatting, _service(lambda services: services.statements.formatting)]
+FormattingDep = Annotated[ScriptFormatter, _service(lambda services: services.statements.formatting)]
 RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
 ResultReaderDep = Annotated[ResultReader, _service(lambda services: services.statements.result_reader)]
 SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]

@@ -15,7 +15,7 @@ from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.splitter import Choosing
+from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.build import StatementServices
 from queryserver.statements.session_repository import SessionRecords
 
@@ -68,7 +68,7 @@ def metadata_services(
             connectors,
             sessions,
             statements.runner.sessions,
-            Choosing(computations),
+            StatementChooser(computations),
             statements.submissions.parameters,
             max_bytes=editor.statement_max_bytes,
         ),

@@ -18,8 +18,8 @@ from queryserver.errors.statements import SessionLost, StatementRejected, sessio
 from queryserver.formats.cells import cell_values
 from queryserver.identity.model import User
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.positions import Position, behind, position_of, without_prefix
-from queryserver.sql.splitter import Choosing, bind
+from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
+from queryserver.sql.splitter import StatementChooser, bind
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.parameters import ParameterSealer, checked
 from queryserver.statements.session_repository import SessionRecords
@@ -65,7 +65,7 @@ class Explanations:
     connectors: Connectors
     sessions: SessionRecords
     held: OpenSessions
-    choosing: Choosing
+    choosing: StatementChooser
     parameters: ParameterSealer
     max_bytes: int
 
@@ -105,7 +105,7 @@ class Explanations:
             return Explained(statement, plan)
         position = Position(*place) if place else None
         before = statement[: len(statement) - len(text)]
-        return Explained(statement, refusal=PlanRefusal(code, message, behind(position, before)))
+        return Explained(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None: gone. Raises session_not_found for that of another user."""
@@ -133,7 +133,7 @@ class Explanations:
             place = refusal.place if is_open else None
             position = bound.position(place) if bound else position_of(place, statement)
             found = without_prefix(position, capabilities.explain_prefix)
-            message = bound.without_values(refusal.message) if bound else refusal.message
+            message = bound.mask_values(refusal.message) if bound else refusal.message
             return orjson.dumps([None, refusal.code, message, found and (found.line, found.column)])
         plan = _plan(answer, capabilities)
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None

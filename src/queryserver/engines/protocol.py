@@ -15,8 +15,8 @@ from queryserver.errors.statements import EngineError
 from queryserver.formats.column_types import ColumnType
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport
-from queryserver.sql.places import Bound
 
 
 class TableKind(StrEnum):
@@ -261,7 +261,7 @@ class EngineSession(Protocol):
     task waits in `poll` or reads `batches`.
     """
 
-    async def submit(self, statement: str | Bound) -> OperationHandle:
+    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
         """Start a statement and return before it ends. A `Bound` carries parameters that `capabilities.parameters`
         permits.
 
@@ -365,7 +365,7 @@ class ResumableSession(Protocol):
 class LiteralSession(Protocol):
     """A ResumableSession that writes parameters into the text as literals, which the engine's log may show."""
 
-    def written(self, statement: Bound) -> str:
+    def written(self, statement: BoundStatement) -> str:
         """The text that the engine received from the process that started `statement`."""
         ...
 

@@ -20,7 +20,7 @@ from queryserver.engines.values import Rows
 from queryserver.formats.columns import Column
 from queryserver.formats.value_sizes import parts
 from queryserver.platform.addresses import AddressRules
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 MAX_LOG_LINES = 10_000
 
@@ -269,7 +269,7 @@ class OperationSession(ABC, Generic[OperationT]):
         self._left = False
 
     @abstractmethod
-    async def _start(self, statement: str | Bound) -> OperationT:
+    async def _start(self, statement: str | BoundStatement) -> OperationT:
         """Start a statement. Raises as `submit`."""
         ...
 
@@ -281,7 +281,7 @@ class OperationSession(ABC, Generic[OperationT]):
     @abstractmethod
     def _is_connected(self) -> bool: ...
 
-    async def submit(self, statement: str | Bound) -> protocol.OperationHandle:
+    async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
             raise errors.SessionLost(self.gone)
@@ -331,7 +331,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
 
     def __init__(
         self,
-        new_source: Callable[[str | Bound], StatementSource],
+        new_source: Callable[[str | BoundStatement], StatementSource],
         *,
         is_connected: Callable[[], bool],
         executor: Executor,
@@ -355,7 +355,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
         self._left = True
         await self._close_operation()
 
-    async def _start(self, statement: str | Bound) -> StreamedOperation:
+    async def _start(self, statement: str | BoundStatement) -> StreamedOperation:
         return StreamedOperation(self._new_source(statement), self._executor)
 
     def _token(self, operation: StreamedOperation) -> str:  # noqa: ARG002 no other process continues it
@@ -418,7 +418,7 @@ class PooledSessions(Generic[ConnectionT]):
     async def session(
         self,
         login: DatabaseLogin,
-        new_source: Callable[[ConnectionT, str | Bound], StatementSource],
+        new_source: Callable[[ConnectionT, str | BoundStatement], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
         """A session on a clean connection initialized by `prepare`; leaving the context stops what still runs."""
@@ -488,7 +488,7 @@ class Answer:
 
 
 async def run(
-    session: protocol.EngineSession, statement: str | Bound, *, max_rows: int, max_bytes: int = _MOST_BYTES
+    session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MOST_BYTES
 ) -> Answer:
     """Run a statement and read its first rows, up to about `max_bytes`; leaves nothing open at the engine.
 

@@ -18,7 +18,7 @@ from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
 from queryserver.platform.fair_queue import FairSemaphore
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 ResultT = TypeVar("ResultT")
 
@@ -191,7 +191,7 @@ class DriverConnection(Protocol):
     takes_rows: bool = False
     """Whether `run` accepts statements with several rows of parameters."""
 
-    def run(self, statement: str | Bound) -> DriverAnswer:
+    def run(self, statement: str | BoundStatement) -> DriverAnswer:
         """Run a statement up to its first rows, or to its end."""
         ...
 
@@ -217,7 +217,7 @@ class ThreadedOperation:
     """One statement of a session, run in threads counted against `user_id`."""
 
     def __init__(
-        self, connection: DriverConnection, threads: DriverThreads, statement: str | Bound, *, user_id: int
+        self, connection: DriverConnection, threads: DriverThreads, statement: str | BoundStatement, *, user_id: int
     ) -> None:
         self._connection = connection
         self._threads = threads
@@ -358,7 +358,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         else:
             await self._threads.control(self._connection.close)
 
-    async def _start(self, statement: str | Bound) -> ThreadedOperation:
+    async def _start(self, statement: str | BoundStatement) -> ThreadedOperation:
         return ThreadedOperation(self._connection, self._threads, statement, user_id=self._user_id)
 
     def _token(self, operation: ThreadedOperation) -> str:  # noqa: ARG002 no other process continues it

@@ -33,7 +33,7 @@ from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.threads import renewed
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 from queryserver.statements.assignments import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -479,7 +479,7 @@ class ImportSession:
         finally:
             await session.end()
 
-    async def submit(self, statement: str | Bound) -> protocol.OperationHandle:
+    async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
         """Start the work. The statement is for people only."""
         del statement
         self._task = asyncio.create_task(self._run(), name="import")

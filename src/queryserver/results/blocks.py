@@ -56,7 +56,7 @@ class BlockIndex:
         """Approximate memory in bytes."""
         return len(self.head) + 128 * len(self.blocks)
 
-    def holding(self, start_row: int, rows: int) -> range:
+    def blocks_with(self, start_row: int, rows: int) -> range:
         """Numbers of the blocks with rows of [start_row, start_row + rows)."""
         numbers = [
             number

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 _LIFE_S = 600.0
 """Lifetime of a copy, as other processes do not announce deletions. Rereading costs one request."""
-_LOOK_EVERY_S = 60.0
+_SWEEP_EVERY_S = 60.0
 
 _LOCK = "lock"
 _PRIVATE_DIRECTORY = 0o700
@@ -58,7 +58,7 @@ class DiskCache:
         *,
         floor: DiskFloor = NO_FLOOR,
         life_s: float = _LIFE_S,
-        look_every_s: float = _LOOK_EVERY_S,
+        sweep_every_s: float = _SWEEP_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parent = parent
@@ -68,29 +68,29 @@ class DiskCache:
         self._files = LruCache[tuple[UUID, str], _CachedFile](
             most_bytes, weigh=lambda cached: cached.size_bytes, life_s=life_s, clock=clock
         )
-        self._look_every_s = look_every_s
+        self._look_every_s = sweep_every_s
         self._tasks = Tasks()
         self._lock_file = -1
         # A single thread keeps index and files consistent without locks.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-cache")
 
     async def __aenter__(self) -> Self:
-        await self._run(self._remove_ended, None)
-        self._tasks.start(every(self._look_every_s, self._look), "result-cache")
+        await self._in_thread(self._remove_orphans, None)
+        self._tasks.start(every(self._look_every_s, self._sweep_if_due), "result-cache")
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self._tasks.aclose()
-        await self._run(self._remove_own, None)
+        await self._in_thread(self._remove_own, None)
         self._thread.shutdown()
 
     async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
         """Bytes [start, end) of a segment, by default all; None if not cached."""
-        return await self._run(lambda: self._read((statement_id, name), start, end), None)
+        return await self._in_thread(lambda: self._read((statement_id, name), start, end), None)
 
     async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
         """Cache the bytes of a segment, unless the disk is full."""
-        await self._run(lambda: self._put((statement_id, name), stored), None)
+        await self._in_thread(lambda: self._put((statement_id, name), stored), None)
 
     async def forget(self, statement_id: UUID) -> None:
         """Remove all segments of a statement."""
@@ -99,13 +99,13 @@ class DiskCache:
             for key in [key for key in self._files if key[0] == statement_id]:
                 self._drop(key)
 
-        await self._run(remove, None)
+        await self._in_thread(remove, None)
 
-    async def _look(self) -> None:
-        await self._run(self._remove_old, None)
-        await self._run(self._remove_ended, None)
+    async def _sweep_if_due(self) -> None:
+        await self._in_thread(self._remove_old, None)
+        await self._in_thread(self._remove_orphans, None)
 
-    async def _run(self, call: Callable[[], T], otherwise: T) -> T:
+    async def _in_thread(self, call: Callable[[], T], otherwise: T) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except (OSError, InsufficientStorage) as error:
@@ -120,12 +120,12 @@ class DiskCache:
         is_good = False
         try:
             with self._file(key).open("rb", buffering=0) as file:
-                wanted = (cached.size_bytes if end is None else end) - start
-                read = os.pread(file.fileno(), wanted, start)
-                is_good = os.fstat(file.fileno()).st_size == cached.size_bytes and len(read) == wanted
+                length = (cached.size_bytes if end is None else end) - start
+                content = os.pread(file.fileno(), length, start)
+                is_good = os.fstat(file.fileno()).st_size == cached.size_bytes and len(content) == length
             # The checksum covers whole segments only; parts are checked by length, and when decoded.
-            is_good = is_good and (end is not None or zlib.crc32(read) == cached.checksum)
-            return read if is_good else None
+            is_good = is_good and (end is not None or zlib.crc32(content) == cached.checksum)
+            return content if is_good else None
         finally:
             if not is_good:
                 self._drop(key)
@@ -139,9 +139,9 @@ class DiskCache:
         file = self._file(key)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
         try:
-            left = memoryview(stored)
-            while left:
-                left = left[os.write(descriptor, left) :]
+            remaining = memoryview(stored)
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
         except OSError:
             file.unlink()
             raise
@@ -185,7 +185,7 @@ class DiskCache:
             os.close(self._lock_file)
             self._lock_file = -1
 
-    def _remove_ended(self) -> None:
+    def _remove_orphans(self) -> None:
         for directory in self._parent.iterdir() if self._parent.is_dir() else ():
             # A directory without a lock file is just being created or removed by another process.
             with suppress(OSError):

@@ -66,11 +66,11 @@ class SharedLoads(Generic[K, V]):
                 raise StorageUnavailable("The result store is closing.") from None
             raise
 
-    def forget(self, concerned: Callable[[K], bool]) -> None:
+    def forget(self, matches: Callable[[K], bool]) -> None:
         """Drop values. Loads in progress still return to their callers, but are not cached."""
-        for key in [key for key in self._cache if concerned(key)]:
+        for key in [key for key in self._cache if matches(key)]:
             self._cache.pop(key)
-        for key in [key for key in self._loads if concerned(key)]:
+        for key in [key for key in self._loads if matches(key)]:
             del self._loads[key]
 
     def _loaded(self, key: K, task: asyncio.Task[V]) -> None:
@@ -158,7 +158,7 @@ class ResultStore:
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
         # Segments and directories never share a name, so there is no conflict to check for.
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
-        written = await write(path, one_piece(stored), overwrite=True, size_bytes=len(stored))
+        written = await write(path, single_piece(stored), overwrite=True, size_bytes=len(stored))
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
@@ -176,12 +176,14 @@ class ResultStore:
         if whole is not None:
             return whole.slice(start_row, rows)
         index = await self._indexes.get(key, partial(self._load_index, key, start_row))
-        wanted = index.holding(start_row, rows)
-        if not 0 < len(wanted) <= _FEW_BLOCKS:
+        numbers = index.blocks_with(start_row, rows)
+        if not 0 < len(numbers) <= _FEW_BLOCKS:
             return (await self.read(statement_id, fence=fence, number=number)).slice(start_row, rows)
-        parts = [await self._tables.get((key, one), partial(self._load_block, key, index, one)) for one in wanted]
+        parts = [
+            await self._tables.get((key, block), partial(self._load_block, key, index, block)) for block in numbers
+        ]
         table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-        return table.slice(start_row - index.blocks[wanted[0]].first_row, rows)
+        return table.slice(start_row - index.blocks[numbers[0]].first_row, rows)
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
         """The schema message at the head of a segment; reading the first 64 KiB usually suffices."""
@@ -224,7 +226,7 @@ class ResultStore:
         """Write, read and delete a small object."""
         path, written = f"{PINGS}/{uuid4().hex}", b"ping"
         try:
-            await self._storage.write(self._at(path), one_piece(written), overwrite=False)
+            await self._storage.write(self._at(path), single_piece(written), overwrite=False)
         except InsufficientStorage:
             # Results can still be read, so the server is ready.
             return
@@ -246,7 +248,7 @@ class ResultStore:
 
             def work() -> tuple[BlockIndex, tuple[int, pa.Table] | None]:
                 index = blocks.index_of(stored)
-                for number in index.holding(start_row, 1):
+                for number in index.blocks_with(start_row, 1):
                     block = index.blocks[number]
                     return index, (number, index.decode(number, memoryview(stored)[block.start : block.end]))
                 return index, None
@@ -305,6 +307,6 @@ def directory_of(statement_id: UUID) -> str:
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 
-async def one_piece(content: bytes) -> AsyncIterator[bytes]:
+async def single_piece(content: bytes) -> AsyncIterator[bytes]:
     """Content for a store in a single piece."""
     yield content

@@ -21,8 +21,8 @@ from queryserver.platform.settings.sections import AbfsResults, HdfsResults, Loc
 from queryserver.platform.settings.stores import HdfsClusterSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.disk_cache import DiskCache
-from queryserver.results.listing import ResultListing
 from queryserver.results.segments import ResultStore
+from queryserver.results.stored_results import StoredResults
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
@@ -47,7 +47,7 @@ class OpenResults:
     """The result store and its listing."""
 
     store: ResultStore
-    listing: ResultListing
+    listing: StoredResults
 
 
 def build_result_files(settings: Settings) -> ResultFiles:
@@ -55,30 +55,30 @@ def build_result_files(settings: Settings) -> ResultFiles:
 
     Raises ConfigurationError, whose problems quote no values.
     """
-    chosen = settings.desktop.task_server.result_file_storage
-    if chosen is None or isinstance(chosen, LocalResults):
+    store = settings.desktop.task_server.result_file_storage
+    if store is None or isinstance(store, LocalResults):
         try:
             storage = PrivateStorage(results_directory(settings), floor=disk_floor(settings))
         except OSError as error:
             raise _problem(f"location: the directory cannot be used: {error.strerror}.") from error
         return ResultFiles(storage, "", storage.close, is_remote=False)
-    if isinstance(chosen, S3Results):
-        return _s3(chosen)
-    if isinstance(chosen, HdfsResults):
-        return _hdfs(chosen, settings)
-    return _abfs(chosen, settings)
+    if isinstance(store, S3Results):
+        return _s3(store)
+    if isinstance(store, HdfsResults):
+        return _hdfs(store, settings)
+    return _abfs(store, settings)
 
 
 def results_directory(settings: Settings) -> Path:
     """The directory of local results."""
-    chosen = settings.desktop.task_server.result_file_storage
-    return Path(chosen.location) if isinstance(chosen, LocalResults) else settings.results_dir
+    store = settings.desktop.task_server.result_file_storage
+    return Path(store.location) if isinstance(store, LocalResults) else settings.results_dir
 
 
 def is_remote(settings: Settings) -> bool:
     """Whether results are in a store that all hosts can reach."""
-    chosen = settings.desktop.task_server.result_file_storage
-    return chosen is not None and not isinstance(chosen, LocalResults)
+    store = settings.desktop.task_server.result_file_storage
+    return store is not None and not isinstance(store, LocalResults)
 
 
 @asynccontextmanager
@@ -90,85 +90,87 @@ async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
         cache_bytes = settings.desktop.task_server.result_cache_max_bytes
         disk_cache = None
         if files.is_remote and cache_bytes:
-            place = settings.desktop.data_dir / "result-cache"
-            disk_cache = await stack.enter_async_context(DiskCache(place, cache_bytes, floor=disk_floor(settings)))
+            directory = settings.desktop.data_dir / "result-cache"
+            disk_cache = await stack.enter_async_context(DiskCache(directory, cache_bytes, floor=disk_floor(settings)))
         more: Mapping[str, int] = MappingProxyType({"max_loads": _REMOTE_LOADS} if files.is_remote else {})
         store = ResultStore(files.storage, root=files.root, disk_cache=disk_cache, **more)
-        yield OpenResults(await stack.enter_async_context(store), ResultListing(files.storage, files.root))
+        yield OpenResults(await stack.enter_async_context(store), StoredResults(files.storage, files.root))
 
 
-def _s3(chosen: S3Results) -> ResultFiles:
+def _s3(store: S3Results) -> ResultFiles:
     from queryserver.files.stores.s3.connection import S3Keys, S3Options  # noqa: PLC0415 slow to import
     from queryserver.files.stores.s3.storage import S3FileSystem  # noqa: PLC0415 as above
 
-    root = _checked_root(chosen.location.partition("://")[2])
+    root = _checked_root(store.location.partition("://")[2])
     if not _BUCKET.fullmatch(root.partition("/")[0]):
         raise _problem("location: must be s3a://<bucket>/<prefix>.")
     key_id, secret, token = (
-        given.get_secret_value().strip()
-        for given in (chosen.access_key_id, chosen.secret_access_key, chosen.session_token)
+        value.get_secret_value().strip()
+        for value in (store.access_key_id, store.secret_access_key, store.session_token)
     )
     if bool(key_id) != bool(secret):
         raise _problem("access_key_id and secret_access_key belong together.")
     if token and not key_id:
         raise _problem("session_token needs access_key_id and secret_access_key.")
-    if chosen.endpoint:
-        _require_url("endpoint", chosen.endpoint)
+    if store.endpoint:
+        _require_url("endpoint", store.endpoint)
     options = S3Options(
         # Stores other than AWS accept any region; for AWS the environment may name it.
-        region=chosen.region or ("us-east-1" if chosen.endpoint else ""),
-        endpoint=chosen.endpoint.rstrip("/"),
+        region=store.region or ("us-east-1" if store.endpoint else ""),
+        endpoint=store.endpoint.rstrip("/"),
         # Only AWS is certain to have a host name per bucket.
-        path_style=bool(chosen.endpoint) and not (urlsplit(chosen.endpoint).hostname or "").endswith("amazonaws.com"),
+        path_style=bool(store.endpoint) and not (urlsplit(store.endpoint).hostname or "").endswith("amazonaws.com"),
         keys=S3Keys(key_id, secret, token) if key_id else None,
-        encryption=chosen.sse,
+        encryption=store.sse,
     )
     return _remote(S3FileSystem(options), root)
 
 
-def _hdfs(chosen: HdfsResults, settings: Settings) -> ResultFiles:
+def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
     from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, address  # noqa: PLC0415 slow to import
 
-    root = _checked_root(chosen.location.partition("://")[2].partition("/")[2])
+    root = _checked_root(store.location.partition("://")[2].partition("/")[2])
     if not root:
         raise _problem("location: names no directory.")
-    given = _cluster(chosen, settings)
-    if chosen.user and not given.security_enabled:
+    cluster = _cluster(store, settings)
+    if store.user and not cluster.security_enabled:
         # Without Kerberos, the service can log in with any name, and needs no proxy user right.
-        given = given.model_copy(update={"service_user": chosen.user})
-    place = replace(address(RESULTS, given, settings), umask=_PRIVATE_UMASK)
-    user = StorageUser(chosen.user or given.service_user)
-    return _remote(WebHdfsFileSystem(place), root, user)
+        cluster = cluster.model_copy(update={"service_user": store.user})
+    cluster_address = replace(address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
+    user = StorageUser(store.user or cluster.service_user)
+    return _remote(WebHdfsFileSystem(cluster_address), root, user)
 
 
-def _cluster(chosen: HdfsResults, settings: Settings) -> HdfsClusterSettings:
+def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
     """The cluster named by the location, by default the first one. `webhdfs_url` overrides its address."""
     clusters = list(settings.hadoop.hdfs_clusters.values())
-    authority = urlsplit(chosen.location).netloc
+    authority = urlsplit(store.location).netloc
     if authority:
-        named = [one for one in clusters if urlsplit(one.fs_defaultfs).netloc.lower() == authority.lower()]
-        if not named and not chosen.webhdfs_url:
+        matching = [
+            cluster for cluster in clusters if urlsplit(cluster.fs_defaultfs).netloc.lower() == authority.lower()
+        ]
+        if not matching and not store.webhdfs_url:
             raise _problem("location: names no cluster of hadoop.hdfs_clusters; webhdfs_url is needed.")
-        clusters = named or clusters
-    if not clusters and not chosen.webhdfs_url:
+        clusters = matching or clusters
+    if not clusters and not store.webhdfs_url:
         raise _problem("webhdfs_url is needed, since hadoop.hdfs_clusters has no cluster.")
     cluster = clusters[0] if clusters else HdfsClusterSettings()
-    return cluster.model_copy(update={"webhdfs_url": chosen.webhdfs_url}) if chosen.webhdfs_url else cluster
+    return cluster.model_copy(update={"webhdfs_url": store.webhdfs_url}) if store.webhdfs_url else cluster
 
 
-def _abfs(chosen: AbfsResults, settings: Settings) -> ResultFiles:
+def _abfs(store: AbfsResults, settings: Settings) -> ResultFiles:
     from queryserver.files.stores.adls.credentials import ClientCredentials, SharedKey  # noqa: PLC0415 slow to import
     from queryserver.files.stores.adls.file_system import AdlsFileSystem, account_at  # noqa: PLC0415 as above
 
-    authority, _, path = chosen.location.partition("://")[2].partition("/")
+    authority, _, path = store.location.partition("://")[2].partition("/")
     container, _, host = authority.rpartition("@")
     root = _checked_root(f"{container}/{path}")
-    account_key, secret = chosen.account_key.get_secret_value(), chosen.client_secret.get_secret_value()
+    account_key, secret = (store.account_key.get_secret_value(), store.client_secret.get_secret_value())
     try:
         if account_key:
             credential = SharedKey(host.partition(".")[0], account_key)
-        elif chosen.tenant_id and chosen.client_id and secret:
-            credential = ClientCredentials(chosen.tenant_id, chosen.client_id, secret)
+        elif store.tenant_id and store.client_id and secret:
+            credential = ClientCredentials(store.tenant_id, store.client_id, secret)
         else:
             raise _problem("needs account_key, or tenant_id, client_id and client_secret.")
         file_system = AdlsFileSystem(replace(account_at(host, credential, settings), umask=_PRIVATE_UMASK))

@@ -47,7 +47,7 @@ _BEFORE_NAMES = frozenset(
 _JOINS_NAMES = frozenset({".", "@", ":", "$"})
 
 
-class Formatting:
+class ScriptFormatter:
     """Formats scripts in worker processes, because the formatter takes superlinear time."""
 
     def __init__(self, computations: ComputationExecutor, *, max_bytes: int) -> None:
@@ -67,21 +67,21 @@ class Formatting:
         if len(script) > SCANNED_CHARACTERS:
             return script
         try:
-            done = await self._computations.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
+            result = await self._computations.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
         except TooComplex:
             log.info("script not formatted: it takes too long", characters=len(script))
             return script
-        return script if done is None else done
+        return script if result is None else result
 
 
 def format_text(options: Mapping[str, Any], content: bytes) -> object:
     """`Task.FORMAT`: the formatted script, or None if unchanged."""
     script = content.decode(errors="surrogatepass")
-    done = formatted(script, options["dialect"])
-    return None if done == script else done
+    result = format_statements(script, options["dialect"])
+    return None if result == script else result
 
 
-def formatted(script: str, dialect: str | None) -> str:
+def format_statements(script: str, dialect: str | None) -> str:
     """Format the statements of a script; leaves unchanged what cannot be formatted safely."""
     if len(script) > SCANNED_CHARACTERS:
         return script
@@ -90,21 +90,21 @@ def formatted(script: str, dialect: str | None) -> str:
     stops = [0]
     for first, stop in zip(spans[1::4], spans[2::4], strict=True):
         stops += [first, stop]
-    pieces, left = list[str](), SCRIPT_CHARACTERS
+    pieces, budget = list[str](), SCRIPT_CHARACTERS
     for number, (start, stop) in enumerate(pairwise([*stops, len(script)])):
         text = script[start:stop]
         if number % 2 == 0:  # before, between or after the statements
             ends_line = text.strip() == ";" and "\n" not in text and stop < len(script)
             pieces.append(";\n" if ends_line else text)
-        elif len(text) <= min(STATEMENT_CHARACTERS, left):
-            left -= len(text)
+        elif len(text) <= min(STATEMENT_CHARACTERS, budget):
+            budget -= len(text)
             pieces.append(_statement(text, dialect))
         else:
             pieces.append(text)
     whole = "".join(pieces)
     if whole == script:
         return script
-    is_same = len(scan(whole, lexis)) == len(spans) and _says_the_same(script, whole, dialect)
+    is_same = len(scan(whole, lexis)) == len(spans) and _is_equivalent(script, whole, dialect)
     return whole if is_same else script
 
 
@@ -122,8 +122,8 @@ def _statement(text: str, dialect: str | None) -> str:
     for (start, stop), before, word, after in zip(spans, [";", *words], words, [*words[1:], ";"], strict=False):
         pieces += [laid_out[at:start], _cased(word, before.upper(), after)]
         at = stop
-    changed = "".join([*pieces, laid_out[at:]])
-    return changed if _says_the_same(text, changed, dialect) else text
+    formatted = "".join([*pieces, laid_out[at:]])
+    return formatted if _is_equivalent(text, formatted, dialect) else text
 
 
 def _cased(word: str, before: str, after: str) -> str:
@@ -136,7 +136,7 @@ def _cased(word: str, before: str, after: str) -> str:
     return word if upper in _NOT_RESERVED and before in _BEFORE_NAMES else upper
 
 
-def _says_the_same(before: str, after: str, dialect: str | None) -> bool:
+def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
     """Whether the texts differ only in blanks and the case of keywords."""
     for rules in _ALL_RULES if dialect is None else (dialect,):
         old, new = tokens(before, rules), tokens(after, rules)
@@ -151,8 +151,8 @@ def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
     """Offsets of words, single signs, quoted texts and comments; unclosed ones extend to the end."""
     rules = lexis_of(dialect).rules
     pattern, at = _pattern(rules), 0
-    while found := pattern.search(text, at):
-        start, stop = found.span()
+    while match := pattern.search(text, at):
+        start, stop = match.span()
         if rules.nested_comments and text.startswith("/*", start):
             stop = nested_comment_end(text, start)
         yield start, stop
@@ -164,15 +164,15 @@ def tokens(text: str, dialect: str) -> list[str]:
 
     Blanks next to brackets, commas, semicolons and comments are insignificant, unlike those in `X '00'`, `1. 5`, `< =`.
     """
-    found, before, was_free = list[str](), 0, True
+    written, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):
         token = text[start:stop]
         is_free = token in _FREE or token.startswith(_COMMENTS)
         if start > before and not (is_free or was_free):
-            found.append("")
-        found.append(token)
+            written.append("")
+        written.append(token)
         before, was_free = stop, is_free
-    return found
+    return written
 
 
 @cache

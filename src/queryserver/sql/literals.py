@@ -53,17 +53,17 @@ class Literals:
         types = frozenset(kind for kind in T if lacking.get(kind) != "")
         return ParameterSupport(types, not_finite=self.not_finite is not None, decimal_digits=self.decimal_digits)
 
-    def write(self, _number: int, one: Parameter) -> str:
+    def write(self, _number: int, parameter: Parameter) -> str:
         """The literal of a value that `support` permits."""
-        value = one.value
+        value = parameter.value
         match value:
             case None:
-                name = self.types.get(one.type) if one.type is not None else None
+                name = self.types.get(parameter.type) if parameter.type is not None else None
                 return f"CAST(NULL AS {name})" if name else "NULL"
             case bool():
                 return "TRUE" if value else "FALSE"
             case int():
-                return self._integer(value, is_plain=one.is_plain)
+                return self._integer(value, is_plain=parameter.is_plain)
             case float():
                 return self._double(value)
             case Decimal():
@@ -184,10 +184,10 @@ def mysql_text(text: str) -> str:
 class _MysqlLiterals(Literals):
     """MySQL's CAST accepts other types than columns: NULL is untyped, and numbers are written as digits."""
 
-    def write(self, number: int, one: Parameter) -> str:
-        if one.value is None:
+    def write(self, number: int, parameter: Parameter) -> str:
+        if parameter.value is None:
             return "NULL"
-        return Literals.write(self, number, one)
+        return Literals.write(self, number, parameter)
 
     def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 plain digits are a BIGINT
         return str(value) if value >= 0 else f"({value})"
@@ -223,20 +223,24 @@ def _phoenix_text(text: str) -> str:
 class _PhoenixLiterals(Literals):
     """Converts all numbers in an array to the widest type, since the first element determines the type of an array."""
 
-    def write(self, number: int, one: Parameter) -> str:
-        kinds = {element.type for element in one.elements}
+    def write(self, number: int, parameter: Parameter) -> str:
+        kinds = {element.type for element in parameter.elements}
         if T.DOUBLE in kinds:
-            one = replace(one, value=tuple(_as(T.DOUBLE, element, float) for element in one.elements))
+            parameter = replace(
+                parameter, value=tuple(_as_type(T.DOUBLE, element, float) for element in parameter.elements)
+            )
         elif T.DECIMAL in kinds:
-            one = replace(one, value=tuple(_as(T.DECIMAL, element, Decimal) for element in one.elements))
-        return Literals.write(self, number, one)
+            parameter = replace(
+                parameter, value=tuple(_as_type(T.DECIMAL, element, Decimal) for element in parameter.elements)
+            )
+        return Literals.write(self, number, parameter)
 
     def _integer(self, value: int, *, is_plain: bool) -> str:  # noqa: ARG002 the first element may be smaller than others
         return f"CAST({value} AS BIGINT)"
 
 
-def _as(kind: ParameterType, one: Parameter, read: Callable[[Any], float | Decimal]) -> Parameter:
-    return replace(one, type=kind, value=read(one.value))
+def _as_type(kind: ParameterType, parameter: Parameter, convert: Callable[[Any], float | Decimal]) -> Parameter:
+    return replace(parameter, type=kind, value=convert(parameter.value))
 
 
 PHOENIX = _PhoenixLiterals(

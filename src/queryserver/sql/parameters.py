@@ -1,6 +1,6 @@
 """Parameter values of statements: their types, and how they are read from JSON.
 
-Clients send a JSON list for `?` places, or a JSON object for `:name` places. A value is plain JSON, or `{"type": …,
+Clients send a JSON list for `?` markers, or a JSON object for `:name` markers. A value is plain JSON, or `{"type": …,
 "value": …}`. Messages name the parameter, but never quote its value.
 """
 
@@ -83,11 +83,11 @@ class Parameter:
     @property
     def leaves(self) -> "Iterator[Parameter]":
         """The typed elements of an array and of all nested arrays."""
-        for one in self.elements:
-            if one.type is ParameterType.ARRAY:
-                yield from one.leaves
-            elif one.type is not None:
-                yield one
+        for element in self.elements:
+            if element.type is ParameterType.ARRAY:
+                yield from element.leaves
+            elif element.type is not None:
+                yield element
 
 
 NULL = Parameter(None, None, is_plain=True)
@@ -95,9 +95,9 @@ NULL = Parameter(None, None, is_plain=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The values of a call, by position or by name; `given` is their original JSON."""
+    """The values of a call, by position or by name; `original` is their JSON as sent."""
 
-    given: Sequence[Any] | Mapping[str, Any] = field(repr=False)
+    original: Sequence[Any] | Mapping[str, Any] = field(repr=False)
     by_position: tuple[Parameter, ...] = field(default=(), repr=False)
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
     """None if sent as a list."""
@@ -111,7 +111,7 @@ class Parameters:
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         """The values with their names in messages."""
         if self.by_name is not None:
-            yield from ((f":{name}", one) for name, one in self.by_name.items())
+            yield from ((f":{name}", value) for name, value in self.by_name.items())
         else:
             yield from ((str(number), one) for number, one in enumerate(self.by_position, 1))
 
@@ -138,70 +138,70 @@ class ParameterSupport:
         for number, row in enumerate(parameters.rows, 1):
             with of_row(number):
                 self.require(row)
-        for name, one in parameters:
-            if problem := self._problem(one):
+        for name, parameter in parameters:
+            if problem := self._problem(parameter):
                 raise InvalidParameter(f"parameters: {name} {problem}")
 
-    def _problem(self, one: Parameter) -> str | None:
-        if one.type is not None and one.type not in self.types:
-            return f"is of type {one.type}, which this connector cannot take."
-        if isinstance(one.value, float) and not (self.not_finite or math.isfinite(one.value)):
+    def _problem(self, parameter: Parameter) -> str | None:
+        if parameter.type is not None and parameter.type not in self.types:
+            return f"is of type {parameter.type}, which this connector cannot take."
+        if isinstance(parameter.value, float) and not (self.not_finite or math.isfinite(parameter.value)):
             return "is NaN or infinite, which this connector cannot take."
-        if isinstance(one.value, Decimal) and not one.value.is_finite():
+        if isinstance(parameter.value, Decimal) and not parameter.value.is_finite():
             return None if self.not_finite_decimals else "is NaN or infinite, which this connector cannot take."
-        if isinstance(one.value, Decimal) and max(digits_of(one.value)) > self.decimal_digits:
+        if isinstance(parameter.value, Decimal) and max(digits_of(parameter.value)) > self.decimal_digits:
             return f"has more than the {self.decimal_digits} digits that decimals of this connector have."
-        if self.even_arrays and _shape(one) is None:
+        if self.even_arrays and _shape(parameter) is None:
             return "has arrays of different lengths in an array, which this connector cannot take."
-        if reason := self.unfit(one):
+        if reason := self.unfit(parameter):
             return f"has a value that this connector cannot hold: {reason}."
-        return next((problem for element in one.elements if (problem := self._problem(element))), None)
+        return next((problem for element in parameter.elements if (problem := self._problem(element))), None)
 
 
 NO_PARAMETERS = ParameterSupport()
 
 
-def _shape(one: Parameter) -> tuple[int, ...] | None:
+def _shape(parameter: Parameter) -> tuple[int, ...] | None:
     """The lengths of an array by nesting level, empty for other values; None if nested arrays differ in length."""
-    if not one.elements:
-        return (0,) if isinstance(one.value, tuple) else ()
-    inner, *others = {_shape(element) for element in one.elements}
-    return None if others or inner is None else (len(one.elements), *inner)
+    if not parameter.elements:
+        return (0,) if isinstance(parameter.value, tuple) else ()
+    inner, *others = {_shape(element) for element in parameter.elements}
+    return None if others or inner is None else (len(parameter.elements), *inner)
 
 
-def read_parameters(given: object) -> Parameters:
+def read_parameters(content: object) -> Parameters:
     """Read the values of a JSON list or object. Raises InvalidParameter, which names the parameter."""
-    if isinstance(given, Mapping):
-        named = cast("Mapping[str, Any]", given)
+    if isinstance(content, Mapping):
+        named = cast("Mapping[str, Any]", content)
         _require_few(len(named))
         for name in named:
             if len(name) > _LONGEST_NAME or not NAME.fullmatch(name):
                 raise InvalidParameter("parameters: names are of letters, digits and _, and begin with no digit.")
-        by_name = {name: _read(f":{name}", value) for name, value in named.items()}
+        by_name = {name: _parameter(f":{name}", value) for name, value in named.items()}
         return Parameters(named, by_name=by_name)
-    if isinstance(given, list):
-        values = cast("list[Any]", given)
+    if isinstance(content, list):
+        values = cast("list[Any]", content)
         _require_few(len(values))
-        return Parameters(values, tuple(_read(str(number), value) for number, value in enumerate(values, 1)))
+        return Parameters(values, tuple(_parameter(str(number), value) for number, value in enumerate(values, 1)))
     raise InvalidParameter("parameters must be a JSON list or a JSON object.")
 
 
-def read_parameter_rows(given: object) -> Parameters:
+def read_parameter_rows(content: object) -> Parameters:
     """Read the values of a JSON list of lists or of objects. Raises InvalidParameter, which names the row."""
-    if not isinstance(given, list) or not given:
+    if not isinstance(content, list) or not content:
         raise InvalidParameter("parameter_rows must be a JSON list of at least one row.")
-    rows, read, values = cast("list[Any]", given), list[Parameters](), 0
+    rows, parsed, values = cast("list[Any]", content), list[Parameters](), 0
     if len(rows) > MOST_ROWS:
         raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS} rows.")
     for number, row in enumerate(rows, 1):
         with of_row(number):
-            read.append(read_parameters(row))
-            if read[-1].are_named != read[0].are_named:
+            parsed.append(read_parameters(row))
+            if parsed[-1].are_named != parsed[0].are_named:
                 raise InvalidParameter("parameters are a list in one row, and an object in another.")
         values += len(row)
         if values > MOST_ROWS_VALUES:
             raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_VALUES} values.")
-    return Parameters(rows, read[0].by_position, read[0].by_name, tuple(read))
+    return Parameters(rows, parsed[0].by_position, parsed[0].by_name, tuple(parsed))
 
 
 @contextmanager
@@ -216,9 +216,9 @@ def of_row(number: int) -> Generator[None]:
 def digits_of(number: Decimal) -> tuple[int, int]:
     """Precision and scale of the smallest DECIMAL type for the number."""
     _, digits, exponent = number.as_tuple()
-    places = int(exponent)
-    scale = max(-places, 0)
-    return max(len(digits) + max(places, 0), scale, 1), scale
+    shift = int(exponent)
+    scale = max(-shift, 0)
+    return max(len(digits) + max(shift, 0), scale, 1), scale
 
 
 def _require_few(count: int) -> None:
@@ -226,44 +226,44 @@ def _require_few(count: int) -> None:
         raise InvalidParameter(f"parameters: at most {MOST_VALUES} values.")
 
 
-def _read(name: str, given: Any, depth: int = 0) -> Parameter:
-    match given:
+def _parameter(name: str, value: Any, depth: int = 0) -> Parameter:
+    match value:
         case None:
             return NULL
         case bool():
-            return Parameter(ParameterType.BOOLEAN, given, is_plain=True)
+            return Parameter(ParameterType.BOOLEAN, value, is_plain=True)
         case int():
-            return Parameter(ParameterType.BIGINT, _bigint(name, given), is_plain=True)
+            return Parameter(ParameterType.BIGINT, _bigint(name, value), is_plain=True)
         case float():
-            if not math.isfinite(given):
+            if not math.isfinite(value):
                 raise InvalidParameter(f"parameters: {name} must be a finite number.")
-            return Parameter(ParameterType.DOUBLE, given, is_plain=True)
+            return Parameter(ParameterType.DOUBLE, value, is_plain=True)
         case str():
-            return Parameter(ParameterType.VARCHAR, _text(name, given), is_plain=True)
+            return Parameter(ParameterType.VARCHAR, _text(name, value), is_plain=True)
         case list():
-            return Parameter(ParameterType.ARRAY, _elements(name, cast("list[Any]", given), depth), is_plain=True)
+            return Parameter(ParameterType.ARRAY, _elements(name, cast("list[Any]", value), depth), is_plain=True)
         case Mapping():
-            return _typed(name, cast("Mapping[str, Any]", given), depth)
+            return _typed(name, cast("Mapping[str, Any]", value), depth)
         case _:
             raise InvalidParameter(f"parameters: {name} is no JSON value.")
 
 
-def _typed(name: str, given: Mapping[str, Any], depth: int) -> Parameter:
+def _typed(name: str, typed: Mapping[str, Any], depth: int) -> Parameter:
     try:
-        kind = ParameterType(given.get("type", ""))
+        kind = ParameterType(typed.get("type", ""))
     except ValueError:
         known = ", ".join(ParameterType)
         raise InvalidParameter(f"parameters: {name} must have a `type`, one of {known}.") from None
-    if set(given) != {"type", "value"}:
+    if set(typed) != {"type", "value"}:
         raise InvalidParameter(f"parameters: {name} must have the members `type` and `value` and no other.")
-    value = given["value"]
+    value = typed["value"]
     if value is None:
         return Parameter(kind, None)
     try:
-        read = _elements(name, value, depth) if kind is ParameterType.ARRAY else _READERS[kind](name, value)
+        parsed = _elements(name, value, depth) if kind is ParameterType.ARRAY else _READERS[kind](name, value)
     except (ValueError, ArithmeticError, TypeError):
         raise InvalidParameter(f"parameters: {name} has a value that is not of its type {kind}.") from None
-    return Parameter(kind, read)
+    return Parameter(kind, parsed)
 
 
 def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
@@ -273,8 +273,8 @@ def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
         raise TypeError
     values = cast("list[Any]", given)
     _require_few(len(values))
-    elements = tuple(_read(name, value, depth + 1) for value in values)
-    kinds = {one.type for one in elements if one.type is not None}
+    elements = tuple(_parameter(name, value, depth + 1) for value in values)
+    kinds = {element.type for element in elements if element.type is not None}
     if kinds == {ParameterType.ARRAY}:
         kinds = {one.type for one in Parameter(ParameterType.ARRAY, elements).leaves}
     if len(kinds) > 1 and not kinds <= {ParameterType.BIGINT, ParameterType.DOUBLE, ParameterType.DECIMAL}:
@@ -282,57 +282,57 @@ def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
     return elements
 
 
-def _text(name: str, given: Any) -> str:
-    if not isinstance(given, str):
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
         raise TypeError
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
         raise InvalidParameter(f"parameters: {name} must be free of lone surrogates.") from None
-    if "\0" in given:
+    if "\0" in value:
         raise InvalidParameter(f"parameters: {name} must be free of U+0000.")
-    return given
+    return value
 
 
-def _boolean(_name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
+def _boolean(_name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
         raise TypeError
-    return given
+    return value
 
 
-def _bigint(name: str, given: Any) -> int:
-    if isinstance(given, str) and _INTEGER.fullmatch(given):
-        given = int(given)
-    if type(given) is not int:
+def _bigint(name: str, value: Any) -> int:
+    if isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    if type(value) is not int:
         raise TypeError
-    if not -_BIGINT <= given < _BIGINT:
+    if not -_BIGINT <= value < _BIGINT:
         raise InvalidParameter(f"parameters: {name} must be an integer of 64 bits; larger numbers go as decimal.")
-    return given
+    return value
 
 
-def _double(_name: str, given: Any) -> float:
-    if isinstance(given, str):
-        if given in _NOT_FINITE:
-            return _NOT_FINITE[given]
-        if not _DECIMAL.fullmatch(given):
+def _double(_name: str, value: Any) -> float:
+    if isinstance(value, str):
+        if value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if not _DECIMAL.fullmatch(value):
             raise ValueError
-    elif isinstance(given, bool) or not isinstance(given, int | float):
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
-    number = float(given)
+    number = float(value)
     if not math.isfinite(number):
         raise ValueError
     return number
 
 
-def _decimal(name: str, given: Any) -> Decimal:
-    if isinstance(given, float) or (type(given) is int and not -_BIGINT <= given < _BIGINT):
+def _decimal(name: str, value: Any) -> Decimal:
+    if isinstance(value, float) or (type(value) is int and not -_BIGINT <= value < _BIGINT):
         # JSON readers round floats, and writers may not support larger integers.
         raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
-    if given in _NOT_FINITE:
-        return Decimal(given)
-    if isinstance(given, bool) or not isinstance(given, int | str):
+    if value in _NOT_FINITE:
+        return Decimal(value)
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError
-    text = str(given)
+    text = str(value)
     if len(text) > _MOST_DIGITS or not _DECIMAL.fullmatch(text):
         raise ValueError
     try:
@@ -341,32 +341,32 @@ def _decimal(name: str, given: Any) -> Decimal:
         raise ValueError from None
 
 
-def _matched(pattern: re.Pattern[str], given: Any) -> str:
-    if not isinstance(given, str) or not pattern.fullmatch(given):
+def _matched(pattern: re.Pattern[str], value: Any) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ValueError
-    return given
+    return value
 
 
-def _date(_name: str, given: Any) -> date:
-    return date.fromisoformat(_matched(_DATE, given))
+def _date(_name: str, value: Any) -> date:
+    return date.fromisoformat(_matched(_DATE, value))
 
 
-def _time(_name: str, given: Any) -> time:
-    return time.fromisoformat(_matched(_TIME, given))
+def _time(_name: str, value: Any) -> time:
+    return time.fromisoformat(_matched(_TIME, value))
 
 
-def _timestamp(_name: str, given: Any) -> datetime:
-    return datetime.fromisoformat(_matched(_TIMESTAMP, given))
+def _timestamp(_name: str, value: Any) -> datetime:
+    return datetime.fromisoformat(_matched(_TIMESTAMP, value))
 
 
-def _timestamp_tz(_name: str, given: Any) -> datetime:
-    read = datetime.fromisoformat(_matched(_TIMESTAMP_TZ, given).replace(" +", "+").replace(" -", "-").upper())
-    read.astimezone(UTC)  # raises OverflowError if UTC is outside of years 1 to 9999, since engines are sent UTC
-    return read
+def _timestamp_tz(_name: str, value: Any) -> datetime:
+    moment = datetime.fromisoformat(_matched(_TIMESTAMP_TZ, value).replace(" +", "+").replace(" -", "-").upper())
+    moment.astimezone(UTC)  # raises OverflowError if UTC is outside of years 1 to 9999, since engines are sent UTC
+    return moment
 
 
-def _binary(_name: str, given: Any) -> bytes:
-    return b64decode(_matched(_BASE64, given))
+def _binary(_name: str, value: Any) -> bytes:
+    return b64decode(_matched(_BASE64, value))
 
 
 _READERS: Mapping[ParameterType, Any] = {

@@ -25,9 +25,9 @@ class Position:
     column: int | None
 
 
-def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
-    """Line and column in `statement`; None if the place is unknown or outside of it."""
-    match place:
+def position_of(location: ErrorPlace | None, statement: str) -> Position | None:
+    """Line and column in `statement`; None if the location is unknown or outside of it."""
+    match location:
         case None:
             return None
         case Character(offset):
@@ -39,15 +39,17 @@ def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
             is_inside = 0 <= offset <= len(octets)
             return position_at(statement, len(octets[:offset].decode(errors="ignore")) if is_inside else -1)
         case LineColumn(line, column, unit):
-            return _in_line(statement, line, lambda text: None if column is None else _steps(text, column - 1, unit))
+            return _in_line(statement, line, lambda text: None if column is None else _index_of(text, column - 1, unit))
         case ErrorExcerpt(line, shown, mark, unit):
-            found = _line_of(statement, line, shown)
-            return None if found is None else _in_line(statement, found, lambda text: _marked(text, shown, mark, unit))
+            shown_line = _line_of(statement, line, shown)
+            if shown_line is None:
+                return None
+            return _in_line(statement, shown_line, lambda text: _mark_offset(text, shown, mark, unit))
         case Rest(line, text):
-            start = _start_of_rest(statement, line, text)
+            start = _offset_of_rest(statement, line, text)
             return _in_line(statement, line, lambda _: None) if start is None else position_at(statement, start)
         case _:
-            assert_never(place)
+            assert_never(location)
 
 
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
@@ -58,7 +60,7 @@ def without_prefix(position: Position | None, prefix: str) -> Position | None:
     return Position(1, column) if column > 0 else None
 
 
-def behind(position: Position | None, before: str) -> Position | None:
+def after_prefix(position: Position | None, before: str) -> Position | None:
     """The position once `before` is put in front of the text."""
     start = position_at(before, len(before))
     if position is None or start is None or start.column is None:
@@ -122,19 +124,19 @@ def _line_of(statement: str, line: int, shown: str) -> int | None:
     return statement.count("\n", 0, first) + 1
 
 
-def _in_line(statement: str, line: int, place: Callable[[str], int | None]) -> Position | None:
+def _in_line(statement: str, line: int, find_offset: Callable[[str], int | None]) -> Position | None:
     bounds = _line_bounds(statement, line)
     if bounds is None:
         return None
     start, end = bounds
-    within = place(statement[start:end])
+    within = find_offset(statement[start:end])
     if within is not None and 0 <= within <= end - start:
         return position_at(statement, start + within)
     found = position_at(statement, start)
     return found and Position(found.line, None)
 
 
-def _steps(text: str, column: int, unit: Unit) -> int | None:
+def _index_of(text: str, column: int, unit: Unit) -> int | None:
     """Number of characters before `column`, counted from 0; None if uncertain, or if the text is shorter."""
     if column < 0:
         return None
@@ -165,7 +167,7 @@ def _is_joined(character: str) -> bool:
     return _JOINED.match(character) is not None
 
 
-def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
+def _mark_offset(text: str, shown: str, mark: int, unit: Unit) -> int | None:
     """The offset in `text` of the character above the mark; None if uncertain."""
     before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
     body = shown[before:]
@@ -174,11 +176,11 @@ def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
     start = text.find(body)
     if start < 0 or (before and text.find(body, start + 1) >= 0):
         return None
-    within = _steps(body, mark - before, unit)
+    within = _index_of(body, mark - before, unit)
     return None if within is None else start + within
 
 
-def _start_of_rest(statement: str, line: int, rest: str) -> int | None:
+def _offset_of_rest(statement: str, line: int, rest: str) -> int | None:
     """Offset of `rest` if the statement ends with it, or contains it just once, or just once in that line."""
     if statement.endswith(rest):
         return len(statement) - len(rest)

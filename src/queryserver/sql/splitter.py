@@ -11,7 +11,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.sql.formatting import tokens
-from queryserver.sql.places import NO_PLACES, Bound, ScriptPlaces, StatementParameters, script_places
+from queryserver.sql.markers import NO_MARKERS, BoundStatement, ScriptMarkers, StatementParameters, count_markers
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -166,10 +166,10 @@ class Choice:
     has_result_set: bool
     is_over: bool
     """The previous statement was the last one, so none is left to run."""
-    own_limit: int | None = None
+    literal_limit: int | None = None
     """The literal row limit of the statement itself."""
-    places: ScriptPlaces = NO_PLACES
-    """Places of the whole script; only set for a call with parameters."""
+    markers: ScriptMarkers = NO_MARKERS
+    """Markers of the whole script; only set for a call with parameters."""
     last: LastStatement | None = None
     """Only set for a call that runs all statements."""
 
@@ -185,7 +185,7 @@ def choose(
 ) -> Choice | None:
     """The next statement to run by the rules of `next_statement`; None if the script has no statements.
 
-    `named` selects the kind of parameter places, None for none. `to_end` if all later statements are to run as well.
+    `named` selects the kind of parameter markers, None for none. `to_end` if all later statements are to run as well.
     """
     statements = Script(script, dialect)
     if not statements:
@@ -195,20 +195,20 @@ def choose(
         index = next_statement(statements, previous, full_form=full_form)
     except NoMoreStatements:
         is_over = True
-    chosen = statements[index]
+    statement = statements[index]
     first, stop = statements.span(index)
     return Choice(
         index=index,
         count=len(statements),
         first=first,
         stop=stop,
-        start=chosen.start,
-        end=chosen.end,
-        hash=statement_hash(chosen.text),
+        start=statement.start,
+        end=statement.end,
+        hash=statement_hash(statement.text),
         is_over=is_over,
-        own_limit=own_limit(chosen.text, dialect),
-        has_result_set=expects_result_set(chosen.text, dialect),
-        places=NO_PLACES if named is None else _places(statements, dialect, index, named=named),
+        literal_limit=literal_limit(statement.text, dialect),
+        has_result_set=expects_result_set(statement.text, dialect),
+        markers=NO_MARKERS if named is None else _count_markers(statements, dialect, index, named=named),
         last=_last(statements, dialect) if to_end else None,
     )
 
@@ -218,11 +218,11 @@ def _last(statements: Script, dialect: str) -> LastStatement:
     return LastStatement(last.end, statement_hash(last.text), expects_result_set(last.text, dialect))
 
 
-def _places(statements: Script, dialect: str, index: int, *, named: bool) -> ScriptPlaces:
-    return script_places([one.text for one in statements], dialect, index, named=named)
+def _count_markers(statements: Script, dialect: str, index: int, *, named: bool) -> ScriptMarkers:
+    return count_markers([statement.text for statement in statements], dialect, index, named=named)
 
 
-class Choosing:
+class StatementChooser:
     """Chooses statements in scripts, using a worker process for large ones. Raises TooComplex, TooManyRequests."""
 
     def __init__(self, computations: ComputationExecutor) -> None:
@@ -249,19 +249,19 @@ class Choosing:
             "to_end": to_end,
         }
         content = script.encode(errors="surrogatepass")
-        found = await self._computations.run(user_id, Task.CHOOSE_STATEMENT, options, content)
-        if found is None:
+        choice = await self._computations.run(user_id, Task.CHOOSE_STATEMENT, options, content)
+        if choice is None:
             return None
-        start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
+        start, end = ScriptPosition(**choice["start"]), ScriptPosition(**choice["end"])
         last = None
-        if (members := found["last"]) is not None:
+        if (members := choice["last"]) is not None:
             last = LastStatement(ScriptPosition(**members["end"]), members["hash"], members["has_result_set"])
-        return replace(Choice(**found), start=start, end=end, places=_places_of(found["places"]), last=last)
+        return replace(Choice(**choice), start=start, end=end, markers=_markers_of(choice["markers"]), last=last)
 
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
-    ) -> tuple[str, str, ScriptPlaces] | None:
-        """The first statement, its part for EXPLAIN, and the places of all statements; None if the script is empty.
+    ) -> tuple[str, str, ScriptMarkers] | None:
+        """The first statement, its part for EXPLAIN, and the markers of all statements; None if the script is empty.
 
         Raises InvalidParameter.
         """
@@ -269,16 +269,16 @@ class Choosing:
             return _first(script, dialect, named)
         content = script.encode(errors="surrogatepass")
         options = {"dialect": dialect, "named": named}
-        found = await self._computations.run(user_id, Task.FIRST_TO_EXPLAIN, options, content)
-        if found is None:
+        result = await self._computations.run(user_id, Task.FIRST_TO_EXPLAIN, options, content)
+        if result is None:
             return None
-        first, stop, start, places = found
-        return script[first:stop], script[start:stop], _places_of(places)
+        first, stop, start, markers = result
+        return script[first:stop], script[start:stop], _markers_of(markers)
 
 
-def _places_of(found: Mapping[str, Any]) -> ScriptPlaces:
-    members: dict[str, Any] = {**found, "names": tuple(found["names"]), "times": tuple(found["times"])}
-    return ScriptPlaces(**members)
+def _markers_of(stored: Mapping[str, Any]) -> ScriptMarkers:
+    members: dict[str, Any] = {**stored, "names": tuple(stored["names"]), "occurrences": tuple(stored["occurrences"])}
+    return ScriptMarkers(**members)
 
 
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
@@ -296,16 +296,16 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
 
 
 def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FIRST_TO_EXPLAIN`: start and end of the first statement, start of its part for EXPLAIN, and the places."""
+    """`Task.FIRST_TO_EXPLAIN`: start and end of the first statement, start of its part for EXPLAIN, and the markers."""
     script = content.decode(errors="surrogatepass")
-    found = _first(script, options["dialect"], options.get("named"))
-    if found is None:
+    result = _first(script, options["dialect"], options.get("named"))
+    if result is None:
         return None
     first, stop = Script(script, options["dialect"]).span(0)
-    return first, stop, stop - len(found[1]), asdict(found[2])
+    return first, stop, stop - len(result[1]), asdict(result[2])
 
 
-def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, ScriptPlaces] | None:
+def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, ScriptMarkers] | None:
     statements = Script(script, dialect)
     if not statements:
         return None
@@ -313,18 +313,18 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
     return (
         text,
         explainable(text, dialect),
-        NO_PLACES if named is None else _places(statements, dialect, 0, named=named),
+        NO_MARKERS if named is None else _count_markers(statements, dialect, 0, named=named),
     )
 
 
-async def bind(statement: str, dialect: str, parameters: StatementParameters) -> Bound:
-    """The statement with its values. Searches the places again, in a thread for long texts, which take seconds.
+async def bind(statement: str, dialect: str, parameters: StatementParameters) -> BoundStatement:
+    """The statement with its values. Finds the markers again, in a thread for long texts, which take seconds.
 
     Rows of values also use a thread: 10,000 take 0.3 s.
     """
-    if is_short(statement) and not parameters.given.rows:
-        return Bound(statement, dialect, parameters)
-    return await asyncio.to_thread(Bound, statement, dialect, parameters)
+    if is_short(statement) and not parameters.values.rows:
+        return BoundStatement(statement, dialect, parameters)
+    return await asyncio.to_thread(BoundStatement, statement, dialect, parameters)
 
 
 def is_short(script: str) -> bool:
@@ -354,7 +354,7 @@ def changes_data(text: str, dialect: str) -> bool:
     return keyword in _SEARCHED and (len(text) > _LONG or _mentions(text, _CHANGING_WORD))
 
 
-def refusal_where_read_only(text: str, dialect: str) -> str | None:
+def read_only_refusal(text: str, dialect: str) -> str | None:
     """Why a read-only connector refuses the statement; None if it may run."""
     if not changes_data(text, dialect):
         return None
@@ -364,7 +364,7 @@ def refusal_where_read_only(text: str, dialect: str) -> str | None:
     return "This connector is read-only."
 
 
-_KEEPING = _READING | {
+_KEEPS_OBJECTS = _READING | {
     "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
     "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
 }  # fmt: skip
@@ -375,12 +375,12 @@ _MAKING_WORDS = {
 }
 
 
-_OF_TRANSACTIONS = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
+_TRANSACTION_CONTROL = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
 
 
 def controls_transaction(text: str, dialect: str) -> bool:
     """Whether the statement begins or ends a transaction or savepoint."""
-    return first_keyword(text, dialect) in _OF_TRANSACTIONS
+    return first_keyword(text, dialect) in _TRANSACTION_CONTROL
 
 
 def changes_objects(text: str, dialect: str) -> bool:
@@ -389,7 +389,7 @@ def changes_objects(text: str, dialect: str) -> bool:
     True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes changes.
     """
     keyword = first_keyword(text, dialect)
-    if keyword not in _KEEPING:
+    if keyword not in _KEEPS_OBJECTS:
         return True
     making = _MAKING_WORDS.get(keyword)
     return making is not None and (len(text) > _LONG or _mentions(text, making))
@@ -420,7 +420,7 @@ _TOP = re.compile(rf"^SELECT (?:(?:ALL|DISTINCT) )?TOP (?:\( )?(?P<limit>{_NUMBE
 _MANY_DIGITS = 18
 
 
-def own_limit(text: str, dialect: str) -> int | None:
+def literal_limit(text: str, dialect: str) -> int | None:
     """The row limit in `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY` at the end, or `SELECT TOP n` at the start.
 
     Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. None if there is no
@@ -431,15 +431,15 @@ def own_limit(text: str, dialect: str) -> int | None:
     if len(text) > _LONGEST_TEXT or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
         return None
     is_comment = re.compile(r"--|/\*|#.").match
-    found = [token for token in tokens(text, dialect) if token and not is_comment(token)]
-    while found and found[-1] == ";":
-        found.pop()
-    tail = " ".join(found[-_TAIL_TOKENS:]).upper()
+    significant = [token for token in tokens(text, dialect) if token and not is_comment(token)]
+    while significant and significant[-1] == ";":
+        significant.pop()
+    tail = " ".join(significant[-_TAIL_TOKENS:]).upper()
     for form in _TAILS:
-        if seen := form.search(tail):
-            return _number(seen["limit"])
-    seen = _TOP.search(" ".join(found[:_TAIL_TOKENS]).upper() + " ")
-    return _number(seen["limit"]) if seen else None
+        if match := form.search(tail):
+            return _number(match["limit"])
+    match = _TOP.search(" ".join(significant[:_TAIL_TOKENS]).upper() + " ")
+    return _number(match["limit"]) if match else None
 
 
 def _number(digits: str) -> int:
@@ -447,7 +447,7 @@ def _number(digits: str) -> int:
     return int(digits) if len(digits) <= _MANY_DIGITS else 10**_MANY_DIGITS
 
 
-_PLANNED = frozenset(
+_EXPLAINED = frozenset(
     {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
 )
 _IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
@@ -473,7 +473,7 @@ def explainable(statement: str, dialect: str) -> str:
     # Either a plain first word, or parentheses around a query; anything before may be an executable comment.
     is_plain = text[: len(keyword)].upper() == keyword != ""
     is_wrapped = text.startswith("(") and keyword in _IN_PARENTHESES
-    is_known = keyword in _PLANNED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))
+    is_known = keyword in _EXPLAINED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))
     if not (is_wrapped or (is_plain and is_known)):
         raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
     return text

@@ -330,8 +330,8 @@ class _Scanner:
         while (end := match(self._script, position).end()) > position:
             terminator = self._script.rfind(";", position, end) if passes_terminators else NOWHERE
             after = terminator + 1 if terminator != NOWHERE else after
-            position, taken = end, end - position
-            if taken < _RUN:
+            position, skipped = end, end - position
+            if skipped < _RUN:
                 break
         return position, after
 
@@ -359,15 +359,15 @@ class _Scanner:
         return position
 
     def _delimiter(self, position: int) -> int:
-        size, found = self._size, NOWHERE
+        size, offset = self._size, NOWHERE
         while position < size:
-            if found < position:
-                found = self._script.find(self._terminator, position)
-                found = size if found == NOWHERE else found
-            position = self._advance(position, self._lexis.text_and_semicolons, found, "")
-            if position == found:
-                return found
-            if position < found:
+            if offset < position:
+                offset = self._script.find(self._terminator, position)
+                offset = size if offset == NOWHERE else offset
+            position = self._advance(position, self._lexis.text_and_semicolons, offset, "")
+            if position == offset:
+                return offset
+            if position < offset:
                 position += 1
         return size
 
@@ -447,8 +447,8 @@ class _Scanner:
         return NOWHERE
 
     def _line_end(self, position: int) -> int:
-        found = _LINE_END.search(self._script, position)
-        return found.start() if found else self._size
+        match = _LINE_END.search(self._script, position)
+        return match.start() if match else self._size
 
     def _token_end(self, position: int) -> int:
         """The end of the quote or comment at `position`, NOWHERE if there is none."""
@@ -473,8 +473,8 @@ class _Scanner:
 
     def _find(self, closing: str, start: int) -> int:
         """Offset after the next `closing`. Unclosed quotes extend to the end of the script."""
-        found = self._script.find(closing, start)
-        return self._size if found == NOWHERE else found + len(closing)
+        offset = self._script.find(closing, start)
+        return self._size if offset == NOWHERE else offset + len(closing)
 
     def _escaped_end(self, quote: str, position: int) -> int:
         script, match = self._script, self._lexis.quoted[quote]

@@ -47,12 +47,12 @@ class SqlType:
 
     def at(self, path: Sequence[str]) -> "SqlType | None":
         """The type at a path of `item`, `key`, `value` or field names; None if there is no such part."""
-        found: SqlType | None = self
+        part: SqlType | None = self
         for segment in path:
-            if found is None:
+            if part is None:
                 return None
-            found = found.part(segment)
-        return found
+            part = part.part(segment)
+        return part
 
     def part(self, segment: str) -> "SqlType | None":
         """The type one segment below. Fields are found by exact name, or else ignoring case."""
@@ -105,98 +105,98 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = _tokens(text)
-        self._place = 0
+        self._index = 0
 
     def whole(self) -> SqlType:
         parsed = self._type(0)
-        if self._now.kind != "end":
+        if self._current.kind != "end":
             raise _Unreadable
         return parsed
 
     def _type(self, depth: int) -> SqlType:
-        start = self._now
+        start = self._current
         if depth > MAX_DEPTH or start.kind not in ("word", "quoted"):
             raise _Unreadable
-        self._place += 1
-        found = self._with_parts(start, depth) or self._scalar(start)
+        self._index += 1
+        parsed = self._with_parts(start, depth) or self._scalar(start)
         # Each following `[]`, `[3]` or `ARRAY` makes it an array.
-        while self._now.text == "[" or self._now.text.upper() == "ARRAY":
+        while self._current.text == "[" or self._current.text.upper() == "ARRAY":
             depth += 1
             if depth > MAX_DEPTH:
                 raise _Unreadable
-            if self._now.text != "[":
-                self._place += 1
-            if self._now.text == "[":
+            if self._current.text != "[":
+                self._index += 1
+            if self._current.text == "[":
                 self._skip_brackets()
-            found = SqlType("array", self._since(start), item=found)
-        return found
+            parsed = SqlType("array", self._text_since(start), item=parsed)
+        return parsed
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
         """An array, map or struct with its parts in brackets; None for anything else."""
-        word, opening = start.text.lower(), self._now.text
+        word, opening = start.text.lower(), self._current.text
         if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
-        self._place += 1
+        self._index += 1
         if word in _STRUCTS:
             fields = self._fields(opening, depth)
-            return SqlType(word, self._since(start), fields=fields)
+            return SqlType(word, self._text_since(start), fields=fields)
         first, second = self._type(depth + 1), None
         if word == "map":
             self._take(",")
             second = self._type(depth + 1)
         self._take(_CLOSING[opening])
         if second is None:
-            return SqlType(word, self._since(start), item=first)
-        return SqlType(word, self._since(start), key=first, value=second)
+            return SqlType(word, self._text_since(start), item=first)
+        return SqlType(word, self._text_since(start), key=first, value=second)
 
     def _fields(self, opening: str, depth: int) -> tuple[SqlField, ...]:
         fields = list[SqlField]()
-        while self._now.text != _CLOSING[opening]:
+        while self._current.text != _CLOSING[opening]:
             if fields:
                 self._take(",")
             name = self._raw_name() if opening == "<" else None
             if name is None:
                 name = self._field_name()
             fields.append(SqlField(name or f"field{len(fields)}", self._type(depth + 1)))
-            if self._now.text.upper() == "COMMENT" and self._behind(1).kind == "text":
-                self._place += 2
+            if self._current.text.upper() == "COMMENT" and self._peek(1).kind == "text":
+                self._index += 2
         self._take(_CLOSING[opening])
         return tuple(fields)
 
     def _raw_name(self) -> str | None:
         """`name:` as written by Hive, which does not quote even names with blanks."""
-        found = _RAW_NAME.match(self._text, self._now.start)
-        if found is None:
+        match = _RAW_NAME.match(self._text, self._current.start)
+        if match is None:
             return None
-        while self._now.kind != "end" and self._now.start < found.end():
-            self._place += 1
-        return found[1].strip()
+        while self._current.kind != "end" and self._current.start < match.end():
+            self._index += 1
+        return match[1].strip()
 
     def _field_name(self) -> str | None:
         """The name of a field before its type, with or without a colon; None if unnamed."""
-        now, following = self._now, self._behind(1)
+        now, following = self._current, self._peek(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable
         if following.text == ":":
-            self._place += 2
+            self._index += 2
             return now.name
         is_name = following.kind in ("word", "quoted") and (now.text.lower(), following.text.lower()) not in _TWO_WORDS
-        if not is_name or (following.text.upper() == "ARRAY" and self._behind(2).text not in ("(", "<")):
+        if not is_name or (following.text.upper() == "ARRAY" and self._peek(2).text not in ("(", "<")):
             return None
-        self._place += 1
+        self._index += 1
         return now.name
 
     def _scalar(self, start: _Token) -> SqlType:
         """Read up to the end of the part: lengths, `with time zone`, `unsigned`, enum values."""
         words = [start]
-        while self._now.kind in ("word", "quoted") or self._now.text in ("(", "<"):
-            if self._now.text.upper() in ("ARRAY", "COMMENT"):
+        while self._current.kind in ("word", "quoted") or self._current.text in ("(", "<"):
+            if self._current.text.upper() in ("ARRAY", "COMMENT"):
                 break
-            if self._now.kind == "mark":
+            if self._current.kind == "mark":
                 self._skip_brackets()
             else:
-                words.append(self._now)
-                self._place += 1
+                words.append(self._current)
+                self._index += 1
         if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
             base = "varchar"  # `character varying` is its long form
         else:
@@ -204,15 +204,15 @@ class _Parser:
             base = start.name if start.kind == "quoted" else start.text.rpartition(".")[2]
             if len(words) > 1 and (start.text.endswith(".") or words[1].text.startswith(".")):
                 base = words[1].name.lstrip(".")
-        return SqlType(base.lower(), self._since(start))
+        return SqlType(base.lower(), self._text_since(start))
 
     def _skip_brackets(self) -> None:
         open_brackets = list[str]()
         while True:
-            token = self._now
+            token = self._current
             if token.kind == "end":
                 raise _Unreadable
-            self._place += 1
+            self._index += 1
             if token.text in _CLOSING:
                 open_brackets.append(_CLOSING[token.text])
             elif token.kind == "mark" and token.text in ")>]" and open_brackets.pop() != token.text:
@@ -221,29 +221,29 @@ class _Parser:
                 return
 
     def _take(self, mark: str) -> None:
-        if self._now.text != mark:
+        if self._current.text != mark:
             raise _Unreadable
-        self._place += 1
+        self._index += 1
 
-    def _since(self, start: _Token) -> str:
-        return self._text[start.start : self._tokens[self._place - 1].end]
+    def _text_since(self, start: _Token) -> str:
+        return self._text[start.start : self._tokens[self._index - 1].end]
 
-    def _behind(self, count: int) -> _Token:
-        return self._tokens[min(self._place + count, len(self._tokens) - 1)]
+    def _peek(self, count: int) -> _Token:
+        return self._tokens[min(self._index + count, len(self._tokens) - 1)]
 
     @property
-    def _now(self) -> _Token:
-        return self._tokens[self._place]
+    def _current(self) -> _Token:
+        return self._tokens[self._index]
 
 
 def _tokens(text: str) -> list[_Token]:
-    found, position, end = list[_Token](), 0, len(text.rstrip())
+    tokens, position, end = list[_Token](), 0, len(text.rstrip())
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             raise _Unreadable
         kind = match.lastgroup
-        found.append(_Token(kind, match[kind], match.start(kind), match.end()))
+        tokens.append(_Token(kind, match[kind], match.start(kind), match.end()))
         position = match.end()
-    found.append(_END)
-    return found
+    tokens.append(_END)
+    return tokens

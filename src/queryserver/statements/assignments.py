@@ -7,7 +7,7 @@ from uuid import UUID
 
 from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
-from queryserver.sql.places import StatementParameters
+from queryserver.sql.markers import StatementParameters
 from queryserver.sql.positions import Position
 from queryserver.statements.model import NewStatement, StatementRecord
 from queryserver.statements.states import StatementState

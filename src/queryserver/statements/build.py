@@ -25,8 +25,8 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
-from queryserver.sql.formatting import Formatting
-from queryserver.sql.splitter import Choosing
+from queryserver.sql.formatting import ScriptFormatter
+from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.audit import statement_ends
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.cursors import CursorMoves
@@ -110,7 +110,7 @@ class StatementServices:
     control: StatementControl
     history: StatementHistory
     sessions: Sessions
-    formatting: Formatting
+    formatting: ScriptFormatter
     administration: StatementAdministration
     retention: RetentionSweep
     credentials: SessionCredentials
@@ -188,7 +188,7 @@ class StatementBuilder:
             ),
             history=StatementHistory(stored.records, self.connectors),
             sessions=self._sessions,
-            formatting=Formatting(self.resources.computations, max_bytes=settings.editor.statement_max_bytes),
+            formatting=ScriptFormatter(self.resources.computations, max_bytes=settings.editor.statement_max_bytes),
             administration=StatementAdministration(stored.database, stored.records, self._dispatcher.cancel),
             retention=stored.retention,
             credentials=self._credentials,
@@ -308,7 +308,7 @@ class StatementBuilder:
             access=self._access,
             limits=self.settings.editor,
             allowed_settings=self._allowed_settings,
-            choosing=Choosing(self.resources.computations),
+            choosing=StatementChooser(self.resources.computations),
             parameters=ParameterSealer(self.accounts.sealer),
         )
 

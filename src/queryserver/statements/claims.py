@@ -11,8 +11,8 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.reading import only_reads
-from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.sql.read_only import only_reads
+from queryserver.sql.splitter import read_only_refusal
 from queryserver.statements.assignments import Assignment, ClaimScope, Outcome
 from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.execution import Execution
@@ -99,7 +99,7 @@ class StatementClaims:
         elif user is None:
             refusal = "The user is no longer active."
         elif connector and connector.read_only:
-            refusal = refusal_where_read_only(assignment.statement, assignment.dialect)
+            refusal = read_only_refusal(assignment.statement, assignment.dialect)
         if refusal is not None:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
         if outcome is not None:

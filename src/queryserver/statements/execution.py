@@ -37,7 +37,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.assignments import Assignment, Outcome
@@ -94,7 +94,7 @@ class Execution:
     _is_reading: bool = field(default=False, init=False)
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
-    _bound: Bound | None = field(default=None, init=False)
+    _bound: BoundStatement | None = field(default=None, init=False)
     """The statement with the values of its parameters, if it has any."""
 
     def __post_init__(self) -> None:
@@ -257,7 +257,7 @@ class Execution:
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
 
-    async def _row_by_row(self, session: EngineSession, statement: Bound) -> Outcome:
+    async def _row_by_row(self, session: EngineSession, statement: BoundStatement) -> Outcome:
         """Run a statement for each row of values, in order, where the engine takes one at a time."""
         changed: int | None = None
         for number, row in enumerate(statement.rows):
@@ -485,7 +485,7 @@ class Execution:
     def _without_values(self, lines: Sequence[str]) -> Sequence[str]:
         """Messages of the engine, which may repeat the statement, without the values of its parameters."""
         bound = self._bound
-        return [bound.without_values(line) for line in lines] if bound else lines
+        return [bound.mask_values(line) for line in lines] if bound else lines
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:

@@ -14,7 +14,7 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
-from queryserver.sql.places import StatementParameters
+from queryserver.sql.markers import StatementParameters
 from queryserver.sql.positions import Position
 from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import LimitSource, Truncation, TruncationReason
@@ -240,13 +240,13 @@ def new_session_guid() -> str:
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
-def kept_rows(limits: EditorSettings, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
+def kept_rows(limits: EditorSettings, limit: int | None, literal_limit: int | None) -> tuple[int, LimitSource]:
     """How many rows are kept at most. A default in force gives way to a larger LIMIT of the statement itself."""
     default, most = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
     if limit is not None:
         # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
         return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
-    if default in {0, most} or (own_limit or 0) > default:
+    if default in {0, most} or (literal_limit or 0) > default:
         return most, LimitSource.MAXIMUM
     return default, LimitSource.DEFAULT
 

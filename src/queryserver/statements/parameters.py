@@ -9,8 +9,8 @@ import orjson
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.sealer import Sealer
+from queryserver.sql.markers import ScriptMarkers, StatementParameters
 from queryserver.sql.parameters import MOST_BYTES, MOST_ROWS_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
-from queryserver.sql.places import ScriptPlaces, StatementParameters
 from queryserver.sql.splitter import Choice, controls_transaction
 from queryserver.statements.model import StatementRecord
 
@@ -26,7 +26,7 @@ class ParameterSealer:
     def sealed(self, parameters: StatementParameters) -> bytes:
         """Raises InvalidParameter when the values are too many bytes."""
         content = _content(parameters)
-        if parameters.given.rows:
+        if parameters.values.rows:
             if len(content) > MOST_ROWS_BYTES:
                 raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_BYTES} bytes of JSON together.")
             return self._sealer.seal(content)
@@ -47,7 +47,7 @@ class ParameterSealer:
         if record.sealed_parameters is None:
             return None
         try:
-            return self.unsealed(record.sealed_parameters).given
+            return self.unsealed(record.sealed_parameters).values
         except ValueError:
             return None
 
@@ -59,16 +59,16 @@ class ParameterSealer:
         return known is not None and _content(StatementParameters(known)) == _content(StatementParameters(parameters))
 
 
-def checked(parameters: Parameters, places: ScriptPlaces, support: ParameterSupport) -> StatementParameters:
+def checked(parameters: Parameters, places: ScriptMarkers, support: ParameterSupport) -> StatementParameters:
     """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
     places.require(parameters)
     for row in parameters.rows or (parameters,):
         if row.by_name is None:
             break
-        sizes = {name: len(orjson.dumps(value)) for name, value in dict(row.given).items()}
+        sizes = {name: len(orjson.dumps(value)) for name, value in dict(row.original).items()}
         if (
-            sum(sizes[name] * times for name, times in zip(places.names, places.times, strict=True))
+            sum(sizes[name] * times for name, times in zip(places.names, places.occurrences, strict=True))
             > MOST_WRITTEN_BYTES
         ):
             raise InvalidParameter(
@@ -82,14 +82,14 @@ async def checked_for(
 ) -> StatementParameters:
     """As `checked`. Raises InvalidParameter, too, for many rows of values and a statement that cannot run for each."""
     if not parameters.rows:
-        return checked(parameters, choice.places, support)
+        return checked(parameters, choice.markers, support)
     _require_one_change(parameters, choice)
     if await asyncio.to_thread(controls_transaction, script[choice.first : choice.stop], dialect):
         # The rows would end the transaction that holds them together.
         raise InvalidParameter(
             "parameter_rows: the statement must be one that changes rows, not one that begins or ends a transaction."
         )
-    return await asyncio.to_thread(checked, parameters, choice.places, support)
+    return await asyncio.to_thread(checked, parameters, choice.markers, support)
 
 
 def _require_one_change(parameters: Parameters, choice: Choice) -> None:

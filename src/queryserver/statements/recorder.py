@@ -8,7 +8,7 @@ from typing import Any
 from queryserver.connectors.model import Connector
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
-from queryserver.sql.splitter import refusal_where_read_only
+from queryserver.sql.splitter import read_only_refusal
 from queryserver.statements.assignments import Lease, Outcome
 from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.leases import StatementLeases
@@ -47,7 +47,7 @@ class StatementRecorder:
         can run it. `part`: the first statement of the script of which `new` is the operation.
         """
         first = part or new
-        refusal = refusal_where_read_only(first.handle.statement, connector.dialect) if connector.read_only else None
+        refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to refuse it
         recorded = await self.records.record(first) if part is None else await self.records.record(new, first)

@@ -20,8 +20,8 @@ from queryserver.platform.facts import FactRepository
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
-from queryserver.results.listing import ResultListing, StoredStatement
 from queryserver.results.segments import ResultStore
+from queryserver.results.stored_results import StoredResults, StoredStatement
 from queryserver.statements.repository import MAY_HAVE_BYTES, StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
@@ -190,7 +190,7 @@ class RetentionSweep:
     statements: StatementRecords
     sessions: SessionRecords
     results: ResultStore
-    listing: ResultListing
+    listing: StoredResults
     editor: EditorSettings
     run_every: timedelta
     alone: Callable[[], AbstractAsyncContextManager[bool]]
@@ -360,7 +360,7 @@ class RetentionSweep:
                         orphaned += 1
                         if not dry_run:
                             await self._delete_orphan(stored)
-            interrupted = await self.listing.remove_remains(_ORPHAN_AGE, now, dry_run=dry_run)
+            interrupted = await self.listing.remove_orphans(_ORPHAN_AGE, now, dry_run=dry_run)
         except DatabaseUnavailable:
             raise
         except QueryServerError as error:

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.places import StatementParameters, places_in
-from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, own_limit, statement_hash
+from queryserver.sql.markers import StatementParameters, find_markers
+from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, literal_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.leases import StatementLeases
@@ -70,7 +70,7 @@ def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewS
         owner=OPERATION_OWNER,
         keeps_session=False,
         token=None,
-        parameter_count=choice.places.total,
+        parameter_count=choice.markers.total,
         runs_all=True,
         is_script=True,
     )
@@ -116,11 +116,11 @@ class ScriptRun:
     def _new(self, done: Assignment, index: int, statement: ScriptStatement) -> NewStatement:
         text, is_last = statement.text, index == done.statements_count - 1
         limit = done.row_limit if done.limit_source is LimitSource.CALLER else None
-        row_limit, limit_source = kept_rows(self.editor, limit, own_limit(text, done.dialect))
+        row_limit, limit_source = kept_rows(self.editor, limit, literal_limit(text, done.dialect))
         parameters, count = None, 0
         if done.parameters is not None:
             before = done.parameters.before + _places(done.statement, done)
-            parameters, count = StatementParameters(done.parameters.given, before), _places(text, done)
+            parameters, count = StatementParameters(done.parameters.values, before), _places(text, done)
         start, end = statement.start, statement.end
         return NewStatement(
             id=uuid4(),
@@ -160,8 +160,8 @@ class ScriptRun:
 
 
 def _places(text: str, of: Assignment) -> int:
-    named = of.parameters is not None and of.parameters.given.are_named
-    return sum(1 for place in places_in(text, of.dialect, named=named) if not place.is_literal)
+    named = of.parameters is not None and of.parameters.values.are_named
+    return sum(1 for place in find_markers(text, of.dialect, named=named) if not place.is_literal)
 
 
 async def _off_loop(text: str, call: Callable[[], T]) -> T:

@@ -12,9 +12,9 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.places import StatementParameters
-from queryserver.sql.splitter import Choice, Choosing, PreviousStatement, is_short
+from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.engine_settings import chosen_settings
@@ -138,7 +138,7 @@ class Submissions:
     access: StatementAccess
     limits: EditorSettings
     allowed_settings: frozenset[str]
-    choosing: Choosing
+    choosing: StatementChooser
     parameters: ParameterSealer
 
     async def submit(
@@ -319,7 +319,7 @@ class Submissions:
         user, fields, inherited, connector = request.user, request.fields, request.inherited, request.connector
         script_id = inherited.script_id if inherited is not None and fields.script is None else None
         warning = None if fields.run_all else warning_of(choice.index, choice.count)
-        row_limit, limit_source = model.kept_rows(self.limits, request.limit, choice.own_limit)
+        row_limit, limit_source = model.kept_rows(self.limits, request.limit, choice.literal_limit)
         return model.NewStatement(
             id=uuid4(),
             user_id=user.id,
@@ -348,7 +348,7 @@ class Submissions:
             notify=self.recorder.notification(fields.notify_url),
             parameters=values,
             sealed_parameters=None if values is None else self.parameters.sealed(values),
-            parameter_count=0 if values is None else choice.places.own,
+            parameter_count=0 if values is None else choice.markers.own,
         )
 
 

@@ -14,8 +14,8 @@ from queryserver.platform import computation_pool as processes
 from queryserver.platform.computation import Task
 from queryserver.platform.computation_pool import ComputationPool
 from queryserver.sql import splitter
-from queryserver.sql.places import NO_PLACES, ScriptPlaces
-from queryserver.sql.splitter import Choosing, PreviousStatement
+from queryserver.sql.markers import NO_MARKERS, ScriptMarkers
+from queryserver.sql.splitter import PreviousStatement, StatementChooser
 
 ANA = 1
 PREVIOUS = [
@@ -143,9 +143,9 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
     monkeypatch: pytest.MonkeyPatch,
 ):
     script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
-    small = await Choosing(InlineComputations()).next(ANA, script, dialect, previous, full_form=full_form)
+    small = await StatementChooser(InlineComputations()).next(ANA, script, dialect, previous, full_form=full_form)
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", 0)
-    large = await Choosing(computations).next(ANA, script, dialect, previous, full_form=full_form)
+    large = await StatementChooser(computations).next(ANA, script, dialect, previous, full_form=full_form)
     assert small is not None
     assert large == small
     assert script[large.first : large.stop]
@@ -154,11 +154,11 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 @pytest.mark.parametrize("limit", [50_000, 0])
 async def test_what_is_explained_is_the_same_in_both_ways(limit, computations, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
-    asked = Choosing(computations)
+    asked = StatementChooser(computations)
     script = "/* é */ select ?, ':x' ; select ?"
     text, part = "/* é */ select ?, ':x'", "select ?, ':x'"
-    assert await asked.first_to_explain(ANA, script, "mysql") == (text, part, NO_PLACES)
-    places = ScriptPlaces(total=2, before=0, own=1)
+    assert await asked.first_to_explain(ANA, script, "mysql") == (text, part, NO_MARKERS)
+    places = ScriptMarkers(total=2, before=0, own=1)
     assert await asked.first_to_explain(ANA, script, "mysql", named=False) == (text, part, places)
     assert await asked.first_to_explain(ANA, " -- nothing", "mysql") is None
     with pytest.raises(InvalidParameter, match="EXPLAIN"):

@@ -13,7 +13,7 @@ from queryserver.results import blocks
 def rows_of(stored: bytes, start: int, rows: int) -> list[dict]:
     """By the blocks that hold them."""
     index = blocks.index_of(stored)
-    wanted = index.holding(start, rows)
+    wanted = index.blocks_with(start, rows)
     parts = [index.decode(n, stored[index.blocks[n].start : index.blocks[n].end]) for n in wanted]
     if not parts:
         return []

@@ -133,7 +133,7 @@ async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use
 
 async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp_path):
     one = uuid4()
-    async with DiskCache(tmp_path, 1000, look_every_s=0.01) as cache:
+    async with DiskCache(tmp_path, 1000, sweep_every_s=0.01) as cache:
         await cache.put(one, NAME, b"mine")
         await asyncio.to_thread(_run, [sys.executable, "-c", _ENDS_WITH_A_COPY, str(tmp_path)])
         await until(lambda: len(kept(tmp_path)) == 1)
@@ -143,7 +143,7 @@ async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp
 async def test_a_copy_that_is_too_old_when_it_is_read_leaves_the_disk(tmp_path):
     now = 1000.0
     old = uuid4()
-    async with DiskCache(tmp_path, 1000, life_s=600, look_every_s=3600, clock=lambda: now) as cache:
+    async with DiskCache(tmp_path, 1000, life_s=600, sweep_every_s=3600, clock=lambda: now) as cache:
         await cache.put(old, NAME, b"old")
         now += 600
         assert await cache.read(old, NAME) is None
@@ -154,7 +154,7 @@ async def test_a_copy_goes_at_its_age_however_often_it_is_read(tmp_path):
     """Another process may have deleted the result long ago."""
     now = 1000.0
     old, new = uuid4(), uuid4()
-    async with DiskCache(tmp_path, 1000, life_s=600, look_every_s=0.01, clock=lambda: now) as cache:
+    async with DiskCache(tmp_path, 1000, life_s=600, sweep_every_s=0.01, clock=lambda: now) as cache:
         await cache.put(old, NAME, b"old")
         now += 400
         await cache.put(new, NAME, b"new")

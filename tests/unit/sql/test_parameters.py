@@ -4,8 +4,8 @@ import pytest
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.sql.literals import HIVE, IMPALA, MYSQL, PHOENIX, SPARKSQL, TRINO
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import ParameterSupport, ParameterType, read_parameter_rows, read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -50,14 +50,14 @@ def test_rows_are_stored_under_a_name_that_a_process_without_rows_does_not_read(
     rows = read_parameter_rows([[1, None], ["x", {"type": "decimal", "value": "1.50"}]])
     stored = StatementParameters(rows).stored()
     assert stored == {"rows": [[1, None], ["x", {"type": "decimal", "value": "1.50"}]], "before": 0}
-    assert StatementParameters.read(stored).given == rows
+    assert StatementParameters.read(stored).values == rows
 
 
 def test_each_row_is_the_statement_with_its_own_values():
     rows = read_parameter_rows([{"a": 1, "b": "x"}, {"b": "y", "a": 2}])
-    bound = Bound("UPDATE t SET b = :b WHERE a = :a OR b = :b", "sqlite", StatementParameters(rows))
-    written = [row.written(lambda _, one: str(one.value)) for row in bound.rows]
+    bound = BoundStatement("UPDATE t SET b = :b WHERE a = :a OR b = :b", "sqlite", StatementParameters(rows))
+    written = [row.render(lambda _, one: str(one.value)) for row in bound.rows]
     assert written == ["UPDATE t SET b = x WHERE a = 1 OR b = x", "UPDATE t SET b = y WHERE a = 2 OR b = y"]
     assert [row.rows for row in bound.rows] == [(), ()]
     bound.row = 1
-    assert bound.without_values("bad value 'y' beside 'x'") == "bad value '…' beside 'x'"
+    assert bound.mask_values("bad value 'y' beside 'x'") == "bad value '…' beside 'x'"

@@ -4,7 +4,7 @@ import pytest
 from tests.timing import TRIES, processor_s
 
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
-from queryserver.sql.positions import Position, behind, position_of, without_prefix
+from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
 
 TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
@@ -76,10 +76,10 @@ def test_a_position_moves_with_its_text():
     assert without_prefix(Position(1, 8), "EXPLAIN ") is None
     assert without_prefix(Position(2, 3), "EXPLAIN ") == Position(2, 3)
     assert without_prefix(None, "EXPLAIN ") is None
-    assert behind(Position(1, 3), "-- a\n  ") == Position(2, 5)
-    assert behind(Position(2, 3), "-- a\n  ") == Position(3, 3)
-    assert behind(Position(1, None), "-- a\n") == Position(2, None)
-    assert behind(None, "-- a\n") is None
+    assert after_prefix(Position(1, 3), "-- a\n  ") == Position(2, 5)
+    assert after_prefix(Position(2, 3), "-- a\n  ") == Position(3, 3)
+    assert after_prefix(Position(1, None), "-- a\n") == Position(2, None)
+    assert after_prefix(None, "-- a\n") is None
 
 
 def test_large_statements_take_linear_time():

@@ -3,7 +3,7 @@
 import pytest
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.sql.splitter import changes_data, changes_objects, explainable, own_limit, refusal_where_read_only
+from queryserver.sql.splitter import changes_data, changes_objects, explainable, literal_limit, read_only_refusal
 
 COLUMNS = ", ".join(f"updated_at_{number}, ⌘{number}" for number in range(30_000))
 LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"
@@ -12,7 +12,7 @@ LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"
 @pytest.mark.parametrize("text", ["select 1", "WITH a AS (SELECT 1) SELECT * FROM a", "-- x\n(values (1))", LONG_QUERY])
 def test_a_query_runs_where_nothing_may_be_changed(text: str):
     assert not changes_data(text, "postgresql")
-    assert refusal_where_read_only(text, "postgresql") is None
+    assert read_only_refusal(text, "postgresql") is None
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ def test_a_query_runs_where_nothing_may_be_changed(text: str):
 )
 def test_a_change_is_refused_where_nothing_may_be_changed(text: str):
     assert changes_data(text, "postgresql")
-    assert refusal_where_read_only(text, "postgresql") == "This connector is read-only."
+    assert read_only_refusal(text, "postgresql") == "This connector is read-only."
 
 
 @pytest.mark.parametrize("text", ["with a as (select 1) select " + "a, " * 400_000, "--" + "x" * 70_000 + "\nselect 1"])
 def test_a_statement_that_is_too_long_to_be_sure_of_is_refused_with_the_reason(text: str):
-    told = refusal_where_read_only(text, "postgresql")
+    told = read_only_refusal(text, "postgresql")
     assert told is not None
     assert "too long" in told
 
@@ -54,7 +54,7 @@ def test_a_statement_that_is_too_long_to_be_sure_of_is_refused_with_the_reason(t
     ],
 )
 def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> None:
-    assert own_limit(statement, "duckdb") == limit
+    assert literal_limit(statement, "duckdb") == limit
 
 
 @pytest.mark.parametrize("statement",
@@ -66,7 +66,7 @@ def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> 
     "INSERT INTO t SELECT * FROM u LIMIT 6000", "DELETE FROM t LIMIT 6000", "EXPLAIN SELECT 1 LIMIT 6000",
     f"SELECT '{'x' * 100_000}' LIMIT 6000"], ids=lambda statement: statement[:60])  # fmt: skip
 def test_what_is_not_certain_is_no_limit(statement: str) -> None:
-    assert own_limit(statement, "duckdb") is None
+    assert literal_limit(statement, "duckdb") is None
 
 
 @pytest.mark.parametrize(("statement", "changes"),

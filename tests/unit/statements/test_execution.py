@@ -18,7 +18,7 @@ from queryserver.errors.files import StorageError
 from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position
 from queryserver.statements.assignments import Outcome
 from queryserver.statements.states import StatementState
@@ -184,7 +184,7 @@ async def test_an_engine_that_gives_no_log_does_not_change_the_outcome() -> None
 class _CountingSession(FakeSession):
     """Answers 3,000 rows to any statement, and counts those that were read."""
 
-    async def submit(self, statement: str | Bound) -> OperationHandle:
+    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
         return await super().submit("rows 3000")
 
     async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:

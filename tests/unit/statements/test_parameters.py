@@ -6,8 +6,8 @@ from pydantic import SecretStr
 from queryserver.errors.base import InvalidParameter
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.sql.literals import HIVE, SPARKSQL
+from queryserver.sql.markers import StatementParameters, count_markers
 from queryserver.sql.parameters import MOST_VALUES, read_parameters
-from queryserver.sql.places import StatementParameters, script_places
 from queryserver.statements.parameters import ParameterSealer, checked
 
 LONG = "x" * 100_000
@@ -16,7 +16,7 @@ DIALECT = "hive"
 
 def check(statement: str, values: object) -> None:
     given = read_parameters(values)
-    places = script_places([statement], DIALECT, 0, named=given.are_named)
+    places = count_markers([statement], DIALECT, 0, named=given.are_named)
     checked(given, places, HIVE.support)
 
 
@@ -56,7 +56,7 @@ def test_the_last_values_that_can_be_sent_are_read():
     assert literals[0] == "TIMESTAMP '0001-01-01 01:00:00+00:00'"
     assert literals[2] == "CAST('9223372036854775807' AS DECIMAL(19,0))"
     book = ParameterSealer(AesSealer(Keyring(SecretKey.derive(SecretStr("k" * 40)))))
-    assert book.unsealed(book.sealed(StatementParameters(given))).given == given
+    assert book.unsealed(book.sealed(StatementParameters(given))).values == given
 
 
 @pytest.mark.parametrize(("times", "value", "says"), [

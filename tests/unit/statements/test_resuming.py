@@ -11,8 +11,8 @@ from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, u
 
 from queryserver.engines.protocol import OperationHandle, SessionOptions
 from queryserver.sql.literals import HIVE
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 from queryserver.statements.assignments import EngineMark, Resumption
 from queryserver.statements.states import StatementState
 
@@ -189,8 +189,8 @@ class ShowingSession(ResumableFakeSession):
 
     sent = "SELECT * FROM people WHERE name = 'xyzzy-17' AND n = (-55555)"
 
-    def written(self, statement: Bound) -> str:
-        return statement.written(HIVE.write)
+    def written(self, statement: BoundStatement) -> str:
+        return statement.render(HIVE.write)
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
         return [f"Compiling command(queryId=1): {self.sent}"][start:]

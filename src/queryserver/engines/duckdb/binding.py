@@ -17,8 +17,8 @@ import duckdb
 from queryserver import errors
 from queryserver.engines.duckdb.guard import Token, kind_of, tokens_of
 from queryserver.sql.literals import DUCKDB
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameter, ParameterType, digits_of
-from queryserver.sql.places import Bound
 
 Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list["Native | None"]
 
@@ -114,10 +114,10 @@ def _native(one: Parameter) -> "Native | None":
     return value
 
 
-def marks_of(bound: Bound) -> tuple[str, list[Any]]:
+def marks_of(bound: BoundStatement) -> tuple[str, list[Any]]:
     """The text with markers, and their values."""
     marks = _Marks()
-    return bound.written(marks.write), marks.values
+    return bound.render(marks.write), marks.values
 
 
 def row_start(tokens: Sequence[Token], text: str) -> int | None:
@@ -144,18 +144,18 @@ def alike(text: str, values: Sequence[Native]) -> Hashable:
     return text, tuple(map(type, values)), tuple(zones)
 
 
-def joined(row: Bound, start: int, rows: int) -> str:
+def joined(row: BoundStatement, start: int, rows: int) -> str:
     """The text with markers for `rows` rows like this one. `start` comes from `row_start`."""
     marks, texts = _Marks(), list[str]()
     for _ in range(rows):
-        text = row.written(marks.write)
+        text = row.render(marks.write)
         texts.append(text[start:] if texts else text)
         marks.begin_row()
     return ", ".join(texts)
 
 
 def marked(
-    connection: duckdb.DuckDBPyConnection, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token]
+    connection: duckdb.DuckDBPyConnection, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token]
 ) -> MarkedStatement | None:
     """The statement to run instead of `literal`, whose text is the one last written by `bound` and has these tokens.
 
@@ -176,7 +176,7 @@ def marked(
         statements = connection.extract_statements(text)
         outside = _outside(tokens_of(text), bound)
     except duckdb.Error:  # the grammar allows no parameter there
-        bound.written(DUCKDB.write)
+        bound.render(DUCKDB.write)
         return None
     names = {str(number) for number in range(1, len(values) + 1)}
     if (
@@ -189,7 +189,7 @@ def marked(
     return MarkedStatement(text, statements[0], values)
 
 
-def only_stores_values(tokens: Sequence[Token], bound: Bound) -> bool:
+def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
     """Whether the parameters can only become column values, so that the guard need not check every row.
 
     This holds if the statement has no function call: only the table of an INSERT, VALUES, IN and conditions precede a
@@ -210,9 +210,9 @@ def only_stores_values(tokens: Sequence[Token], bound: Bound) -> bool:
     return True
 
 
-def _outside(tokens: Sequence[Token], bound: Bound) -> list[tuple[str, str]]:
+def _outside(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
     """Kind and text of the tokens that do not start inside a value of the text that `bound` wrote last."""
-    outside, spans, at = list[tuple[str, str]](), bound.spans(), 0
+    outside, spans, at = list[tuple[str, str]](), bound.value_spans(), 0
     for token in tokens:
         while at < len(spans) and spans[at][1] <= token.start:
             at += 1

@@ -45,7 +45,7 @@ from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 # DuckDB works in vectors of 2048 rows, which count against its memory limit. Several are copied into one batch only
 # where their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
@@ -127,13 +127,13 @@ class DuckdbConnection:
 
     takes_rows = True
 
-    def run(self, statement: str | Bound) -> DriverAnswer:
+    def run(self, statement: str | BoundStatement) -> DriverAnswer:
         """Run a text of at most one statement (Contract security T23)."""
         if self._files is not None:
             return self._files.run(lambda: self._with_results(statement))
         return self._with_results(statement)
 
-    def _with_results(self, statement: str | Bound) -> "DuckdbAnswer":
+    def _with_results(self, statement: str | BoundStatement) -> "DuckdbAnswer":
         results = self._results
         if results is None:
             return self._answered(statement)
@@ -148,17 +148,17 @@ class DuckdbConnection:
             answer.on_close = results.end
         return answer
 
-    def _answered(self, statement: str | Bound) -> "DuckdbAnswer":
-        if not isinstance(statement, Bound):
+    def _answered(self, statement: str | BoundStatement) -> "DuckdbAnswer":
+        if not isinstance(statement, BoundStatement):
             return self._begin(statement)
         with without_excerpt():
             if statement.rows:
                 return self._run_rows(statement)
-            answer = self._begin(statement.written(DUCKDB.write), statement)
+            answer = self._begin(statement.render(DUCKDB.write), statement)
         answer.hide_excerpts()
         return answer
 
-    def _begin(self, text: str, bound: Bound | None = None) -> "DuckdbAnswer":
+    def _begin(self, text: str, bound: BoundStatement | None = None) -> "DuckdbAnswer":
         """Run a statement; `text` has the values of `bound` as literals, for the guard (ADR 61)."""
         if self._room is not None:
             self._room.apply(self.native)
@@ -177,7 +177,7 @@ class DuckdbConnection:
                     error.classed(sqlstate_of(error.message))  # our own refusal, worded like DuckDB's
                 raise
 
-    def _run_rows(self, statement: Bound) -> "DuckdbAnswer":
+    def _run_rows(self, statement: BoundStatement) -> "DuckdbAnswer":
         """Run once per row of parameters, in the open transaction or in one of its own."""
         self._is_stopped = False
         if self._room is not None:
@@ -189,7 +189,7 @@ class DuckdbConnection:
                 return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_together, statement))
             return DuckdbAnswer(modified_rows=self._in_own_transaction(self._changed_in_turn, statement))
 
-    def _in_own_transaction(self, change: Callable[[Bound], int], statement: Bound) -> int:
+    def _in_own_transaction(self, change: Callable[[BoundStatement], int], statement: BoundStatement) -> int:
         self.prepare("BEGIN TRANSACTION")
         try:
             changed = change(statement)
@@ -200,7 +200,7 @@ class DuckdbConnection:
             raise
         return changed
 
-    def _changed_in_turn(self, statement: Bound) -> int:
+    def _changed_in_turn(self, statement: BoundStatement) -> int:
         changed, known = 0, dict[str, _CheckedRow]()
         for number, row in enumerate(statement.rows):
             statement.row = number
@@ -208,7 +208,7 @@ class DuckdbConnection:
                 changed += self._run_row(row, known)
         return changed
 
-    def _changed_together(self, statement: Bound) -> int:
+    def _changed_together(self, statement: BoundStatement) -> int:
         """Combine rows of the same types into one statement, which takes a tenth of the time. Raises _RowsRefused."""
         changed, known, at = 0, dict[str, _CheckedRow](), 0
         together = dict[tuple[str, int], _CheckedRow]()
@@ -245,22 +245,22 @@ class DuckdbConnection:
         except errors.StatementRejected as error:
             raise _RowsRefused from error
 
-    def _together(self, row: Bound, one: "_CheckedRow", start: int, rows: int, values: int) -> "_CheckedRow":
+    def _together(self, row: BoundStatement, one: "_CheckedRow", start: int, rows: int, values: int) -> "_CheckedRow":
         statements = self.native.extract_statements(joined(row, start, rows))
         names = {str(number) for number in range(1, values + 1)}
         if [kind_of(parsed) for parsed in statements] != ["INSERT"] or statements[0].named_parameters != names:
             raise _RowsRefused
         return replace(one, statement=statements[0])
 
-    def _watched_rows(self, statement: Bound) -> AbstractContextManager[None]:
+    def _watched_rows(self, statement: BoundStatement) -> AbstractContextManager[None]:
         """Watch the storage across all rows, because a check per row would take longer than the row."""
-        text = statement.rows[0].written(DUCKDB.write)
+        text = statement.rows[0].render(DUCKDB.write)
         tokens = tokens_of(text)
         with self.engine_errors():
             checked = self._checked(text, tokens)
         return nullcontext() if checked is None else self._watched(kind_of(checked[0]), tokens)
 
-    def _run_row(self, row: Bound, known: "dict[str, _CheckedRow]") -> int:
+    def _run_row(self, row: BoundStatement, known: "dict[str, _CheckedRow]") -> int:
         """Run one row and return the number of changed rows; rows of RETURNING are discarded.
 
         `known` maps texts with markers to statements that the guard has already checked.
@@ -271,7 +271,7 @@ class DuckdbConnection:
             text, values = marks_of(row)
             if (one := known.get(text)) is not None:
                 return self._changed_by(one, values)
-        text = row.written(DUCKDB.write)
+        text = row.render(DUCKDB.write)
         tokens, values = tokens_of(text), None
         if (checked := self._checked(text, tokens)) is None:
             return 0
@@ -378,7 +378,7 @@ class DuckdbConnection:
             self._results.begin(tokens)
         return statement, lines_before
 
-    def _run(self, text: str, bound: Bound | None) -> "DuckdbAnswer":
+    def _run(self, text: str, bound: BoundStatement | None) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         copying = self._files.rewritten(text, tokens) if self._files is not None else None
         text, tokens = copying or (text, tokens)
@@ -403,7 +403,7 @@ class DuckdbConnection:
         return self._open_rows(relation, names, types, lines_before)
 
     def _planned_bound(
-        self, bound: Bound, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
+        self, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
     ) -> "_Planned | None":
         """Plan the statement with bound values; None if `literal` must run instead, and nothing has run yet."""
         statement_with_markers = marked(self.native, bound, literal, tokens)
@@ -419,7 +419,7 @@ class DuckdbConnection:
                 # classes may come from a query that already runs because one of its functions has side effects.
                 if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
-                bound.written(DUCKDB.write)
+                bound.render(DUCKDB.write)
                 return None
 
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> "_Planned":

@@ -25,8 +25,8 @@ from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle
 from queryserver.engines.sessions import OperationSession
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS
-from queryserver.sql.places import Bound
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
@@ -117,14 +117,14 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self.is_left_open = True
         return False
 
-    def written(self, statement: Bound) -> str:
+    def written(self, statement: BoundStatement) -> str:
         """The text sent to the server. Raises StatementRejected."""
         if self._variant.literals is None:
             raise errors.StatementRejected("This server takes no parameters.")
-        return statement.written(self._variant.literals.write)
+        return statement.render(self._variant.literals.write)
 
-    async def _start(self, statement: str | Bound) -> Hs2Operation:
-        if isinstance(statement, Bound):
+    async def _start(self, statement: str | BoundStatement) -> Hs2Operation:
+        if isinstance(statement, BoundStatement):
             statement = self.written(statement)
         request = structs.TExecuteStatementReq(
             session_handle=self.handle,

@@ -36,7 +36,7 @@ from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.value_sizes import ROW_CELLS
 from queryserver.sql.literals import MYSQL
-from queryserver.sql.places import Bound, written
+from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.splitter_scan import first_word
 
 INTERRUPTED = 1317
@@ -236,21 +236,21 @@ class MysqlConnection(DriverConnection):
         if not self.fields:
             await self._drop_further_results()
 
-    async def prepare_bound(self, statement: Bound) -> bool:
+    async def prepare_bound(self, statement: BoundStatement) -> bool:
         """Prepare a statement with parameter markers; False if the server does not accept one of them."""
         await self._begin()
-        text = statement.written(prepared.mark).encode(errors="surrogateescape")
+        text = statement.render(prepared.mark).encode(errors="surrogateescape")
         try:
             self._prepared = await self.prepare(text)
         except driver.MySQLError as error:
             if _is_of_the_driver(error) or number_of(error) in _NO_REFUSAL:
                 raise
             return False
-        return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.order))
+        return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.values_in_order))
 
-    async def start_prepared(self, statement: Bound) -> None:
+    async def start_prepared(self, statement: BoundStatement) -> None:
         """As `start`, for the last prepared statement. The driver's own method would read all rows at once."""
-        body: bytes = self._prepared._execute_header + prepared.packed(statement.order)  # noqa: SLF001 no public accessor
+        body: bytes = self._prepared._execute_header + prepared.packed(statement.values_in_order)  # noqa: SLF001 no public accessor
         await self._execute_command(prepared.COM_STMT_EXECUTE, body)
         await self._read_query_result(True)
         await self._cursor._do_get_result()  # noqa: SLF001 as its own execute does
@@ -460,7 +460,7 @@ class MysqlStatement(StatementSource):
     def __init__(
         self,
         connection: MysqlConnection,
-        sql: str | Bound,
+        sql: str | BoundStatement,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
         read_only: bool,
@@ -475,12 +475,12 @@ class MysqlStatement(StatementSource):
         self._rows_read = 0
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        if isinstance(self._sql, Bound) and self._sql.rows:
+        if isinstance(self._sql, BoundStatement) and self._sql.rows:
             await self._run_rows(self._sql, go_on)
         else:
             await self._run_once()
 
-    async def _run_rows(self, statement: Bound, go_on: Callable[[], None]) -> None:
+    async def _run_rows(self, statement: BoundStatement, go_on: Callable[[], None]) -> None:
         """Run once per row of parameters, in the open transaction or its own; rows of RETURNING are discarded."""
         connection, changed = self._connection, 0
         is_own = connection.get_autocommit() and not connection.get_transaction_status()
@@ -519,7 +519,7 @@ class MysqlStatement(StatementSource):
             if bound is not None:
                 await self._connection.start_prepared(bound)
             else:
-                await self._connection.start(written(self._sql, MYSQL.write))
+                await self._connection.start(sql_text(self._sql, MYSQL.write))
             fields = self._connection.fields
             declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
@@ -529,7 +529,7 @@ class MysqlStatement(StatementSource):
             if not declared:
                 await self._finish(self._connection.affected_rows())
 
-    async def _prepared(self) -> Bound | None:
+    async def _prepared(self) -> BoundStatement | None:
         """The statement, if it was prepared for bound values; None if they must be sent as literals."""
         sql = self._sql
         if isinstance(sql, str) or not prepared.may_be_prepared(sql, self._keyword):

@@ -8,8 +8,8 @@ from decimal import Decimal
 from asyncmy.protocol import pack_binary_params
 
 from queryserver.sql.literals import MYSQL
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameter, digits_of
-from queryserver.sql.places import Bound
 
 COM_STMT_EXECUTE = 0x17
 
@@ -40,7 +40,7 @@ _MOST_SCALE = 30
 """Largest scale of a decimal in MySQL; MariaDB has 38."""
 
 
-def may_be_prepared(statement: Bound, keyword: str) -> bool:
+def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
     """Whether markers mean the same as literals in this statement, which starts with `keyword`.
 
     A `VALUES` table that is not the row list of an INSERT gets its types on MariaDB without regard to the parameters:
@@ -53,7 +53,7 @@ def may_be_prepared(statement: Bound, keyword: str) -> bool:
         rows = None if _QUERY.search(text) else _ROWS.search(text)
         if rows is None or _VALUES.search(_VALUE_OF_COLUMN.sub("", rows[1])):
             return False
-    return all(map(_BEFORE_EXPRESSION.fullmatch, _BEFORE_MARK.findall(statement.written(mark))))
+    return all(map(_BEFORE_EXPRESSION.fullmatch, _BEFORE_MARK.findall(statement.render(mark))))
 
 
 def is_bound(one: Parameter) -> bool:

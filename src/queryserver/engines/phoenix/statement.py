@@ -18,7 +18,7 @@ from queryserver.engines.sessions import StatementSource, Stopped
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.sql.places import Bound, written
+from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.splitter_scan import first_word
 
 _ARRAY = " ARRAY"
@@ -165,10 +165,10 @@ FIRST_ROWS = 4  # few, because their width is still unknown and the Query Server
 
 
 class PhoenixStatement(StatementSource):
-    def __init__(self, connection: PhoenixConnection, sql: str | Bound) -> None:
+    def __init__(self, connection: PhoenixConnection, sql: str | BoundStatement) -> None:
         self._connection = connection
-        self._sql = written(sql, protocol.mark)
-        order = sql.order if isinstance(sql, Bound) else ()
+        self._sql = sql_text(sql, protocol.mark)
+        order = sql.values_in_order if isinstance(sql, BoundStatement) else ()
         self._values = [one for one in order if not isinstance(one.value, tuple)]
         self._keyword = first_word(self._sql, line_comments=("--", "//"))
         self._statement: int | None = None

@@ -45,7 +45,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import LogLines
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.splitter_scan import first_word
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -223,7 +223,7 @@ class PostgresqlStatement(StatementSource):
     def __init__(
         self,
         connection: PostgresqlConnection,
-        sql: str | Bound,
+        sql: str | BoundStatement,
         interrupt_process: Callable[[int], Awaitable[None]],
         *,
         read_only: bool = False,
@@ -234,8 +234,8 @@ class PostgresqlStatement(StatementSource):
         self._connection = connection
         self._values: PostgresqlValues | None = None
         self._sent: Sequence[str] = ()
-        self._parameter_rows: Bound | None = None
-        if isinstance(sql, Bound):
+        self._parameter_rows: BoundStatement | None = None
+        if isinstance(sql, BoundStatement):
             self._parameter_rows = sql if sql.rows else None
             self._values = PostgresqlValues(sql.rows[0] if sql.rows else sql)
             self._sent, sql = self._values.texts, self._values.sql()

@@ -9,7 +9,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.postgresql.parameters import PostgresqlValues
 from queryserver.engines.postgresql.wire import CompletionTap, Field
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 _MOST_PREPARED = 50
 Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedStatement, tuple[Field, ...]]]]
@@ -27,7 +27,7 @@ class Counting(Protocol):
     def counted(self) -> AbstractContextManager[CompletionTap]: ...
 
 
-async def run_rows(connection: Counting, statement: Bound, prepare: Prepare) -> int:
+async def run_rows(connection: Counting, statement: BoundStatement, prepare: Prepare) -> int:
     """Run the rows, in the open transaction or one of its own, and return the number of changed rows.
 
     Rows of RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
@@ -47,7 +47,7 @@ async def run_rows(connection: Counting, statement: Bound, prepare: Prepare) -> 
     return changed
 
 
-async def _run(connection: Counting, statement: Bound, prepare: Prepare) -> int:
+async def _run(connection: Counting, statement: BoundStatement, prepare: Prepare) -> int:
     prepared, done, changed = dict[str, PreparedStatement](), 0, 0
     for sql, rows in groupby(map(PostgresqlValues, statement.rows), PostgresqlValues.sql):
         alike, statement.row = list(rows), done
@@ -63,7 +63,7 @@ async def _run(connection: Counting, statement: Bound, prepare: Prepare) -> int:
 
 
 @contextmanager
-def _numbered(connection: Counting, statement: Bound, done: int) -> Generator[CompletionTap]:
+def _numbered(connection: Counting, statement: BoundStatement, done: int) -> Generator[CompletionTap]:
     with connection.counted() as counts:
         try:
             yield counts

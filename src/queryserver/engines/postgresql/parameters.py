@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from asyncpg.types import Type
 
+from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
-from queryserver.sql.places import Bound, written
 
 T = ParameterType
 PARAMETERS = ParameterSupport(
@@ -41,7 +41,7 @@ _TYPES: Mapping[ParameterType, str] = MappingProxyType({
 class PostgresqlValues:
     """The parameters of one statement: its text with markers, and the texts to send. NULLs have no marker."""
 
-    def __init__(self, statement: Bound) -> None:
+    def __init__(self, statement: BoundStatement) -> None:
         self._statement = statement
         values = statement.values
         self._sent = [number for number, one in enumerate(values) if one.value is not None]
@@ -64,7 +64,7 @@ class PostgresqlValues:
                 name = wanted[marker - 1]
             return f"CAST(${marker}::text AS {name})"
 
-        return written(self._statement, write)
+        return sql_text(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
         """Whether the server expects another type than text for any text sent without a cast."""

@@ -36,7 +36,7 @@ from queryserver.engines.threaded import DriverAnswer, DriverConnection
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
 from queryserver.platform.confinement import Confinement, address_space_bytes, confine
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 _TRACE_LINES = -20
 _CALL_S = 120.0
@@ -153,7 +153,7 @@ class _Session:
         self._batches = BatchWriter()
         self._unsent = deque[pa.RecordBatch]()
         self._feed: _Feed | None = None
-        self._statement: str | Bound | None = None
+        self._statement: str | BoundStatement | None = None
         self._at_work = threading.Lock()
         """Held while the request changes, so that an interrupt does not hit the next one."""
         self._request: int | None = None
@@ -291,7 +291,7 @@ class _Session:
         return self._writer
 
     def _run(self, statement: object) -> None:
-        assert isinstance(statement, str | Bound)  # noqa: S101 both sides are one program
+        assert isinstance(statement, str | BoundStatement)  # noqa: S101 both sides are one program
         assert self._connection is not None  # noqa: S101 requests come when it is connected
         self._close_answer()
         self._statement = statement

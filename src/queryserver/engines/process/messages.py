@@ -17,7 +17,7 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, LineColumn, Octet, Rest, Unit
 from queryserver.formats.columns import Column, ResultType
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 _POSITION_CLASSES = {kind.__name__: kind for kind in (Character, Octet, LineColumn, ErrorExcerpt, Rest)}
 _TEXTS = frozenset({"shown", "text", "unit"})
@@ -107,16 +107,16 @@ def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
         raise ChannelClosed from None
 
 
-def written_message(statement: "str | Bound") -> dict[str, Any] | None:
+def written_message(statement: "str | BoundStatement") -> dict[str, Any] | None:
     """Encode what a Bound in the process has recorded about its last text, for error positions and redaction."""
     if isinstance(statement, str):
         return None
     one = statement.rows[statement.row] if statement.rows else statement
-    text, pieces = one.last_written
+    text, pieces = one.last_rendered
     return {"row": statement.row, "text": text, "pieces": pieces}
 
 
-def note_written(statement: "str | Bound", message: Mapping[str, Any] | None) -> None:
+def note_written(statement: "str | BoundStatement", message: Mapping[str, Any] | None) -> None:
     """Record it in the server's Bound. Raises ChannelClosed."""
     if isinstance(statement, str) or message is None:
         return
@@ -125,7 +125,7 @@ def note_written(statement: "str | Bound", message: Mapping[str, Any] | None) ->
         if statement.rows:
             statement.row = range(len(statement.rows))[row]
         one = statement.rows[statement.row] if statement.rows else statement
-        one.note_written(str(text), [(int(start), int(at), int(size)) for start, at, size in pieces])
+        one.adopt_rendered(str(text), [(int(start), int(at), int(size)) for start, at, size in pieces])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ChannelClosed from None
 

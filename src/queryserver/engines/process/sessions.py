@@ -22,7 +22,7 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
 from queryserver.formats.columns import Column
 from queryserver.platform.fair_queue import FairSemaphore
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class Connection:
     """Handles the calls of the process for this session."""
     request: int = 0
     """The number of the last request."""
-    statement: str | Bound = field(default="", repr=False)
+    statement: str | BoundStatement = field(default="", repr=False)
     """The running statement."""
     is_gone: bool = False
     """Whether its database is lost, for instance an in-memory database after an internal error."""
@@ -131,7 +131,7 @@ class Connection:
 class ProcessOperation:
     """One statement of a session."""
 
-    def __init__(self, connection: Connection, statement: str | Bound) -> None:
+    def __init__(self, connection: Connection, statement: str | BoundStatement) -> None:
         self._connection = connection
         self._statement = statement
         self._reader = BatchReader(0)
@@ -308,7 +308,7 @@ class ProcessSession(OperationSession[ProcessOperation]):
             self._left = True
             await self._connection.leave()
 
-    async def _start(self, statement: str | Bound) -> ProcessOperation:
+    async def _start(self, statement: str | BoundStatement) -> ProcessOperation:
         return ProcessOperation(self._connection, statement)
 
     def _token(self, operation: ProcessOperation) -> str:  # noqa: ARG002 no other process continues it

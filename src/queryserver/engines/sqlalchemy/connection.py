@@ -23,8 +23,8 @@ from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interru
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.connection_guard import guarded
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import ParameterSupport, ParameterType
-from queryserver.sql.places import Bound
 from queryserver.sql.splitter_scan import first_word
 
 _BROKEN_ANSWER = (
@@ -218,21 +218,21 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, P
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
 
 
-def bound_by_driver(statement: Bound, style: str) -> tuple[str, BoundValues]:
+def bound_by_driver(statement: BoundStatement, style: str) -> tuple[str, BoundValues]:
     """The text and values in a `paramstyle` of PEP 249, or in SQLAlchemy's `numeric_dollar`."""
     if style in {"named", "pyformat"}:
         named = {f"p{number}": one.value for number, one in enumerate(statement.values)}
         if style == "named":
-            return statement.written(lambda number, _: f":p{number}"), named
-        return statement.written(lambda number, _: f"%(p{number})s", _doubled), named
+            return statement.render(lambda number, _: f":p{number}"), named
+        return statement.render(lambda number, _: f"%(p{number})s", _doubled), named
     if style in {"numeric", "numeric_dollar"}:
         sign = ":" if style == "numeric" else "$"
-        text = statement.written(lambda number, _: f"{sign}{number + 1}")
+        text = statement.render(lambda number, _: f"{sign}{number + 1}")
         return text, tuple(one.value for one in statement.values)
-    values = tuple(one.value for one in statement.order)
+    values = tuple(one.value for one in statement.values_in_order)
     if style == "format":
-        return statement.written(lambda _number, _one: "%s", _doubled), values
-    return statement.written(lambda _number, _one: "?"), values
+        return statement.render(lambda _number, _one: "%s", _doubled), values
+    return statement.render(lambda _number, _one: "?"), values
 
 
 def _doubled(text: str) -> str:
@@ -293,11 +293,11 @@ class SqlalchemyConnection(DriverConnection):
                 connection.close()
                 raise
 
-    def run(self, statement: str | Bound) -> "SqlalchemyAnswer":
+    def run(self, statement: str | BoundStatement) -> "SqlalchemyAnswer":
         self._stopper.settle()
         self._interrupted = False
         text, values = statement, None
-        if isinstance(statement, Bound):
+        if isinstance(statement, BoundStatement):
             text, values = bound_by_driver(statement, self.dialect.paramstyle)
         text = str(text)
         if not text.strip():

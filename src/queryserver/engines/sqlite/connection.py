@@ -18,8 +18,8 @@ from queryserver.engines.sqlite.storage import SqliteWatch
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.parameters import Parameter
-from queryserver.sql.places import Bound, written
 
 # Pragmas that describe this database or affect only this session; `database_list` would reveal the server's path.
 _PRAGMAS: Final = frozenset({
@@ -281,16 +281,16 @@ class SqliteConnection:
 
     takes_rows = True
 
-    def run(self, statement: str | Bound) -> "SqliteAnswer":
+    def run(self, statement: str | BoundStatement) -> "SqliteAnswer":
         """Run a text of at most one statement (Contract security T23)."""
         self._interrupted = False
-        if isinstance(statement, Bound) and statement.rows:
+        if isinstance(statement, BoundStatement) and statement.rows:
             return self._run_rows(statement)
         return self._run_once(statement)
 
-    def _run_once(self, statement: str | Bound) -> "SqliteAnswer":
-        values = tuple(map(_bound_value, statement.values)) if isinstance(statement, Bound) else None
-        text = written(statement, lambda number, _: f"?{number + 1}")
+    def _run_once(self, statement: str | BoundStatement) -> "SqliteAnswer":
+        values = tuple(map(_bound_value, statement.values)) if isinstance(statement, BoundStatement) else None
+        text = sql_text(statement, lambda number, _: f"?{number + 1}")
         self._authorizer.next_statement()
         answer = SqliteAnswer(self, self._authorizer, self._cell_max_bytes)
         try:
@@ -347,7 +347,7 @@ class SqliteConnection:
         pages, free, page_bytes = (self.native.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * page_bytes
 
-    def _run_rows(self, statement: Bound) -> "SqliteAnswer":
+    def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
         """Run once per row of parameters, in a savepoint of the open transaction or in one of its own."""
         with self.watched():
             # Watched as a whole, because a watch per row would take longer than the row.
@@ -360,7 +360,7 @@ class SqliteConnection:
         ended.modified_rows = changed
         return ended
 
-    def _changed_by(self, statement: Bound) -> int:
+    def _changed_by(self, statement: BoundStatement) -> int:
         changed = 0
         self._control(f"SAVEPOINT {_ROWS}")
         try:

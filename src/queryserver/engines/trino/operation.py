@@ -27,7 +27,7 @@ from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLar
 from queryserver.formats.arrow import unpack_zstandard
 from queryserver.formats.columns import Column
 from queryserver.sql.literals import TRINO, doubled_quotes
-from queryserver.sql.places import Bound
+from queryserver.sql.markers import BoundStatement
 
 _PIECE_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 4_096
@@ -323,12 +323,12 @@ class TrinoOperation:
 _IMMEDIATELY = "EXECUTE IMMEDIATE "
 
 
-def _with_values(statement: Bound) -> str:
+def _with_values(statement: BoundStatement) -> str:
     """Write `EXECUTE IMMEDIATE … USING …`, which needs no prepared statement in the session (Trino 418)."""
-    text = doubled_quotes(statement.written(lambda _number, _one: "?"))
-    if not statement.order:
+    text = doubled_quotes(statement.render(lambda _number, _one: "?"))
+    if not statement.values_in_order:
         return _IMMEDIATELY + text
-    return f"{_IMMEDIATELY}{text} USING {', '.join(TRINO.write(0, one) for one in statement.order)}"
+    return f"{_IMMEDIATELY}{text} USING {', '.join(TRINO.write(0, one) for one in statement.values_in_order)}"
 
 
 class TrinoSession(OperationSession[TrinoOperation]):
@@ -357,7 +357,7 @@ class TrinoSession(OperationSession[TrinoOperation]):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")
 
-    async def _start(self, statement: str | Bound) -> TrinoOperation:
+    async def _start(self, statement: str | BoundStatement) -> TrinoOperation:
         if isinstance(statement, str):
             return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
         page = await self._coordinator.start(_with_values(statement))

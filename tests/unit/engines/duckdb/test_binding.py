@@ -19,8 +19,8 @@ from queryserver.engines.duckdb.guard import tokens_of
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 
 SECRET = "a\nsecret-value\n"
 
@@ -50,12 +50,12 @@ def files_of(root: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in root.rglob("*")}
 
 
-def bound(statement: str, *values: object, dialect: str = "duckdb") -> Bound:
-    return Bound(statement, dialect, StatementParameters(read_parameters(list(values))))
+def bound(statement: str, *values: object, dialect: str = "duckdb") -> BoundStatement:
+    return BoundStatement(statement, dialect, StatementParameters(read_parameters(list(values))))
 
 
-def what_runs(native: duckdb.DuckDBPyConnection, statement: Bound) -> MarkedStatement | None:
-    text = statement.written(DUCKDB.write)
+def what_runs(native: duckdb.DuckDBPyConnection, statement: BoundStatement) -> MarkedStatement | None:
+    text = statement.render(DUCKDB.write)
     return marked(native, statement, native.extract_statements(text)[0], tokens_of(text))
 
 
@@ -75,7 +75,7 @@ MORE_VALUES: tuple[Any, ...] = (
 def test_a_value_is_that_of_its_literal_and_has_its_type(native: duckdb.DuckDBPyConnection, value: object) -> None:
     native.execute("SET TimeZone = 'Asia/Tokyo'")
     statement = bound("SELECT typeof(v), v::VARCHAR, v FROM (SELECT ? AS v)", value)
-    literal = native.sql(statement.written(DUCKDB.write)).fetchall()
+    literal = native.sql(statement.render(DUCKDB.write)).fetchall()
     found = what_runs(native, statement)
     assert found is not None
     assert repr(native.sql(found.statement, params=found.values).fetchall()) == repr(literal)
@@ -109,7 +109,7 @@ def test_literals_stay_where_duckdb_has_no_parameter_or_others_are(
     values = bound(statement, *["2024"] * statement.count("?"))
     with suppress(duckdb.ParserException):  # `DECIMAL('2024')`: the literal is none either
         assert what_runs(native, values) is None
-    assert "'2024'" in values.written(DUCKDB.write)
+    assert "'2024'" in values.render(DUCKDB.write)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_a_query_that_fails_has_run_once(session: EngineSession, subtests:
                 await run(session, "CREATE OR REPLACE MACRO m() AS nextval('s')")
                 values = bound(statement, value)
                 with suppress(StatementRejected):
-                    await run(session, values if way == "bound" else values.written(DUCKDB.write))
+                    await run(session, values if way == "bound" else values.render(DUCKDB.write))
                 at[way] = (await run(session, "SELECT nextval('s')")).cell
             assert at["bound"] == at["literal"]
             assert expected in (None, at["bound"])

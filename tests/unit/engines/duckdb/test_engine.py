@@ -27,8 +27,8 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 from queryserver.platform.disk_floor import NO_FLOOR
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 from queryserver.sql.positions import position_of
 
 MIB = 1024 * 1024
@@ -335,7 +335,7 @@ def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() ->
 
     def read() -> None:
         """DuckDB runs ahead of its reader: with luck as far as the error, before a row was asked for."""
-        answer = connection.run(Bound(text, "duckdb", values))
+        answer = connection.run(BoundStatement(text, "duckdb", values))
         try:
             rows_of_all(answer)
         finally:

@@ -11,13 +11,13 @@ from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.guard import tokens_of
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.literals import DUCKDB
+from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameter_rows, read_parameters
-from queryserver.sql.places import Bound, StatementParameters
 
 
 def stores(statement: str, *values: object) -> bool:
-    bound = Bound(statement, "duckdb", StatementParameters(read_parameters(list(values))))
-    return only_stores_values(tokens_of(bound.written(DUCKDB.write)), bound)
+    bound = BoundStatement(statement, "duckdb", StatementParameters(read_parameters(list(values))))
+    return only_stores_values(tokens_of(bound.render(DUCKDB.write)), bound)
 
 
 @pytest.mark.parametrize("statement",
@@ -54,7 +54,7 @@ def test_the_guard_reads_each_row_where_anything_is_called(statement: str) -> No
     ("INSERT INTO t SELECT ?, ?", False), ("INSERT INTO t SELECT * FROM (VALUES (?, ?))", False),
     ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True)])  # fmt: skip
 def test_rows_follow_each_other_where_values_end_the_statement(statement: str, may_follow: bool) -> None:
-    text, _ = marks_of(Bound(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
+    text, _ = marks_of(BoundStatement(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
     found = row_start(tokens_of(text), text)
     assert (found is not None) == may_follow
     assert found is None or text[found:].replace(" ", "") in {"($1,$2)", "($1,upper($2))"}
@@ -68,8 +68,8 @@ def connection() -> Generator[DuckdbConnection]:
     connection.close()
 
 
-def run_rows(connection: DuckdbConnection, statement: str, rows: list[list[Any]]) -> Bound:
-    bound = Bound(statement, "duckdb", StatementParameters(read_parameter_rows(rows)))
+def run_rows(connection: DuckdbConnection, statement: str, rows: list[list[Any]]) -> BoundStatement:
+    bound = BoundStatement(statement, "duckdb", StatementParameters(read_parameter_rows(rows)))
     answer = connection.run(bound)
     assert answer.modified_rows == len(rows)
     return bound
@@ -118,7 +118,7 @@ def test_alike_rows_run_as_one_and_the_row_that_fails_is_known(connection: Duckd
     assert stored(connection, "SELECT count(*), min(b), max(a) FROM t") == [(5000, "x0", 4999)]
     rows = [[6_000 + number, "y"] for number in range(1_500)]
     more = read_parameter_rows([*rows, [4, "dup"], [9_000, "z"]])
-    more = Bound("INSERT INTO t VALUES (?, ?)", "duckdb", StatementParameters(more))
+    more = BoundStatement("INSERT INTO t VALUES (?, ?)", "duckdb", StatementParameters(more))
     with pytest.raises(StatementRejected, match="primary key"):
         connection.run(more)
     assert more.row == 1_500

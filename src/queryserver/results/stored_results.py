@@ -10,7 +10,7 @@ from queryserver.errors.files import PathExists, PathNotFound
 from queryserver.files.model import FileStatus
 from queryserver.files.protocol import Storage
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.results.segments import PINGS, one_piece
+from queryserver.results.segments import PINGS, single_piece
 
 _SHARD_DIGITS = 2
 _BATCH = 500
@@ -26,7 +26,7 @@ class StoredStatement:
     directory: FileStatus
 
 
-class ResultListing:
+class StoredResults:
     """Reads the directories of a result store in batches."""
 
     def __init__(self, storage: Storage, root: str = "") -> None:
@@ -45,7 +45,7 @@ class ResultListing:
             if not claims:
                 return True
             with suppress(PathExists):
-                await self._storage.write(path, one_piece(database_id.encode()), overwrite=False)
+                await self._storage.write(path, single_piece(database_id.encode()), overwrite=False)
                 return True
         return False
 
@@ -69,10 +69,10 @@ class ResultListing:
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
         # Without files, only the directory has a time, and none in an object store.
-        known = [one for one in (times or [stored.directory.modified_at]) if one is not None]
+        known = [time for time in (times or [stored.directory.modified_at]) if time is not None]
         return max(known, default=None)
 
-    async def remove_remains(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
+    async def remove_orphans(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
         """Delete, or just count, the leftovers of writes and checks by processes that died."""
         removed = 0
         async for entry in self._entries(PINGS):

@@ -7,22 +7,22 @@ from hypothesis import strategies as st
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import Character, LineColumn
 from queryserver.sql.literals import MYSQL
+from queryserver.sql.markers import BoundStatement, ScriptMarkers, StatementParameters, count_markers, find_markers
 from queryserver.sql.parameters import read_parameters
-from queryserver.sql.places import Bound, ScriptPlaces, StatementParameters, places_in, script_places
 from queryserver.sql.positions import Position
 from queryserver.sql.splitter import Script, choose
 
 
 def marks(statement: str, dialect: str) -> str:
     """The statement with its `?` places as `{}`."""
-    places = [place for place in places_in(statement, dialect, named=False) if not place.is_literal]
+    places = [place for place in find_markers(statement, dialect, named=False) if not place.is_literal]
     for place in reversed(places):
         statement = f"{statement[: place.start]}{{}}{statement[place.stop :]}"
     return statement
 
 
-def bound(statement: str, values: object, dialect: str = "duckdb", *, before: int = 0) -> Bound:
-    return Bound(statement, dialect, StatementParameters(read_parameters(values), before))
+def bound(statement: str, values: object, dialect: str = "duckdb", *, before: int = 0) -> BoundStatement:
+    return BoundStatement(statement, dialect, StatementParameters(read_parameters(values), before))
 
 
 @pytest.mark.parametrize(("dialect", "statement", "expected"), [
@@ -59,7 +59,7 @@ def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str
     ("(:a)+:b>:c", ["a", "b", "c"]),
 ])  # fmt: skip
 def test_names_are_places_where_no_word_stands_before(statement: str, names: list[str]):
-    assert [place.name for place in places_in(statement, "mysql", named=True)] == names
+    assert [place.name for place in find_markers(statement, "mysql", named=True)] == names
 
 
 @pytest.mark.parametrize(("dialect", "statement", "names"), [
@@ -69,18 +69,18 @@ def test_names_are_places_where_no_word_stands_before(statement: str, names: lis
     ("oracle", "SELECT q'{:a'}', q'a:bb' || :c, q'a:ba' || :c, Q'[':d]'", ["c"]),
 ])  # fmt: skip
 def test_names_in_quotes_and_comments_of_one_dialect_are_no_places(dialect: str, statement: str, names: list[str]):
-    assert [place.name for place in places_in(statement, dialect, named=True)] == names
+    assert [place.name for place in find_markers(statement, dialect, named=True)] == names
 
 
 def test_a_statement_has_its_part_of_the_list():
     script = "SELECT ?; SELECT '?'; SELECT ?, ?"
     texts = [one.text for one in Script(script, "duckdb")]
-    assert script_places(texts, "duckdb", 2, named=False) == ScriptPlaces(total=3, before=1, own=2)
+    assert count_markers(texts, "duckdb", 2, named=False) == ScriptMarkers(total=3, before=1, own=2)
     values = bound(texts[2], [1, 2, 3], before=1)
-    assert values.written(lambda number, one: f"<{number} {one.value}>") == "SELECT <0 2> , <1 3>"
+    assert values.render(lambda number, one: f"<{number} {one.value}>") == "SELECT <0 2> , <1 3>"
     choice = choose(script, "duckdb", None, full_form=True, named=False)
     assert choice is not None
-    assert choice.places == ScriptPlaces(total=3, before=0, own=1)
+    assert choice.markers == ScriptMarkers(total=3, before=0, own=1)
 
 
 @pytest.mark.parametrize(("dialect", "text"), [
@@ -93,35 +93,35 @@ def test_a_statement_has_its_part_of_the_list():
 def test_a_text_whose_quotes_are_not_known_takes_no_values(dialect: str, text: str):
     choice = choose(f"SELECT 1; {text}", dialect, None, full_form=True, named=False)
     assert choice is not None
-    values = read_parameters([1] * choice.places.total)
+    values = read_parameters([1] * choice.markers.total)
     with pytest.raises(InvalidParameter, match="double the quote"):
-        choice.places.require(values)
-    script_places([r"SELECT 'it''s?', '\ ', ?"], dialect, 0, named=False).require(read_parameters([1]))
+        choice.markers.require(values)
+    count_markers([r"SELECT 'it''s?', '\ ', ?"], dialect, 0, named=False).require(read_parameters([1]))
 
 
 def test_a_value_of_a_name_is_written_once_by_its_number():
     values = bound("SELECT :b, :a, :b", {"a": 1, "b": 2})
-    assert values.written(lambda number, _: f"${number + 1}") == "SELECT $1 , $2 , $1"
+    assert values.render(lambda number, _: f"${number + 1}") == "SELECT $1 , $2 , $1"
     assert [one.value for one in values.values] == [2, 1]
-    assert [one.value for one in values.order] == [2, 1, 2]
+    assert [one.value for one in values.values_in_order] == [2, 1, 2]
 
 
 def test_blanks_keep_a_value_from_its_neighbours():
-    assert bound("IN?AND b", [5]).written(lambda _n, _one: "(5)") == "IN (5) AND b"
+    assert bound("IN?AND b", [5]).render(lambda _n, _one: "(5)") == "IN (5) AND b"
 
 
 def test_a_value_makes_no_comment_of_the_signs_before_it():
     """In MySQL `--` begins a comment only before a blank."""
-    assert bound("a-?AND b", [-5]).written(lambda _n, _one: "-5") == "a-(-5) AND b"
+    assert bound("a-?AND b", [-5]).render(lambda _n, _one: "-5") == "a-(-5) AND b"
     text = "a = 5--? AND tenant = ?"
     values = bound(text, [3, 1], "mysql")
-    assert values.written(MYSQL.write) == "a = 5--(3) AND tenant = 1"
+    assert values.render(MYSQL.write) == "a = 5--(3) AND tenant = 1"
     assert values.position(Character(len("a = 5--(3) AND "))) == Position(1, text.index("tenant") + 1)
 
 
 def test_two_signs_are_one_where_values_are_a_list():
-    assert bound("a ?? b AND c = ?", [1]).written(lambda _n, _one: "x") == "a ? b AND c = x"
-    assert bound("a ?? b AND c = :n", {"n": 1}).written(lambda _n, _one: "x") == "a ?? b AND c = x"
+    assert bound("a ?? b AND c = ?", [1]).render(lambda _n, _one: "x") == "a ? b AND c = x"
+    assert bound("a ?? b AND c = :n", {"n": 1}).render(lambda _n, _one: "x") == "a ?? b AND c = x"
 
 
 def test_each_place_needs_a_value():
@@ -133,7 +133,7 @@ def test_each_place_needs_a_value():
 
 def test_a_position_is_that_in_the_text_with_its_places():
     values = bound("SELECT ?,\r\n ?, x )\n", ["a\nlong\ntext", "b"])
-    written = values.written(lambda _number, one: f"'{one.value}'")
+    written = values.render(lambda _number, one: f"'{one.value}'")
     at = written.index("x )")
     assert values.position(Character(at)) == Position(2, 5)
     assert values.position(Character(at + 2)) == Position(2, 7)
@@ -148,36 +148,36 @@ def test_every_position_outside_of_values_is_found_again(parts: list[str], data:
     statement = "".join(parts) + "@"
     values = bound(statement, ["v"] * marks(statement, "duckdb").count("{}"))
     width = data.draw(st.integers(1, 9))
-    written = values.written(lambda _number, _one: "v" * width)
-    expected = bound(statement, ["v"] * len(values.order))
+    written = values.render(lambda _number, _one: "v" * width)
+    expected = bound(statement, ["v"] * len(values.values_in_order))
     found = values.position(Character(written.index("@")))
     assert found == expected.position(Character(statement.index("@")))
 
 
 def test_what_an_engine_says_shows_the_places():
     values = bound("SELECT *\nFROM t WHERE a = ?", ["s3cret"])
-    values.written(lambda _number, one: f"'{one.value}'")
+    values.render(lambda _number, one: f"'{one.value}'")
     line = "Compiling command(queryId=1): FROM t WHERE a = 's3cret'"
-    assert values.without_values(line) == "Compiling command(queryId=1): FROM t WHERE a = ?"
-    assert "s3cret" not in values.without_values('invalid input syntax: "s3cret"')
+    assert values.mask_values(line) == "Compiling command(queryId=1): FROM t WHERE a = ?"
+    assert "s3cret" not in values.mask_values('invalid input syntax: "s3cret"')
     assert "s3cret" not in repr(values)
 
 
 def test_a_quoted_value_is_hidden_in_both_forms():
     values = bound("SELECT ?, ?", ["O'Brien", "x" * 5_000])
-    shown = values.without_values(f"near 'O''Brien', \"O'Brien\" or '{'x' * 5_000}'; not 'Brien'")
+    shown = values.mask_values(f"near 'O''Brien', \"O'Brien\" or '{'x' * 5_000}'; not 'Brien'")
     assert shown == "near '…', \"…\" or '…'; not 'Brien'"
 
 
 def test_a_short_line_of_a_statement_is_left_in_logs():
     values = bound("SELECT\n?\nFROM t", [1])
-    values.written(lambda _number, _one: "1")
-    assert values.without_values("Stage-1 of 1: 10:11:12") == "Stage-1 of 1: 10:11:12"
+    values.render(lambda _number, _one: "1")
+    assert values.mask_values("Stage-1 of 1: 10:11:12") == "Stage-1 of 1: 10:11:12"
 
 
 def test_of_very_many_values_the_statement_is_hidden_as_a_whole():
     count = 5_000
     values = bound("SELECT " + ", ".join("?" * count), [f"value {number}" for number in range(count)])
-    text = values.written(lambda _number, one: f"'{one.value}'")
-    assert values.without_values(f"Compiling: {text}") == f"Compiling: {values.statement}"
-    assert values.without_values("'value 7'") == "'value 7'"
+    text = values.render(lambda _number, one: f"'{one.value}'")
+    assert values.mask_values(f"Compiling: {text}") == f"Compiling: {values.statement}"
+    assert values.mask_values("'value 7'") == "'value 7'"
