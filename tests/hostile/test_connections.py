@@ -22,14 +22,10 @@ from starlette.types import Receive, Scope, Send
 from tests.engines.certificates import Authority
 
 from queryserver.api.addresses import SharedByAddress
-from queryserver.api.connections import (
-    MAX_HEAD_BYTES,
-    MAX_PIPELINED,
-    ConnectionGuard,
-    ConnectionLimits,
-    GuardedProtocol,
-    guard_connections,
-)
+from queryserver.api.connections.admission import ConnectionLimits
+from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection
+from queryserver.api.connections.listener import guard_connections
+from queryserver.api.connections.unread_responses import UnreadResponses
 from queryserver.platform.metrics import ConnectionCounts, Cut
 from queryserver.platform.networks import LOOPBACK
 
@@ -439,15 +435,15 @@ class Unsent:
 
 async def test_much_that_is_unsent_ends_before_little_of_a_slower_client():
     limits = ConnectionLimits(LONG_S, LONG_S, in_all=9, per_address=9, unsent_bytes=20 * MIB)
-    guard = ConnectionGuard(limits, ConnectionCounts(CollectorRegistry()))
+    unread = UnreadResponses(limits)
     slow, hostile = Unsent(MIB, MIB // 2), [Unsent(31 * MIB, 30 * MIB) for _ in range(2)]
-    guard.wrote(slow, MIB)
+    unread.wrote(slow, MIB)
     for one in hostile:
-        guard.wrote(one, 31 * MIB)
+        unread.wrote(one, 31 * MIB)
     await eventually(lambda: all(one.cuts for one in hostile))
     assert not slow.cuts
     for one in (slow, *hostile):
-        guard.forget(one)
+        unread.forget(one)
 
 
 async def test_a_reset_connection_leaves_nothing_behind():
@@ -455,7 +451,7 @@ async def test_a_reset_connection_leaves_nothing_behind():
         async with server.connection() as (reader, writer):
             writer.write(REQUEST)
             assert await answer(reader)
-            found = [one for one in gc.get_objects() if isinstance(one, GuardedProtocol)]
+            found = [one for one in gc.get_objects() if isinstance(one, HttpConnection)]
             remaining = weakref.WeakSet(found)
             assert remaining
             del found
@@ -538,12 +534,17 @@ class TestTls:
                 await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
                 await until_open(server, 0)
 
-    async def test_the_end_of_tls_waits_for_a_slow_client(self, certificate, trusting, monkeypatch):
-        monkeypatch.setattr("queryserver.api.connections._TLS_END_S", SHORT_S)
+    async def test_a_client_that_takes_nothing_of_the_last_response_is_disconnected(self, certificate, trusting):
+        async with served(certificate=certificate, response_stall_s=SHORT_S) as server:
+            with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n"):
+                await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
+                await until_open(server, 0)
+
+    async def test_the_end_of_tls_waits_for_a_slow_client(self, certificate, trusting):
         async with served(certificate=certificate) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n") as client:
                 async with served(request_head_s=3 * SHORT_S) as other, other.connection() as (reader, _):
-                    await run_to_completion(reader)  # far longer than the end of TLS may take
+                    await run_to_completion(reader)
                 assert await asyncio.to_thread(taken, client) > 8 * MIB
 
     async def test_dripping_ends_behind_tls_too(self, certificate, trusting):

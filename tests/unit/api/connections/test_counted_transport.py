@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from tests.timing import settle
 
-from queryserver.api.connections import CountedTransport
+from queryserver.api.connections.admission import ConnectionLimits
+from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -46,31 +47,27 @@ def socket() -> Socket:
 
 
 @pytest.fixture
-def counts() -> list[int]:
-    return []
+def transport(socket: Socket) -> CountedTransport:
+    unread = UnreadResponses(ConnectionLimits(600, 600, in_all=1, per_address=1, unsent_bytes=1000))
+    return CountedTransport(socket, unread, lambda _: None)
 
 
-@pytest.fixture(params=["plain", "carried"])
-def transport(socket: Socket, counts: list[int], request: pytest.FixtureRequest) -> CountedTransport:
-    return CountedTransport(socket, Socket() if request.param == "carried" else None, counts.append)
-
-
-async def test_a_head_and_its_body_are_sent_at_once(transport: CountedTransport, socket: Socket, counts: list[int]):
+async def test_a_head_and_its_body_are_sent_at_once(transport: CountedTransport, socket: Socket):
     for body in (b"one", b"HTTP/1.1 is the text of this one"):
         transport.write(HEAD)
         transport.write(body)
     transport.write(b"more")
     assert socket.sent == [HEAD + b"one", HEAD + b"HTTP/1.1 is the text of this one", b"more"]
-    assert (transport.written, sum(counts)) == (sum(map(len, socket.sent)),) * 2
+    assert transport.written_bytes() == sum(map(len, socket.sent))
     await settle()
     assert len(socket.sent) == 3
 
 
 async def test_a_head_without_a_body_is_sent_in_the_same_turn(transport: CountedTransport, socket: Socket):
     transport.write(HEAD)
-    assert transport.written == 0
+    assert transport.written_bytes() == 0
     await asyncio.sleep(0)
-    assert (socket.sent, transport.written) == ([HEAD], len(HEAD))
+    assert (socket.sent, transport.written_bytes()) == ([HEAD], len(HEAD))
 
 
 async def test_closing_sends_the_head_before(transport: CountedTransport, socket: Socket):

@@ -1,0 +1,233 @@
+"""HTTP on one connection: the deadline of request heads, their size, and the number of requests ahead of a response.
+
+Uvicorn's own protocol waits for ever for the rest of a request head, keeps heads of any size, and queues any number of
+requests that a client sends before it has read a response.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from queryserver.api.connections.admission import Admission, Admissions, ConnectionLimits
+from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
+from queryserver.api.connections.uvicorn_http import UvicornHttp
+from queryserver.platform.metrics import ConnectionCounts, Cut
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_PIPELINED = 16
+"""Requests of one connection that wait for the response to an earlier one."""
+_RETRY_AFTER_S = 5
+# Closing with unread input resets the connection, and the client would lose the response. So input is discarded first.
+_LINGER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why the server ends a connection, and the response for it."""
+
+    cut: Cut
+    status: int
+    code: str
+    message: str
+
+
+_LATE = _Problem("head_timeout", 408, "request_timeout", "The request did not arrive in time.")
+_TOO_LARGE = _Problem(
+    "head_too_large", 431, "headers_too_large", f"The headers are above the limit of {MAX_HEAD_BYTES} bytes."
+)
+_TOO_MANY_AHEAD = _Problem("pipeline", 400, "invalid_request", "Too many requests wait on this connection.")
+
+
+class _RefusedHeadError(Exception):
+    """Makes httptools stop parsing."""
+
+
+class ConnectionGuard:
+    """What all connections of a process share."""
+
+    def __init__(self, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.admissions = Admissions(limits, metrics)
+        self.unread = UnreadResponses(limits)
+
+
+class HttpConnection(UvicornHttp):
+    """Uvicorn's protocol within limits. `of_server` are the arguments that uvicorn gives to its own class.
+
+    A connection with TLS has its `admission` already.
+    """
+
+    def __init__(self, guard: ConnectionGuard, admission: Admission | None = None, **of_server: Any) -> None:
+        super().__init__(**of_server)
+        self._guard = guard
+        self._admission = admission
+        self._output: CountedTransport
+        self._deadline: asyncio.TimerHandle | None = None
+        self._problem: _Problem | None = None
+        self._is_over = False
+        """No request is read any more."""
+        self._has_bytes = False
+        """Whether anything has arrived since the last response, or since the connection was made."""
+        self._in_message = self._in_body = False
+        self._under_way = 0
+        """Requests whose head has arrived and whose response has not been written."""
+        self._head_bytes = 0
+        """Size of the request line and of all headers and trailers of the current request."""
+        self._unparsed_bytes = 0
+        """Bytes since the parser last found something: part of one long name or value."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._admission is None:
+            self._admission = self._guard.admissions.admit(transport.get_extra_info("peername"))
+        self._output = CountedTransport(transport, self._guard.unread, self._guard.metrics.cut)
+        super().connection_made(self._output)  # pyright: ignore[reportArgumentType] it has what uvicorn uses
+        refusal = self._admission.refusal
+        if refusal is None:
+            self._arm()
+        elif refusal.is_answered:
+            self._answer_and_end(refusal.status, "too_many_connections", refusal.message)
+        else:
+            self._is_over = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._disarm()
+        self._guard.unread.forget(self._output)
+        if self._admission is not None:
+            self._admission.leave()
+        # After an error uvicorn would keep its timer of idle connections, and with it all this.
+        super().connection_lost(None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over or self._output.is_closing():
+            return
+        self._has_bytes = True
+        self._unparsed_bytes += len(data)
+        was_in_message = self._in_message
+        super().data_received(data)
+        if self._is_over or self._output.is_closing():
+            return
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
+            self._end(_TOO_LARGE)
+        elif self._under_way:
+            return
+        elif was_in_message and not self._in_message:  # the rest of a body whose response was sent before
+            self._disarm()
+            self._has_bytes = False
+            self.await_next_request()
+        elif self._deadline is None:
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        self._in_message = True
+        self._head_bytes = self._unparsed_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for the trailers of a chunked body too."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unparsed_bytes = 0
+        self._in_body = True
+        if self._under_way > MAX_PIPELINED:
+            self._refuse(_TOO_MANY_AHEAD)
+        super().on_headers_complete()
+        self._under_way += 1
+        self._disarm()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = self._in_body = False
+        self._unparsed_bytes = 0
+        super().on_message_complete()
+
+    def response_ended(self) -> None:
+        self._under_way -= 1
+        if self._under_way or self._is_over or self._output.is_closing():
+            return
+        self._has_bytes = self._in_message
+        if self._in_message:  # the rest of the body, or the head of the next request
+            self._arm()
+
+    def malformed(self, message: str) -> None:
+        self._end(self._problem or _Problem("malformed", 400, "invalid_request", message))
+
+    def _count(self, size: int) -> None:
+        self._unparsed_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_TOO_LARGE)
+
+    def _refuse(self, problem: _Problem) -> None:
+        """End the parsing; `malformed` is called next."""
+        self._problem = problem
+        raise _RefusedHeadError
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(self._guard.limits.request_head_s, self._late)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        if self._output.is_closing():
+            return
+        if self._has_bytes and not self._in_body:
+            self._end(_LATE)
+        else:
+            self._guard.metrics.cut(_LATE.cut)
+            self._is_over = True
+            self._output.close()
+
+    def _end(self, problem: _Problem) -> None:
+        if self._under_way:
+            # An answer would stand in the middle of the response to an earlier request.
+            self._is_over = True
+            self._disarm()
+            self._output.cut_off(problem.cut)
+        else:
+            self._guard.metrics.cut(problem.cut)
+            self._answer_and_end(problem.status, problem.code, problem.message)
+
+    def _answer_and_end(self, status: int, code: str, message: str) -> None:
+        self._is_over = True
+        self._disarm()
+        self._output.write(_response(status, code, message))
+        self._deadline = self.loop.call_later(_LINGER_S, self._output.abort)
+
+
+def _response(status: int, code: str, message: str) -> bytes:
+    body: dict[str, Any] = {"status": -1, "code": code, "message": message}
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        body["retry_after"] = _RETRY_AFTER_S
+    content = orjson.dumps(body)
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"date: {formatdate(usegmt=True)}",
+        "content-type: application/json",
+        "x-content-type-options: nosniff",
+        "cache-control: no-store",
+        f"content-length: {len(content)}",
+        "connection: close",
+    ]
+    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
+        lines.append(f"retry-after: {_RETRY_AFTER_S}")
+    return "\r\n".join([*lines, "", ""]).encode() + content

@@ -1,0 +1,168 @@
+"""Responses that clients have not taken yet: they are counted, and clients that take too little are disconnected."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from queryserver.api.connections.admission import ConnectionLimits
+from queryserver.platform.metrics import Cut
+
+SLOWEST_BYTES_PER_S = 1024
+_SWEEP_S = 1.0
+# Above the limit of unsent bytes, connections younger than this are spared: their speed is not known yet.
+_MIN_MEASURED_S = 1.0
+_RESPONSE_START = b"HTTP/1.1 "
+
+
+@dataclass(slots=True)
+class _Window:
+    """The time over which the speed of a client is measured, and how many bytes it had taken before."""
+
+    began: float
+    taken: int
+
+
+class UnreadResponses:
+    """All connections of a process that have unsent bytes, checked each second."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._windows: dict[CountedTransport, _Window] = {}
+        self._unsent = 0
+        """As of the last sweep, plus all that has been written since."""
+        self._next_sweep: asyncio.TimerHandle | None = None
+        self._is_urgent = False
+
+    def wrote(self, transport: "CountedTransport", size: int) -> None:
+        """`size` bytes of a response have been passed to `transport`."""
+        if transport not in self._windows:
+            self._windows[transport] = _Window(time.monotonic(), transport.written_bytes() - size)
+        self._unsent += size
+        if self._next_sweep is None:
+            self._sweep_in(self._pause_s)
+        if self._unsent > self._limits.unsent_bytes and not self._is_urgent:
+            self._is_urgent = True
+            self._sweep_in(0)
+
+    def forget(self, transport: "CountedTransport") -> None:
+        """The connection has ended."""
+        self._windows.pop(transport, None)
+
+    @property
+    def _pause_s(self) -> float:
+        return min(_SWEEP_S, self._limits.response_stall_s / 4)
+
+    def _sweep_in(self, seconds: float) -> None:
+        if self._next_sweep is not None:
+            self._next_sweep.cancel()
+        self._next_sweep = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        self._next_sweep, self._is_urgent, self._unsent = None, False, 0
+        now = time.monotonic()
+        for transport, window in list(self._windows.items()):
+            unsent = transport.unsent_bytes()
+            if not unsent:
+                del self._windows[transport]
+            elif self._is_stalled(transport, window, now):
+                transport.cut_off("stalled")
+            else:
+                self._unsent += unsent
+        if self._unsent > self._limits.unsent_bytes:
+            self._shed(now)
+        if self._windows and self._next_sweep is None:
+            self._sweep_in(self._pause_s)
+
+    def _is_stalled(self, transport: "CountedTransport", window: _Window, now: float) -> bool:
+        if now - window.began < self._limits.response_stall_s:
+            return False
+        taken = _taken_bytes(transport)
+        if taken - window.taken < SLOWEST_BYTES_PER_S * self._limits.response_stall_s:
+            return True
+        window.began, window.taken = now, taken
+        return False
+
+    def _shed(self, now: float) -> None:
+        """Disconnect clients until the rest fits: first those that would need longest for what waits for them.
+
+        Ordered by speed alone, many fast clients with much unsent would end a slow one with little. Young connections
+        are spared up to twice the limit.
+        """
+        is_severe = self._unsent > 2 * self._limits.unsent_bytes
+        seconds_left = {
+            transport: transport.unsent_bytes() / (_speed(transport, window, now) + 1)
+            for transport, window in self._windows.items()
+            if is_severe or now - window.began >= _MIN_MEASURED_S
+        }
+        for transport in sorted(seconds_left, key=seconds_left.__getitem__, reverse=True):
+            if self._unsent <= self._limits.unsent_bytes:
+                return
+            self._unsent -= transport.unsent_bytes()
+            transport.cut_off("unsent")
+
+
+def _taken_bytes(transport: "CountedTransport") -> int:
+    return transport.written_bytes() - transport.unsent_bytes()
+
+
+def _speed(transport: "CountedTransport", window: _Window, now: float) -> float:
+    return (_taken_bytes(transport) - window.taken) / max(now - window.began, 0.001)
+
+
+class CountedTransport:
+    """The transport of one connection for uvicorn; counts what is written.
+
+    The head of a response is written together with the part of the body that follows in the same turn of the event
+    loop, as one system call. Writes after the end are ignored, where the event loop's transports would raise.
+    """
+
+    def __init__(self, transport: asyncio.Transport, unread: UnreadResponses, cut: Callable[[Cut], None]) -> None:
+        self._transport = transport
+        self._unread = unread
+        self._cut = cut
+        self._head: bytes | None = None
+        """Of a response, not written yet."""
+        self._written = 0
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+        self.abort = transport.abort
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.unsent_bytes = transport.get_write_buffer_size
+
+    def written_bytes(self) -> int:
+        return self._written
+
+    def write(self, data: bytes) -> None:
+        if self.is_closing():
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._transport.writelines([head, data])
+            self._count(len(head) + len(data))
+        elif data.startswith(_RESPONSE_START):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._write_head)
+        else:
+            self._transport.write(data)
+            self._count(len(data))
+
+    def close(self) -> None:
+        """Close the connection when all that is written has been sent."""
+        self._write_head()
+        self._transport.close()
+
+    def cut_off(self, reason: Cut) -> None:
+        self._cut(reason)
+        self.abort()
+
+    def _write_head(self) -> None:
+        head, self._head = self._head, None
+        if head is not None and not self.is_closing():
+            self._transport.write(head)
+            self._count(len(head))
+
+    def _count(self, size: int) -> None:
+        self._written += size
+        self._unread.wrote(self, size)

@@ -1,0 +1,58 @@
+"""The parts of uvicorn that its documentation does not describe. No other file uses them (ADR 80).
+
+Uvicorn's documented hook is the class that speaks HTTP (`http` of its `Config`); inside its own class there is none.
+The names that are used, and why:
+
+- `HttpToolsProtocol`, the class that `http="httptools"` stands for. A server of our own would be some 500 lines. Its
+  methods `on_url`, `on_header` and so on are called by httptools, which documents them.
+- `on_response_complete`: called at the end of each response, those included that uvicorn sends itself. An application
+  does not see these.
+- `send_400_response`: called for input that is no HTTP. Uvicorn's own response is text, ours are JSON.
+- `timeout_keep_alive_task`, `timeout_keep_alive`, `timeout_keep_alive_handler`: the timer of idle connections. Uvicorn
+  starts it at the end of a response, but not when the rest of a request arrives after its response.
+- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: TLS begins behind our own count of connections (`tls.py`),
+  so the listener must not do it.
+
+`tests/unit/api/connections/test_uvicorn_http.py` fails when one of them changes.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class UvicornHttp(HttpToolsProtocol):
+    """Uvicorn's protocol with two events for its subclass."""
+
+    def response_ended(self) -> None:
+        """A response has been written; the next request in the pipeline, if any, has been started."""
+
+    def malformed(self, message: str) -> None:
+        """The input cannot be read as HTTP, or a method `on_…` has raised an error. To be answered by the subclass."""
+
+    def await_next_request(self) -> None:
+        """Close the connection if no byte of a further request arrives within the time for idle connections."""
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.response_ended()
+
+    def send_400_response(self, msg: str) -> None:
+        self.malformed(msg)
+
+
+def load_without_tls(config: Config) -> ssl.SSLContext | None:
+    """Load `config`, and return its TLS context: the listener does not begin TLS."""
+    config.load()
+    context, config.ssl = config.ssl, None
+    return context
+
+
+def use_protocol(config: Config, make: Callable[..., asyncio.Protocol]) -> None:
+    """Let `make` build the protocol of each connection, from the arguments of uvicorn's class. `config` is loaded."""
+    config.http_protocol_class = cast("type[asyncio.Protocol]", make)
