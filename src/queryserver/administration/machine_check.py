@@ -39,7 +39,7 @@ def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     # A directory is made when it is first needed: until then its disk is that of its nearest parent.
     measured = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
     try:
-        room, free = floor.room(measured, anew=True), shutil.disk_usage(measured).free
+        room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
     except OSError as error:
         what = f"{directory} ({name}) cannot be measured: {error.strerror or type(error).__name__}."
         return Finding.error(area, what, "Look at the mount and its rights.")

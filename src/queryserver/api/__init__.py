@@ -1,1 +1,1 @@
-"""HTTP only: parse, call one service, shape the answer."""
+"""HTTP only: parse the request, call one service, build the response."""

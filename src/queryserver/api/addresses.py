@@ -1,4 +1,4 @@
-"""The address of a client, also behind trusted proxies, and the share of calls of one address."""
+"""The client address of a request, also behind trusted proxies, and a limit on the calls of one address."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ from queryserver.platform.networks import Network, contains, network_of, parsed_
 log = structlog.get_logger(__name__)
 
 UNKNOWN = "unknown"
-"""The address where the headers of trusted proxies give none. It lies in no network; all such callers count as one."""
+"""Used if the headers of trusted proxies name no valid address. It is in no network; all such callers count as one."""
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """The peer; behind trusted proxies the last address of their chain that is not one of them.
+    """The peer address, or behind trusted proxies the last address of the chain that is not one of them.
 
-    A proxy that writes one of the two headers may pass the other one on as the caller sent it: the two must agree.
-    UNKNOWN where they do not, or name no address: with the peer's address a stranger would have the proxy's rights.
+    A proxy that sets one of the two headers may pass the other one on as the caller sent it, so they must agree. If
+    they do not, or name no address, the result is UNKNOWN: the peer address would give the caller the rights of the
+    proxy.
     """
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
@@ -46,7 +47,7 @@ def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
     for hop in reversed(chain):
         address = parsed_address(_without_port(hop))
         if address is None:
-            # A proxy of ours wrote what is no address: behind it nothing can be believed.
+            # One of our proxies wrote something that is not an address, so the rest of the chain is not trustworthy.
             return UNKNOWN
         farthest = str(address)
         if not contains(trusted, farthest):
@@ -56,7 +57,7 @@ def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
 
 @cache
 def _warn_once() -> None:
-    """Once per process: every stranger can cause it. The values are the caller's own words."""
+    """Log a warning once per process, because any caller can cause it. The values come from the caller."""
     log.warning(
         "the address of a client is unknown",
         reason="the headers of a trusted proxy disagree, or name no address",
@@ -65,7 +66,7 @@ def _warn_once() -> None:
 
 
 def _for(element: str) -> str:
-    """The `for` of one element of `Forwarded` (RFC 7239)."""
+    """The `for` parameter of one element of a `Forwarded` header (RFC 7239)."""
     for pair in element.split(";"):
         name, _, value = pair.strip().partition("=")
         if name.lower() == "for":
@@ -80,7 +81,7 @@ def _without_port(hop: str) -> str:
 
 
 class SharedByAddress:
-    """An ASGI layer that refuses calls above `most` at once of an address behind the proxies `trusted`."""
+    """An ASGI middleware that limits the concurrent calls of one address behind the proxies `trusted` to `most`."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network], most: int) -> None:
         self._app = app
@@ -89,7 +90,7 @@ class SharedByAddress:
         self._under_way: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call. A call of the proxy itself, such as a health check, is not counted."""
+        """Serve a call. Calls of a proxy itself, such as health checks, are not counted."""
         peer = (scope.get("client") or ("",))[0]
         if scope["type"] != "http" or not contains(self._trusted, peer):
             await self._app(scope, receive, send)

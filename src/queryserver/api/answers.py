@@ -1,4 +1,4 @@
-"""Responses: wire models as bytes, streams, and what the headers of a request say about them."""
+"""Responses: wire models as bytes, streams, and request headers that affect the response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -21,13 +21,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer from a wire model."""
+    """A JSON response with a wire model."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status, dict(headers or {}), "application/json")
 
 
 def like(model: type[Model], found: object, **others: Any) -> Model:
-    """A wire model with the values of `found` under the same names, but for those of `others`."""
+    """A wire model with the attributes of `found` of the same names, and `others`."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 
@@ -40,7 +40,7 @@ def moment(time: datetime | None) -> str | None:
 
 
 def moment_without_zone(time: datetime | None) -> str | None:
-    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
+    """UTC as `2026-01-05T09:10:11.123`, with milliseconds only if they are not zero (Contract platform 1.3)."""
     if time is None:
         return None
     utc = time.astimezone(UTC).replace(tzinfo=None)
@@ -63,7 +63,7 @@ def conditions_of(request: Request) -> Conditions:
 
 
 def coding_for(request: Request) -> ContentCoding:
-    """How the body is compressed: not at all for parts, whose positions are those of the file itself."""
+    """The compression of the body. A part is never compressed, because its offsets are those of the original file."""
     if "range" in request.headers:
         return ContentCoding.IDENTITY
     return preferred_coding(", ".join(request.headers.getlist("accept-encoding")))
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives, unless the client leaves: ClientDisconnect. The body must have been read."""
+    """The result of `work`. Raises ClientDisconnect if the client disconnects first. The body must have been read."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request), name="client-presence")
     try:
@@ -93,20 +93,20 @@ async def _disconnected(request: Request) -> None:
 
 
 HEADERS_ONLY = "queryserver.headers_only"
-"""True in the scope of a HEAD call, which routes see as GET."""
+"""True in the scope of a HEAD request, which is routed as GET."""
 
 log = structlog.get_logger(__name__)
 
 
 def is_headers_only(request: Request) -> bool:
-    """Whether it is a HEAD call, which is answered as GET is, without the body."""
+    """Whether it is a HEAD request: answered like GET, without the body."""
     return bool(request.scope.get(HEADERS_ONLY))
 
 
 class OwnedStream(StreamingResponse):
-    """A streamed answer that closes its source at the end, also when the client leaves.
+    """A streamed response that closes its source at the end, also if the client disconnects.
 
-    One that takes nothing any more is disconnected by the `ConnectionGuard`.
+    The `ConnectionGuard` disconnects clients that stop reading.
     """
 
     def __init__(
@@ -121,7 +121,10 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; a source that fails breaks the connection. For HEAD it is closed behind its first piece."""
+        """Send the response; an error of the source breaks the connection.
+
+        For HEAD the source is closed after its first chunk.
+        """
         try:
             if scope.get(HEADERS_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -141,9 +144,9 @@ async def stream(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> OwnedStream:
-    """A streamed answer. Raises what `source` raises on its way to the first piece.
+    """A streamed response. Raises the error of `source` if it fails before its first chunk.
 
-    With a `Content-Length` of its own a body that ends early breaks the connection.
+    With a `Content-Length` among the headers, a body that ends early breaks the connection.
     """
     first = await anext(source, b"")
     return OwnedStream(source, first, media_type, headers or {}, status)

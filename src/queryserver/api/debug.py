@@ -1,4 +1,4 @@
-"""Health and metrics: no login (Contract platform 9)."""
+"""Health checks and metrics, without login (Contract platform 9)."""
 
 from fastapi import Request, Response
 
@@ -14,7 +14,7 @@ router = path_group("health", prefix="")
 
 @router.get("/desktop/debug/is_alive")
 async def is_alive() -> Response:
-    """200 as long as the process runs; touches nothing else. Spec §1, Contract platform 9.1."""
+    """200 as long as the process runs; checks nothing else. Spec §1, Contract platform 9.1."""
     return Response(b"", media_type="text/plain")
 
 
@@ -22,7 +22,7 @@ async def is_alive() -> Response:
     "/desktop/debug/is_ready", response_model=wire.ReadyResponse, responses={503: {"model": wire.NotReadyResponse}}
 )
 async def is_ready(readiness: ReadinessDep) -> Response:
-    """200 when everything that the service needs is in reach. Contract platform 9.2."""
+    """200 if everything that the service needs is reachable. Contract platform 9.2."""
     checks = await readiness.checks()
     broker = checks["broker"]
     shown = wire.HealthChecks(

@@ -1,4 +1,4 @@
-"""Domain errors as HTTP: the one table (design: Errors)."""
+"""Maps domain errors to HTTP responses; the only place that does so."""
 
 import math
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ STATUS: Mapping[type[QueryServerError], int] = {
     errors.ConfigurationError: 500,
     QueryServerError: 500,
 }
-"""HTTP status of an error: that of the nearest class on its way up the tree."""
+"""HTTP status of an error class. A class that is not listed has the status of its nearest base class."""
 
 BODY_STATUS: Mapping[type[QueryServerError], int] = {
     errors.OperationNotFound: 2,
@@ -67,7 +67,7 @@ _IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.ServiceUnavailable: (500, None),
     errors.DetectionFailed: (500, None),
 }
-"""Status and code in the importer, where they are not those of STATUS; without a code, the error's own."""
+"""Status and code in the importer, where they differ from STATUS; without a code, the error's own."""
 
 _IMPORTER_BY_CODE: Mapping[str, tuple[int, str]] = {
     **dict.fromkeys(
@@ -81,19 +81,18 @@ _IMPORTER_BY_CODE: Mapping[str, tuple[int, str]] = {
     "too_many_statements": (429, "too_many_statements"),
     "stopping": (503, "stopping"),
 }
-"""The same for single codes; these come first."""
+"""The same for single error codes; these take precedence."""
 
 IMPORTER_STYLE = "importer_style"
-"""Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2).
+"""Scope key of calls whose failures have the importer's body (Contract importer 2.2).
 
-Its value is the code of faults of the service.
-"""
+Its value is the code of internal errors."""
 
 _RETRY_AFTER_S = 5
 
 
 def respond(request: Request, error: QueryServerError, *, plain: bool = False) -> Response:
-    """The answer for `error`; `plain`: its `status` is always -1 (Contract storage 3)."""
+    """The response for `error`. `plain`: its `status` is always -1 (Contract storage 3)."""
     if isinstance(error, errors.NotAuthenticated):
         return _unauthorized(error)
     if isinstance(error, errors.InvalidFields):
@@ -128,7 +127,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 
 
 def internal_error(request: Request) -> Response:
-    """The answer for a fault of the service: only the id under which the log has it."""
+    """The response for an internal error, with only the id of its log entry."""
     if IMPORTER_STYLE in request.scope:
         return _of_importer(500, request.scope[IMPORTER_STYLE], "Internal error.")
     body = {"status": -1, "code": "internal_error", "message": "Internal error."}
@@ -136,18 +135,18 @@ def internal_error(request: Request) -> Response:
 
 
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer for a failure without domain error, such as an unknown path."""
+    """The response for a failure without a domain error, such as an unknown path."""
     return _json({"status": -1, "code": code, "message": message}, status, headers)
 
 
 def wrong_method(request: Request, allow: str) -> Response:
-    """The answer to a method that the path does not have; `allow` are its methods."""
+    """The response to a method that the path does not support; `allow` lists the supported ones."""
     answer = _of_importer if IMPORTER_STYLE in request.scope else failure
     return answer(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
 def _importer_failure(request: Request, error: QueryServerError) -> Response:
-    """Only 400, 403, 429 and 500 are known there; codes of other statuses stay."""
+    """The importer uses only 400, 403, 429 and 500; errors with other statuses keep their code."""
     general = http_status(error)
     by_class = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
     found = _IMPORTER_BY_CODE.get(error.code, by_class)

@@ -1,4 +1,4 @@
-"""Pages for browsers and their files: read once, kept in memory plain and compressed, under a strict policy."""
+"""Pages for browsers and their files, kept in memory plain and compressed, under a strict content security policy."""
 
 import asyncio
 import gzip
@@ -22,13 +22,13 @@ from queryserver.api.routes import path_group
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-"""No content of other hosts, nothing inline, and no frame around our pages."""
+"""No content from other hosts, nothing inline, and no framing of our pages."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
 _HERE = files("queryserver.api")
 _OURS = _HERE.joinpath("page")
-# Swagger UI as its makers release it, in a package of PyPI (ADR 47). Nothing else of that package is used.
+# Swagger UI as released, from a PyPI package (ADR 47) of which nothing else is used.
 _THEIRS = files("fastapi_swagger").joinpath("resources")
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -54,12 +54,12 @@ class StaticContent:
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> "StaticContent":
-        """Compresses, so it is for a thread."""
+        """Compresses the content: call it in a thread."""
         packed = gzip.compress(content, mtime=0)
         return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
 
     def answer(self, request: Request, headers: Mapping[str, str]) -> Response:
-        """200 in the encoding that the client takes, or 304 when it has this version."""
+        """200 in an encoding that the client accepts, or 304 if the client has this version."""
         is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
@@ -72,7 +72,7 @@ class StaticContent:
 
 
 class Pages:
-    """The pages and files of this process, read in a thread when the first of them is requested."""
+    """The pages and files of this process, read in a thread when first requested."""
 
     def __init__(self) -> None:
         self._files: Mapping[str, StaticContent] | None = None
@@ -80,7 +80,7 @@ class Pages:
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
-        """A page or one of its files; None for another name. A file under its `?v=` never changes."""
+        """A page or one of its files; None for another name. A file with `?v=` in its URL never changes."""
         if name not in _ASSETS and name not in _PAGES:
             return None
         async with self._lock:
@@ -101,7 +101,7 @@ class Pages:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether `Accept` names HTML, and not JSON with a higher weight: browsers name it, programs do not."""
+    """Whether `Accept` names HTML, and not JSON with a higher weight. Browsers name HTML, programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
@@ -113,7 +113,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(accept: str, media_type: str) -> float:
-    """The weight of a media type in `Accept`, from 0 to 1; 0 also when it is not named."""
+    """The weight of a media type in `Accept`, from 0 to 1; 0 if it is not named."""
     for part in accept.lower().split(","):
         name, _, parameters = part.partition(";")
         if name.strip() == media_type:
@@ -128,7 +128,7 @@ async def _in_thread(request: Request, work: Callable[[], T]) -> T:
 
 
 def _read(prefix: str) -> Mapping[str, StaticContent]:
-    """Pages and files by name; links in pages have the prefix of this server and the versions of their files."""
+    """Pages and files by name. Links in pages contain the URL prefix of this server and the versions of their files."""
     found = {
         name: StaticContent.of(
             (_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type
@@ -155,7 +155,7 @@ def describe(app: FastAPI) -> None:
 
 @router.get("/api/schema")
 async def get_schema(request: Request, _client: ClientDep) -> Response:
-    """OpenAPI 3.1; as YAML with `format=yaml`, or when `Accept` names it."""
+    """OpenAPI 3.1; as YAML with `format=yaml`, or if `Accept` names it."""
     wanted = request.query_params.get("format")
     if wanted not in {None, "json", "yaml"}:
         raise InvalidParameter("format must be json or yaml.")
@@ -169,7 +169,7 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
 @router.get("/api/v1/openapi.json")
 async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     """OpenAPI 3.1."""
-    # As all answers below /api/v1 (Contract platform 1.3).
+    # like all responses below /api/v1 (Contract platform 1.3)
     return await _described(request, request.app.state.json_document, cached="no-store")
 
 
@@ -207,7 +207,7 @@ async def _described(request: Request, make: Callable[[], StaticContent], *, cac
 
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
-    """The document with the prefix of this server before its paths."""
+    """The document, with the URL prefix of this server in its paths."""
     document: dict[str, Any] = orjson.loads(_HERE.joinpath("openapi.json").read_bytes())
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]

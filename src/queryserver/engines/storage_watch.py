@@ -78,7 +78,7 @@ class StorageWatch:
         if self._floor.is_off:
             return False
         try:
-            return self._floor.room(self.directory, anew=True) <= 0
+            return self._floor.room(self.directory, fresh=True) <= 0
         except OSError:
             return False
 

@@ -27,7 +27,7 @@ class ErrorBody(TypedDict):
 
 class TokenMessage(TypedDict):
     """
-    Why a token was refused.
+    Why a token was rejected.
     """
 
     token_class: Literal["AccessToken", "RefreshToken"]
@@ -37,7 +37,7 @@ class TokenMessage(TypedDict):
 
 class Unauthorized(TypedDict):
     """
-    Body of every 401. Without credentials it holds `detail` alone.
+    Body of every 401. Without credentials it has only `detail`.
     """
 
     detail: str
@@ -51,7 +51,7 @@ FieldErrors: TypeAlias = dict[str, list[str]]
 
 class TokenPair(TypedDict):
     """
-    What a login gives.
+    The tokens of a login.
     """
 
     refresh: str
@@ -60,7 +60,7 @@ class TokenPair(TypedDict):
 
 class TokenVerifyResponse(TypedDict):
     """
-    The token would be accepted as bearer at this moment. No keys.
+    The token is currently accepted as bearer token. The object is empty.
     """
 
 
@@ -75,13 +75,13 @@ class TokenRefreshResponse(TypedDict):
 
 class TokenRevokeResponse(TypedDict):
     """
-    The token is worth nothing any more. No keys.
+    The token has been revoked. The object is empty.
     """
 
 
 class Position(TypedDict):
     """
-    A place in the script as sent. Both numbers are 0-based; columns count Unicode code points.
+    A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.
     """
 
     row: int
@@ -90,7 +90,7 @@ class Position(TypedDict):
 
 class Handle(TypedDict):
     """
-    One statement of a script as an operation of this service. `guid` and `secret` give no rights.
+    One statement of a script as an operation of this service. `guid` and `secret` grant no rights.
     """
 
     statement_id: int
@@ -113,7 +113,7 @@ class Handle(TypedDict):
 
 class ScriptStatement(TypedDict):
     """
-    One statement of a script that was executed with `run_all`, once it was begun.
+    One statement of a script that was executed with `run_all`, once it has started.
     """
 
     statement_id: int
@@ -140,7 +140,7 @@ class ScriptStatement(TypedDict):
 
 class QueryStatus(TypedDict):
     """
-    Where an operation stands. A word other than `waiting` and `running` means: stop polling.
+    The state of an operation. Any value other than `waiting` and `running` means: stop polling.
     """
 
     status: Literal["waiting", "running", "available", "failed", "canceled", "expired", "closed"]
@@ -164,7 +164,7 @@ class QueryStatus(TypedDict):
 
 class StatusResponse(TypedDict):
     """
-    Where an operation stands; from the service's own record, never from the engine.
+    The state of an operation, from the service's own record, never from the engine.
     """
 
     status: Literal[0]
@@ -254,7 +254,7 @@ class ResultMetadataResponse(TypedDict):
 
 class ResultSize(TypedDict):
     """
-    How much is stored; null while the statement has not ended.
+    Size of the stored result; null until the statement has ended.
     """
 
     rows: int | None
@@ -305,7 +305,7 @@ class LogsResponse(TypedDict):
 
 class ActionResult(TypedDict):
     """
-    0 when the call changed something or had nothing to do, -1 when there was nothing left to close.
+    0 if the call changed something or had nothing to do, -1 if there was nothing left to close.
     """
 
     status: Literal[0, -1]
@@ -412,7 +412,7 @@ class ExplainFailure(TypedDict):
 
 class FormatResponse(TypedDict):
     """
-    The same statements, laid out.
+    The same statements, formatted.
     """
 
     status: Literal[0]
@@ -421,7 +421,7 @@ class FormatResponse(TypedDict):
 
 class HistoryData(TypedDict):
     """
-    What a history entry tells about its statement.
+    The statement of a history entry.
     """
 
     statement: str
@@ -469,7 +469,7 @@ class HistoryResponse(TypedDict):
 
 class Notebook(TypedDict):
     """
-    An empty notebook; nothing of it is stored.
+    An empty notebook; it is not stored.
     """
 
     name: str
@@ -495,7 +495,7 @@ class NotebookResponse(TypedDict):
 
 class Session(TypedDict):
     """
-    An engine session of the caller. Credentials are never given back: a `password` is shown empty.
+    An engine session of the caller. Credentials are never returned: a `password` is shown empty.
     """
 
     type: str
@@ -529,7 +529,7 @@ class ClosedSession(TypedDict):
 
 class SessionClosure(TypedDict):
     """
-    Outcome of a close. `session` is null when there was nothing left to close.
+    Outcome of a close. `session` is null if there was nothing to close.
     """
 
     status: Literal[0]
@@ -578,7 +578,7 @@ class HealthChecks(TypedDict):
 
 class ReadyResponse(TypedDict):
     """
-    The instance takes calls.
+    The instance accepts calls.
     """
 
     status: Literal[0]
@@ -588,7 +588,7 @@ class ReadyResponse(TypedDict):
 
 class NotReadyResponse(TypedDict):
     """
-    503: something that the service needs is missing, or the instance is being stopped.
+    503: something that the service needs is unavailable, or the instance is shutting down.
     """
 
     status: Literal[-1]
@@ -630,7 +630,7 @@ class DatabaseMetadata(TypedDict):
 
 class ColumnSummary(TypedDict):
     """
-    A column of a table; null where the engine does not tell.
+    A column of a table; null if the engine does not report it.
     """
 
     name: str
@@ -689,7 +689,7 @@ class TableMetadata(TypedDict):
 
 class FunctionSummary(TypedDict):
     """
-    A function in a list; empty text where the engine does not tell.
+    A function in a list; empty text if the engine does not report it.
     """
 
     name: str
@@ -711,7 +711,7 @@ class FunctionList(TypedDict):
 
 class FunctionDetail(TypedDict):
     """
-    One function; no keys at all when the engine's catalogue cannot list functions.
+    One function; no keys at all if the engine's catalog cannot list functions.
     """
 
     name: NotRequired[str]
@@ -746,7 +746,7 @@ class SampleResponse(TypedDict):
 
 class SampleStart(TypedDict):
     """
-    The operation that will give the sample.
+    The operation that returns the sample.
     """
 
     status: Literal[0]
@@ -880,7 +880,7 @@ class AnalyzeResponse(TypedDict):
 
 class DialectProperties(TypedDict):
     """
-    What the editor needs to know of a dialect; no keys at all for types that are not SQL.
+    Properties of a dialect for editors; empty for types that are not SQL.
     """
 
     is_sql: NotRequired[bool]
@@ -900,7 +900,7 @@ class DialectProperties(TypedDict):
 
 class Interpreter(TypedDict):
     """
-    A place that statements can be sent to.
+    A data source that can run statements.
     """
 
     name: str
@@ -1026,7 +1026,7 @@ class ServiceFlags(TypedDict):
 
 class StorageBrowserConfig(TypedDict):
     """
-    What a file browser may offer.
+    What a file browser can offer.
     """
 
     enable_chunked_file_upload: bool
@@ -1041,7 +1041,7 @@ class StorageBrowserConfig(TypedDict):
 
 class ImporterConfig(TypedDict):
     """
-    What the importer takes.
+    What the importer accepts.
     """
 
     is_enabled: bool
@@ -1367,7 +1367,7 @@ class StatResponse(TypedDict):
 
 class Breadcrumb(TypedDict):
     """
-    A step of the way to a path.
+    One component of a path.
     """
 
     url: str
@@ -1376,7 +1376,7 @@ class Breadcrumb(TypedDict):
 
 class ListingPage(TypedDict):
     """
-    Which part of a directory this is, in both vocabularies.
+    The page of a directory, under both sets of names.
     """
 
     number: int
@@ -1618,7 +1618,7 @@ class BulkResponse(TypedDict):
 
 class RunningOperation(TypedDict):
     """
-    The work goes on after the answer; HTTP 202.
+    The work continues after the response; HTTP 202.
     """
 
     status: Literal[0]
@@ -1629,7 +1629,7 @@ class RunningOperation(TypedDict):
 
 class OperationProgress(TypedDict):
     """
-    How far a long operation is.
+    Progress of a long operation.
     """
 
     status: Literal[0]
@@ -1672,7 +1672,7 @@ class PurgeResponse(TypedDict):
 
 class UploadResponse(TypedDict):
     """
-    A file arrived.
+    A file was uploaded.
     """
 
     status: Literal[0]
@@ -1687,7 +1687,7 @@ class UploadResponse(TypedDict):
 
 class UploadPartResponse(TypedDict):
     """
-    A part of a file arrived.
+    A part of a file was uploaded.
     """
 
     status: Literal[0]
@@ -1700,7 +1700,7 @@ class UploadPartResponse(TypedDict):
 
 class UploadStateResponse(TypedDict):
     """
-    How much of a part upload has arrived.
+    Progress of an upload in parts.
     """
 
     status: Literal[0]
@@ -1715,7 +1715,7 @@ class UploadStateResponse(TypedDict):
 
 class UploadCompleteResponse(TypedDict):
     """
-    All parts arrived and make one file.
+    All parts were uploaded and combined into one file.
     """
 
     status: Literal[0]
@@ -1730,7 +1730,7 @@ class UploadCompleteResponse(TypedDict):
 
 class AvailableSpaceResponse(TypedDict):
     """
-    Bytes that the caller may still stage; -1 when no limit is known.
+    Bytes that the caller may still upload; -1 if unknown.
     """
 
     status: Literal[0]
@@ -1748,7 +1748,7 @@ class ImporterError(TypedDict):
 
 class ImportedFile(TypedDict):
     """
-    A file arrived; `file_path` is a reference to hand back unchanged.
+    A file was uploaded; `file_path` is a reference to send back unchanged.
     """
 
     file_path: str
@@ -1767,7 +1767,7 @@ class ExcelMetadata(TypedDict):
 
 class RecordsMetadata(TypedDict):
     """
-    guess_metadata of a file of records, which names its columns itself.
+    guess_metadata of a file whose records contain column names.
     """
 
     type: Literal["parquet", "ndjson", "avro", "arrow"]
@@ -1799,7 +1799,7 @@ class PreviewColumn(TypedDict):
 
 class PreviewWarning(TypedDict):
     """
-    What was odd in the file.
+    Anomalies found in the file.
     """
 
     code: Literal[
@@ -1926,7 +1926,7 @@ class ConnectorCategoryEntry(TypedDict):
 
 class ConnectorTypeList(TypedDict):
     """
-    The catalogue of types.
+    The catalog of connector types.
     """
 
     connectors: list[ConnectorTypeGroup]
@@ -1945,7 +1945,7 @@ class ConnectorList(TypedDict):
 
 class ConnectorTemplate(TypedDict):
     """
-    A type with its defaults, to be named and sent to update.
+    A type with its defaults, as a template for update.
     """
 
     dialect: str
@@ -2115,7 +2115,7 @@ class UserAutocompleteResponse(TypedDict):
 
 class Preferences(TypedDict):
     """
-    What a user wants where a call does not say it.
+    A user's defaults for fields that a call omits.
     """
 
     big_numbers: Literal["number", "text"]
@@ -2132,7 +2132,7 @@ class PreferencesResponse(TypedDict):
 
 class ApiToken(TypedDict):
     """
-    An API token without its value, which no call shows again.
+    An API token without its value, which is shown only at its creation.
     """
 
     id: str
@@ -2178,7 +2178,7 @@ class ApiTokenResponse(TypedDict):
 
 class SearchRecord(TypedDict):
     """
-    Something that was found. Only `hue_name` and `hue_description` are HTML.
+    A match. Only `hue_name` and `hue_description` are HTML.
     """
 
     originalName: str
@@ -2214,7 +2214,7 @@ class SearchRecord(TypedDict):
 
 class SearchSource(TypedDict):
     """
-    How one source answered.
+    Outcome of one source.
     """
 
     ok: bool
@@ -2225,7 +2225,7 @@ class SearchSource(TypedDict):
 
 class SearchResponse(TypedDict):
     """
-    What was found, merged over the sources.
+    Matches of all sources, merged.
     """
 
     results: list[SearchRecord]
@@ -2305,7 +2305,7 @@ class TaskResponse(TypedDict):
 
 class ScheduleNotice(TypedDict):
     """
-    Whom to tell about the runs of a schedule.
+    Who is notified about the runs of a schedule.
     """
 
     on: list[str]

@@ -1,1 +1,1 @@
-"""Wire shapes. Only `api` imports them."""
+"""The wire format. Only `api` imports it."""

@@ -1,6 +1,6 @@
-"""Types of request fields: the same rules for form text and for native JSON values (Contract platform 1.2, editor 1.2).
+"""Types of request fields, with the same rules for form text and native JSON (Contract platform 1.2, editor 1.2).
 
-A value outside its rule raises a PydanticCustomError whose text continues the sentence "<field> must …".
+Invalid values raise a PydanticCustomError whose text completes the sentence "<field> must …".
 """
 
 import json
@@ -31,7 +31,7 @@ from queryserver.platform.text import MAX_DEPTH, boolean_of, parse_json
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
 JSON_DEPTH = "max_json_depth"
-"""Key of the validation context: how deep JSON text in a field may nest."""
+"""Key of the validation context: maximum nesting of JSON text in a field."""
 MAX_ENTRIES = 1000
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -41,7 +41,7 @@ _EXACT_IN_A_DOUBLE = 2**53
 
 
 def is_clean(text: str) -> bool:
-    """Whether `text` can be stored and sent on: no U+0000, no lone surrogate."""
+    """Whether `text` can be stored and forwarded: no U+0000, no lone surrogates."""
     if "\0" in text:
         return False
     if text.isascii():
@@ -84,7 +84,7 @@ def json_of(value: Any, reading: ValidationInfo) -> Any:
 
 
 def unquoted(value: Any) -> Any:
-    """`"sample"` as a JSON text means `sample`; any other value means itself."""
+    """The decoded string if the value is a JSON string such as `"sample"`; any other value unchanged."""
     if isinstance(value, str) and value.startswith('"'):
         try:
             return json.loads(value)
@@ -94,14 +94,14 @@ def unquoted(value: Any) -> Any:
 
 
 def _few(value: Any) -> Any:
-    """Before the entries are read: each of them costs some microseconds."""
+    """Checked before the entries are validated, which takes some microseconds each."""
     if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
         raise must(f"have at most {MAX_ENTRIES} entries.")
     return value
 
 
 def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """JSON null equals an absent member (Contract editor 1.2)."""
+    """JSON null is the same as an absent member (Contract editor 1.2)."""
     for value in values.values():
         if value is None:
             return {name: value for name, value in values.items() if value is not None}
@@ -111,30 +111,30 @@ def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
 T = TypeVar("T")
 
 EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
-"""Added to the schema of a query parameter: its empty text counts as absent, though its schema does not allow it."""
+"""Added to the schema of a query parameter: empty text counts as absent although the schema does not allow it."""
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-"""Text exactly as decoded; another JSON type is refused."""
+"""Text exactly as decoded; other JSON types are refused."""
 
 TextOrNothing: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]
-"""Text that counts as absent when it is empty or blank."""
+"""Text that counts as absent if it is blank."""
 
 Filled: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
-"""Text whose absence is an error; the call itself refuses what is blank."""
+"""Required text; blank text is refused by the handler."""
 
 Name: TypeAlias = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else _text(value)),
     WithJsonSchema({"type": ["string", "integer"]}),
 ]
-"""Text, or an integer that stands for its decimal text: ids of connectors come in both forms."""
+"""Text, or an integer in place of its decimal text: ids of connectors occur in both forms."""
 
 NameOrNumber: TypeAlias = Annotated[
     int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))
 ]
-"""Text, or an integer, which means something else than its decimal text."""
+"""Text, or an integer with a meaning of its own."""
 
 _FLAG_WORDS = "|".join(
     "".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in word)
@@ -147,7 +147,7 @@ Flag: TypeAlias = Annotated[
 """A boolean as JSON or as one of the accepted words."""
 
 Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, reading: _object(json_of(value, reading)))]
-"""An object that a form holds as JSON text and a JSON body as text or natively."""
+"""An object: JSON text in a form, JSON text or native in a JSON body."""
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object within another one."""
@@ -158,7 +158,7 @@ Few: TypeAlias = Annotated[T, BeforeValidator(_few)]
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Annotation of an integer within bounds: decimal text with optional sign, or a JSON number without fraction."""
+    """Annotation of an integer with bounds: decimal text with optional sign, or a JSON number without fraction."""
 
     minimum: int = -INT64_MAX
     maximum: int = INT64_MAX
@@ -168,7 +168,7 @@ class Whole:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> int:
-        """Never a JSON boolean, though Python counts those as integers."""
+        """JSON booleans are refused, although Python's are integers."""
         is_text = isinstance(value, str) and _WHOLE.fullmatch(value)
         is_float = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_A_DOUBLE
         if type(value) is int or is_text or is_float:
@@ -180,9 +180,9 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """Annotation of a size of a page: an integer of at least `minimum`, of any size; above `most` it means `most`.
+    """Annotation of a page size: an integer of at least `minimum`; values above `most` are reduced to it.
 
-    A client that writes a huge number means "as many as you give" (Contract platform 1.2).
+    Clients send a huge number to get as many entries as possible (Contract platform 1.2).
     """
 
     most: int = INT64_MAX
@@ -192,7 +192,7 @@ class Capped:
         return core_schema.no_info_before_validator_function(self.read, core_schema.int_schema(ge=self.minimum))
 
     def read(self, value: Any) -> int:
-        """Raises the error of `Whole` for what is no integer or too small."""
+        """Raises the error of `Whole` if it is not an integer or too small."""
         if isinstance(value, str):
             is_large = _LARGE.fullmatch(value) is not None
         else:
@@ -205,7 +205,7 @@ class Capped:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Annotation of a number within bounds: decimal text with optional sign and fraction, or a JSON number."""
+    """Annotation of a number with bounds: decimal text with optional sign and fraction, or a JSON number."""
 
     minimum: int
     maximum: int
@@ -215,7 +215,7 @@ class Number:
         return core_schema.no_info_before_validator_function(self.read, bounds)
 
     def read(self, value: Any) -> float:
-        """Never a JSON boolean; NaN and infinity are outside every range."""
+        """JSON booleans are refused; NaN and infinity are outside every range."""
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
@@ -234,7 +234,7 @@ def must(rule: str) -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """One shape of the wire. A field whose wire name Python forbids ends in `_` and is written under the wire name."""
+    """A wire model. A field whose wire name is reserved in Python ends in `_` and is written under the wire name."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 
@@ -246,19 +246,19 @@ def _without_default(schema: dict[str, Any]) -> None:
 Omittable: TypeAlias = Annotated[
     T | SkipJsonSchema[None], Field(exclude_if=partial(is_, None), json_schema_extra=_without_default)
 ]
-"""The type of a key that an answer may lack: None keeps the key out of the answer."""
+"""Type of a key that a response may lack: None omits the key."""
 
 Time: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
-"""A time as it is written on the wire: RFC 3339, UTC, with `Z`."""
+"""A time on the wire: RFC 3339, UTC, with `Z`."""
 
 
 def given(name: str, **schema: Any) -> dict[str, Any]:
-    """JSON Schema of an object with the member `name`, which is of `schema`; by default it is not null."""
+    """JSON Schema of an object with the member `name`, matching `schema`; by default not null."""
     return {"required": [name], "properties": {name: schema or {"not": {"type": "null"}}}}
 
 
 def filled(*names: str) -> dict[str, Any]:
-    """JSON Schema of an object with a text that is not blank in the last of `names`, within objects of the others."""
+    """JSON Schema of an object with a non-blank text in the last of `names`, nested in objects of the other names."""
     schema: dict[str, Any] = {"type": "string", "pattern": r"\S"}
     for name in reversed(names[1:]):
         schema = {"type": "object", **given(name, **schema)}
@@ -266,11 +266,11 @@ def filled(*names: str) -> dict[str, Any]:
 
 
 FORM_PATTERN = "x-form-pattern"
-"""Key of the schema of a field: the pattern of its text in a form, where that is more than JSON text."""
+"""Schema key of a field: the pattern of its form text, if that may be more than JSON text."""
 
 
 def list_pattern(*words: str) -> str:
-    """What a form may hold of an array of one or more of `words`: a JSON array, or a list with commas."""
+    """The form text of an array of one or more of `words`: a JSON array, or a comma-separated list."""
     word = "(?:" + "|".join(map(re.escape, words)) + ")"
     blank = r"[ \t\r\n]*"
     array = rf'\[{blank}"{word}"{blank}(?:,{blank}"{word}"{blank})*\]'
@@ -280,9 +280,9 @@ def list_pattern(*words: str) -> str:
 
 
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
-    """The description of a model of which one of several members is required; what checks it is the call.
+    """Schema of a model that needs one of several members; the call itself checks it.
 
-    As `if` and `then`, which generators of clients pass over: of `anyOf` they make a class for each choice.
+    Written as `if` and `then`, which client generators ignore; for `anyOf` they would generate a class per choice.
     """
     *others, last = map(dict, choices)
     extra: dict[str, Any] = {"if": {"not": {"anyOf": others}} if others else {}, "then": last}
@@ -290,16 +290,17 @@ def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
 
 
 def one_of(*words: str | int) -> WithJsonSchema:
-    """The words that a field can hold, for the API description. No answer is checked against them at run time;
-    tests compare them with the words of the domain.
+    """The words that a field can have, for the API description.
+
+    Responses are not checked against them at run time; tests compare them with the domain.
     """
-    # Plain values: YAML cannot write members of an enumeration.
+    # plain values: YAML cannot represent enumeration members
     values = [word if isinstance(word, int) else str(word) for word in words]
     return WithJsonSchema({"type": "integer" if isinstance(words[0], int) else "string", "enum": values})
 
 
 class Fields(BaseModel):
-    """Fields of one call or of one object in it; unknown ones are ignored (Contract editor 1.2)."""
+    """Fields of a call, or of an object in it; unknown fields are ignored (Contract editor 1.2)."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -308,10 +309,10 @@ Model = TypeVar("Model", bound=Fields)
 
 
 def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """The fields of one call, from form or query text or from native JSON values.
+    """The fields of a call, from form or query text or from native JSON.
 
-    JSON text in a field may nest as deep as `max_json_depth`.
-    Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
+    JSON text in a field may nest up to `max_json_depth`. Raises MissingParameter, InvalidParameter or InvalidJson; the
+    message names the field and its rule.
     """
     try:
         return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
@@ -320,7 +321,7 @@ def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int 
 
 
 def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
-    """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
+    """Malformed JSON takes precedence, then the first invalid field (Contract platform 1.1)."""
     problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
     name = ".".join(str(part) for part in problem["loc"])
     match problem["type"]:

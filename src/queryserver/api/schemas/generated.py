@@ -25,7 +25,7 @@ class ErrorBody(WireModel):
 
 class TokenMessage(WireModel):
     """
-    Why a token was refused.
+    Why a token was rejected.
     """
 
     token_class: Annotated[str, one_of("AccessToken", "RefreshToken")]
@@ -35,7 +35,7 @@ class TokenMessage(WireModel):
 
 class Unauthorized(WireModel):
     """
-    Body of every 401. Without credentials it holds `detail` alone.
+    Body of every 401. Without credentials it has only `detail`.
     """
 
     detail: str
@@ -53,7 +53,7 @@ class FieldErrors(RootModel[dict[str, list[str]]]):
 
 class TokenPair(WireModel):
     """
-    What a login gives.
+    The tokens of a login.
     """
 
     refresh: str
@@ -62,7 +62,7 @@ class TokenPair(WireModel):
 
 class TokenVerifyResponse(WireModel):
     """
-    The token would be accepted as bearer at this moment. No keys.
+    The token is currently accepted as bearer token. The object is empty.
     """
 
 
@@ -77,13 +77,13 @@ class TokenRefreshResponse(WireModel):
 
 class TokenRevokeResponse(WireModel):
     """
-    The token is worth nothing any more. No keys.
+    The token has been revoked. The object is empty.
     """
 
 
 class Position(WireModel):
     """
-    A place in the script as sent. Both numbers are 0-based; columns count Unicode code points.
+    A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.
     """
 
     row: int
@@ -92,7 +92,7 @@ class Position(WireModel):
 
 class Handle(WireModel):
     """
-    One statement of a script as an operation of this service. `guid` and `secret` give no rights.
+    One statement of a script as an operation of this service. `guid` and `secret` grant no rights.
     """
 
     statement_id: int
@@ -115,7 +115,7 @@ class Handle(WireModel):
 
 class ScriptStatement(WireModel):
     """
-    One statement of a script that was executed with `run_all`, once it was begun.
+    One statement of a script that was executed with `run_all`, once it has started.
     """
 
     statement_id: int
@@ -145,7 +145,7 @@ class ScriptStatement(WireModel):
 
 class QueryStatus(WireModel):
     """
-    Where an operation stands. A word other than `waiting` and `running` means: stop polling.
+    The state of an operation. Any value other than `waiting` and `running` means: stop polling.
     """
 
     status: Annotated[str, one_of("waiting", "running", "available", "failed", "canceled", "expired", "closed")]
@@ -172,7 +172,7 @@ class QueryStatus(WireModel):
 
 class StatusResponse(WireModel):
     """
-    Where an operation stands; from the service's own record, never from the engine.
+    The state of an operation, from the service's own record, never from the engine.
     """
 
     status: Literal[0]
@@ -265,7 +265,7 @@ class ResultMetadataResponse(WireModel):
 
 class ResultSize(WireModel):
     """
-    How much is stored; null while the statement has not ended.
+    Size of the stored result; null until the statement has ended.
     """
 
     rows: int | None
@@ -316,7 +316,7 @@ class LogsResponse(WireModel):
 
 class ActionResult(WireModel):
     """
-    0 when the call changed something or had nothing to do, -1 when there was nothing left to close.
+    0 if the call changed something or had nothing to do, -1 if there was nothing left to close.
     """
 
     status: Annotated[int, one_of(0, -1)]
@@ -430,7 +430,7 @@ class ExplainFailure(WireModel):
 
 class FormatResponse(WireModel):
     """
-    The same statements, laid out.
+    The same statements, formatted.
     """
 
     status: Literal[0]
@@ -439,7 +439,7 @@ class FormatResponse(WireModel):
 
 class HistoryData(WireModel):
     """
-    What a history entry tells about its statement.
+    The statement of a history entry.
     """
 
     statement: str
@@ -490,7 +490,7 @@ class HistoryResponse(WireModel):
 
 class Notebook(WireModel):
     """
-    An empty notebook; nothing of it is stored.
+    An empty notebook; it is not stored.
     """
 
     name: str
@@ -516,7 +516,7 @@ class NotebookResponse(WireModel):
 
 class Session(WireModel):
     """
-    An engine session of the caller. Credentials are never given back: a `password` is shown empty.
+    An engine session of the caller. Credentials are never returned: a `password` is shown empty.
     """
 
     type: str
@@ -550,7 +550,7 @@ class ClosedSession(WireModel):
 
 class SessionClosure(WireModel):
     """
-    Outcome of a close. `session` is null when there was nothing left to close.
+    Outcome of a close. `session` is null if there was nothing to close.
     """
 
     status: Literal[0]
@@ -599,7 +599,7 @@ class HealthChecks(WireModel):
 
 class ReadyResponse(WireModel):
     """
-    The instance takes calls.
+    The instance accepts calls.
     """
 
     status: Literal[0]
@@ -609,7 +609,7 @@ class ReadyResponse(WireModel):
 
 class NotReadyResponse(WireModel):
     """
-    503: something that the service needs is missing, or the instance is being stopped.
+    503: something that the service needs is unavailable, or the instance is shutting down.
     """
 
     status: Literal[-1]
@@ -651,7 +651,7 @@ class DatabaseMetadata(WireModel):
 
 class ColumnSummary(WireModel):
     """
-    A column of a table; null where the engine does not tell.
+    A column of a table; null if the engine does not report it.
     """
 
     name: str
@@ -710,7 +710,7 @@ class TableMetadata(WireModel):
 
 class FunctionSummary(WireModel):
     """
-    A function in a list; empty text where the engine does not tell.
+    A function in a list; empty text if the engine does not report it.
     """
 
     name: str
@@ -732,7 +732,7 @@ class FunctionList(WireModel):
 
 class FunctionDetail(WireModel):
     """
-    One function; no keys at all when the engine's catalogue cannot list functions.
+    One function; no keys at all if the engine's catalog cannot list functions.
     """
 
     name: Omittable[str] = None
@@ -767,7 +767,7 @@ class SampleResponse(WireModel):
 
 class SampleStart(WireModel):
     """
-    The operation that will give the sample.
+    The operation that returns the sample.
     """
 
     status: Literal[0]
@@ -901,7 +901,7 @@ class AnalyzeResponse(WireModel):
 
 class DialectProperties(WireModel):
     """
-    What the editor needs to know of a dialect; no keys at all for types that are not SQL.
+    Properties of a dialect for editors; empty for types that are not SQL.
     """
 
     is_sql: Omittable[bool] = None
@@ -921,7 +921,7 @@ class DialectProperties(WireModel):
 
 class Interpreter(WireModel):
     """
-    A place that statements can be sent to.
+    A data source that can run statements.
     """
 
     name: str
@@ -1047,7 +1047,7 @@ class ServiceFlags(WireModel):
 
 class StorageBrowserConfig(WireModel):
     """
-    What a file browser may offer.
+    What a file browser can offer.
     """
 
     enable_chunked_file_upload: bool
@@ -1062,7 +1062,7 @@ class StorageBrowserConfig(WireModel):
 
 class ImporterConfig(WireModel):
     """
-    What the importer takes.
+    What the importer accepts.
     """
 
     is_enabled: bool
@@ -1401,7 +1401,7 @@ class StatResponse(WireModel):
 
 class Breadcrumb(WireModel):
     """
-    A step of the way to a path.
+    One component of a path.
     """
 
     url: str
@@ -1410,7 +1410,7 @@ class Breadcrumb(WireModel):
 
 class ListingPage(WireModel):
     """
-    Which part of a directory this is, in both vocabularies.
+    The page of a directory, under both sets of names.
     """
 
     number: int
@@ -1655,7 +1655,7 @@ class BulkResponse(WireModel):
 
 class RunningOperation(WireModel):
     """
-    The work goes on after the answer; HTTP 202.
+    The work continues after the response; HTTP 202.
     """
 
     status: Literal[0]
@@ -1666,7 +1666,7 @@ class RunningOperation(WireModel):
 
 class OperationProgress(WireModel):
     """
-    How far a long operation is.
+    Progress of a long operation.
     """
 
     status: Literal[0]
@@ -1709,7 +1709,7 @@ class PurgeResponse(WireModel):
 
 class UploadResponse(WireModel):
     """
-    A file arrived.
+    A file was uploaded.
     """
 
     status: Literal[0]
@@ -1724,7 +1724,7 @@ class UploadResponse(WireModel):
 
 class UploadPartResponse(WireModel):
     """
-    A part of a file arrived.
+    A part of a file was uploaded.
     """
 
     status: Literal[0]
@@ -1737,7 +1737,7 @@ class UploadPartResponse(WireModel):
 
 class UploadStateResponse(WireModel):
     """
-    How much of a part upload has arrived.
+    Progress of an upload in parts.
     """
 
     status: Literal[0]
@@ -1752,7 +1752,7 @@ class UploadStateResponse(WireModel):
 
 class UploadCompleteResponse(WireModel):
     """
-    All parts arrived and make one file.
+    All parts were uploaded and combined into one file.
     """
 
     status: Literal[0]
@@ -1767,7 +1767,7 @@ class UploadCompleteResponse(WireModel):
 
 class AvailableSpaceResponse(WireModel):
     """
-    Bytes that the caller may still stage; -1 when no limit is known.
+    Bytes that the caller may still upload; -1 if unknown.
     """
 
     status: Literal[0]
@@ -1785,7 +1785,7 @@ class ImporterError(WireModel):
 
 class ImportedFile(WireModel):
     """
-    A file arrived; `file_path` is a reference to hand back unchanged.
+    A file was uploaded; `file_path` is a reference to send back unchanged.
     """
 
     file_path: str
@@ -1804,7 +1804,7 @@ class ExcelMetadata(WireModel):
 
 class RecordsMetadata(WireModel):
     """
-    guess_metadata of a file of records, which names its columns itself.
+    guess_metadata of a file whose records contain column names.
     """
 
     type: Annotated[str, one_of("parquet", "ndjson", "avro", "arrow")]
@@ -1836,7 +1836,7 @@ class PreviewColumn(WireModel):
 
 class PreviewWarning(WireModel):
     """
-    What was odd in the file.
+    Anomalies found in the file.
     """
 
     code: Annotated[
@@ -1970,7 +1970,7 @@ class ConnectorCategoryEntry(WireModel):
 
 class ConnectorTypeList(WireModel):
     """
-    The catalogue of types.
+    The catalog of connector types.
     """
 
     connectors: list[ConnectorTypeGroup]
@@ -1989,7 +1989,7 @@ class ConnectorList(WireModel):
 
 class ConnectorTemplate(WireModel):
     """
-    A type with its defaults, to be named and sent to update.
+    A type with its defaults, as a template for update.
     """
 
     dialect: str
@@ -2159,7 +2159,7 @@ class UserAutocompleteResponse(WireModel):
 
 class Preferences(WireModel):
     """
-    What a user wants where a call does not say it.
+    A user's defaults for fields that a call omits.
     """
 
     big_numbers: Annotated[str, one_of("number", "text")]
@@ -2176,7 +2176,7 @@ class PreferencesResponse(WireModel):
 
 class ApiToken(WireModel):
     """
-    An API token without its value, which no call shows again.
+    An API token without its value, which is shown only at its creation.
     """
 
     id: str
@@ -2222,7 +2222,7 @@ class ApiTokenResponse(WireModel):
 
 class SearchRecord(WireModel):
     """
-    Something that was found. Only `hue_name` and `hue_description` are HTML.
+    A match. Only `hue_name` and `hue_description` are HTML.
     """
 
     originalName: str
@@ -2258,7 +2258,7 @@ class SearchRecord(WireModel):
 
 class SearchSource(WireModel):
     """
-    How one source answered.
+    Outcome of one source.
     """
 
     ok: bool
@@ -2269,7 +2269,7 @@ class SearchSource(WireModel):
 
 class SearchResponse(WireModel):
     """
-    What was found, merged over the sources.
+    Matches of all sources, merged.
     """
 
     results: list[SearchRecord]
@@ -2349,7 +2349,7 @@ class TaskResponse(WireModel):
 
 class ScheduleNotice(WireModel):
     """
-    Whom to tell about the runs of a schedule.
+    Who is notified about the runs of a schedule.
     """
 
     on: list[str]

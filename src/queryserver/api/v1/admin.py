@@ -1,4 +1,4 @@
-"""Calls for administrators only (Contract platform 7.5 to 7.7, 7.9)."""
+"""Calls for administrators (Contract platform 7.5 to 7.7, 7.9)."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ router = path_group("admin")
 
 @router.get("/check_config", response_model=wire.CheckConfigResponse)
 async def check_config(_user: Admin, _: NoFields, check: ConfigurationCheckDep) -> Response:
-    """What `queryserver config check` finds, without what would change anything, within 30 s."""
+    """What `queryserver config check` finds, without checks that would change something, within 30 s."""
     report = await check.report()
     return answer(
         wire.CheckConfigResponse(
@@ -47,27 +47,27 @@ async def get_server_logs(
     request: Annotated[requests.ServerLogsParameters, fields(requests.ServerLogsParameters)],
     logs: ServerLogsDep,
 ) -> Response:
-    """Whole lines from the last 32 KiB, of the log file or of the process that answers."""
+    """Complete lines from the last 32 KiB of the log file, or of the log of the answering process."""
     lines = await logs.lines(newest_first=request.reverse)
     return answer(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
 
 
 @router.get("/logs/download", responses=failures(404))
 async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -> Response:
-    """The last MiB."""
+    """The last MiB of the log."""
     name, content = await logs.archive()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, 200, headers, "application/zip")
 
 
 _CONNECTORS = "connectors"
-# Applications of Hue that this service does not have.
+# Hue applications that this service does not have
 _SHOWN = 100
 
 
 @router.get("/available_app_examples", response_model=wire.AppExamplesResponse)
 async def list_app_examples(_user: Admin, _: NoFields) -> Response:
-    """Name for install_app_examples, name for people."""
+    """Names for install_app_examples, with display names."""
     return answer(wire.AppExamplesResponse(apps={_CONNECTORS: "Connectors"}, status=0))
 
 
@@ -77,7 +77,7 @@ async def install_app_examples(
     request: Annotated[requests.InstallExamplesRequest, fields(requests.InstallExamplesRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """`connectors` does what connector/examples/install does."""
+    """`connectors` does the same as connector/examples/install."""
     name = request.app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
@@ -96,7 +96,7 @@ async def list_statements(
     request: Annotated[requests.StatementListParameters, fields(requests.StatementListParameters)],
     statements: StatementAdministrationDep,
 ) -> Response:
-    """Newest first, without their texts; by default those that wait or run."""
+    """Statements of all users, newest first, without their texts; by default those that wait or run."""
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
     return answer(
@@ -108,7 +108,7 @@ async def list_statements(
 async def show_statement(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep
 ) -> Response:
-    """With its text; an audit event says that it was shown."""
+    """A statement with its text; an audit event records the access."""
     found = await statements.details(parse_operation_id(operation_id), by=user.username)
     return answer(
         like(
@@ -126,7 +126,7 @@ async def show_statement(
 async def cancel_statement_of_user(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep, settings: SettingsDep
 ) -> Response:
-    """Waits up to `editor.cancel_wait_s` for its end. No effect on a statement that has ended."""
+    """Waits up to `editor.cancel_wait_s` for the statement to end. No effect on one that has ended."""
     entry = await statements.stop(
         parse_operation_id(operation_id), by=user.username, wait_s=settings.editor.cancel_wait.total_seconds()
     )

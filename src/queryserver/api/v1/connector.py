@@ -1,4 +1,4 @@
-"""Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
+"""Connectors: the catalog of types, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -32,7 +32,7 @@ Group = TypeVar("Group", wire.ConnectorTypeGroup, wire.ConnectorGroup)
 @router.get("/connectors/types", name="get_connectors_types", response_model=wire.ConnectorTypeList)
 @router.post("/connectors/types", name="post_connectors_types", response_model=wire.ConnectorTypeList)
 async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """The types that a connector may have, in six groups."""
+    """The available connector types, in six groups."""
     found = await connectors.types()
     groups = [
         _group(wire.ConnectorTypeGroup, category, [_type(one) for one in found if one.row.category is category])
@@ -44,7 +44,7 @@ async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredCo
 
 @router.get("/connector/instances", response_model=wire.ConnectorList)
 async def list_connectors(user: QueryUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """The instances that the caller may use, by ascending id in six groups."""
+    """The connectors that the caller may use, by ascending id in six groups."""
     found = await connectors.visible(user)
     groups = [
         _group(wire.ConnectorGroup, category, [_connector(one) for one in found if one.category is category])
@@ -61,7 +61,7 @@ async def new_connector(
     request: Annotated[requests.NewConnectorRequest, fields(requests.NewConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
+    """A type with its defaults, overridden by the submitted values. Nothing is stored, and no connection is made."""
     found = await connectors.template(dialect, interface, given(request.connector))
     return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
@@ -84,7 +84,7 @@ async def save_connector(
     request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Create without an id, else change; nothing is connected to."""
+    """Create a connector, or change the one with the id. No connection is made."""
     shown, is_new = await connectors.save(user, given(request.connector))
     return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
@@ -95,7 +95,7 @@ async def delete_connector(
     request: Annotated[requests.ConnectorIdRequest, fields(requests.ConnectorIdRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """History and results of its statements stay; its id is not used again."""
+    """Delete a connector. History and results of its statements stay; its id is not reused."""
     if request.connector.id is None:
         raise connector_not_found("(none)")
     deleted = await connectors.delete(user, request.connector.id)
@@ -104,7 +104,7 @@ async def delete_connector(
 
 @router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
 async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """Adds missing ones, and updates those that this call added and that were not edited since."""
+    """Add missing examples, and update those that this call added and nobody edited since."""
     done = await connectors.install_examples(user)
     return answer(
         wire.ConnectorExamplesResponse(
@@ -123,7 +123,7 @@ async def test_connector(
     request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
     connection_tests: ConnectionTestsDep,
 ) -> Response:
-    """Makes a real connection with these settings, or those stored under the id, and stores nothing."""
+    """Connect with these settings, or those stored under the id, and store nothing."""
     outcome = await connection_tests.test(user, given(request.connector))
     return answer(
         like(
@@ -164,7 +164,7 @@ def _connector(shown: ShownInstance) -> wire.Connector:
 
 
 def _template(found: ShownType) -> wire.ConnectorTemplate:
-    """A type to be named and sent to update."""
+    """A type as a template: a name is added and it is sent to update."""
     fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
     return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
 

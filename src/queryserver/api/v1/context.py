@@ -1,8 +1,7 @@
-"""Namespaces, computes and clusters, which Hue clients request first, the banner, and calls of an optimizer.
+"""Namespaces, computes and clusters, which Hue clients request first, the banner, and optimizer calls.
 
-Contract platform 7.3 and 7.4; 7.8 for the optimizer calls of Hue, none of which this server carries out. There is one
-namespace, compute and cluster for all interfaces, also for unknown ones: clients request them before they know the
-interfaces.
+Contract platform 7.3, 7.4, and 7.8 for the optimizer calls of Hue, which this server does not support. Every interface,
+even an unknown one, has the same namespace, compute and cluster: clients request them before they know the interfaces.
 """
 
 from fastapi import Response
@@ -27,7 +26,7 @@ optimizer = path_group("optimizer")
     "/api/v1/get_namespaces/{interface:interface}", name="get_namespaces", response_model=wire.NamespacesResponse
 )
 async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The one namespace with the one compute, under the name in the path."""
+    """The only namespace and its compute, under the name in the path."""
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
     return answer(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
 
@@ -39,7 +38,7 @@ async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -
     response_model=wire.ComputesResponse,
 )
 async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The one compute, under the name in the path."""
+    """The only compute, under the name in the path."""
     found = wire.Compute(
         id="default", name="default", namespace="default", interface=interface, type="direct", options={}
     )
@@ -53,19 +52,19 @@ async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> 
     response_model=wire.ClustersResponse,
 )
 async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The one cluster, under the name in the path."""
+    """The only cluster, under the name in the path."""
     return answer(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
 
 
 @router.get("/api/v1/banners", response_model=wire.BannersResponse)
 async def get_banners(_client: ClientDep, configuration: ConfigurationDep) -> Response:
-    """What `desktop.custom.banner_top_html` says, in harmless tags. Without credentials."""
+    """The text of `desktop.custom.banner_top_html`, with only harmless HTML tags. Needs no credentials."""
     return answer(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
 
 
 @optimizer.post("/optimizer/{name:optimizer}", responses=failures(501))
 async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
-    """Always refused: there is no optimizer, as `get_config` says."""
+    """Always refused: there is no optimizer, as `get_config` states."""
     raise NotSupported(f"The optimizer call {name} is not served.")
 
 

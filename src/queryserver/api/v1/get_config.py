@@ -19,20 +19,20 @@ from queryserver.platform.settings.tree import Settings
 
 router = path_group("get_config")
 
-_HUE_LEVEL = "4.11.0"  # clients of this level are served
+_HUE_LEVEL = "4.11.0"  # the Hue version that clients may assume
 
 
 @router.post("/get_config", response_model=wire.ClientConfiguration)
 async def get_config(
     user: AnyUser, _: NoFields, configuration: ClientConfigurationDep, settings: SettingsDep
 ) -> Response:
-    """Interpreters, browsers, limits and flags for this caller, as of now. Spec §4 SQL editor."""
+    """Current interpreters, browsers, limits and flags for this caller. Spec §4 SQL editor."""
     found = await configuration.of(user)
     return Response(body_of(settings, found), 200, media_type="application/json")
 
 
 def body_of(settings: Settings, found: Configuration) -> bytes:
-    """The answer. As one model, two hundred interpreters, each listed twice, would take longer to write."""
+    """The response. Two hundred interpreters, each listed twice, would take too long to write through one model."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
     interpreters = [_interpreter(one) for one in found.interpreters]
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
@@ -116,7 +116,7 @@ def _written(model: BaseModel) -> orjson.Fragment:
 
 
 def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
-    """The editor, still without its interpreters."""
+    """The editor, without its interpreters."""
     keys = [one.key for one in found.interpreters]
     first_sql = next((one.key for one in found.interpreters if takes_sql(one)), "")
     return wire.EditorApp(
@@ -133,7 +133,7 @@ def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
 
 
 def _scheduler_app() -> wire.SchedulerApp:
-    """The scheduler, whose only back end is the one of the task server."""
+    """The scheduler, whose only back end is that of the task server."""
     page = _page("celery-beat")
     entry = Browser("celery-beat", "Scheduler", page, "Schedule")
     return wire.SchedulerApp(

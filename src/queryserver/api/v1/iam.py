@@ -17,7 +17,7 @@ from queryserver.identity.users import GroupName, UserDetails, UserSummary
 
 router = path_group("iam", prefix="/api/v1/iam")
 
-# Above this the answer is written in a thread: 50,000 users take a third of a second.
+# larger responses are written in a thread: 50,000 users take a third of a second
 _FEW = 2000
 
 
@@ -28,7 +28,7 @@ async def find_users(
     users: UsersDep,
     threads: ThreadsDep,
 ) -> Response:
-    """Users by name, groups and state, all or by pages. Contract platform 6.1."""
+    """Users by name, groups and state, all at once or paged. Contract platform 6.1."""
     count, page = await users.matching(
         username=request.username or None,
         groups=request.groups,
@@ -57,7 +57,7 @@ async def autocomplete_users(
     request: Annotated[requests.UserAutocompleteParameters, fields(requests.UserAutocompleteParameters)],
     users: UsersDep,
 ) -> Response:
-    """Active users and groups whose names hold a text. Contract platform 6.3."""
+    """Active users and groups whose names contain a text. Contract platform 6.3."""
     found, groups = await users.completions(
         user,
         request.filter,
@@ -72,7 +72,7 @@ async def autocomplete_users(
 
 @router.get("/preferences", response_model=wire.PreferencesResponse)
 async def get_preferences(user: AnyUser, _: NoFields) -> Response:
-    """What the caller wants where a call does not say it. Contract platform 6.4."""
+    """The caller's defaults for fields that a call omits. Contract platform 6.4."""
     return _preferences(user.preferences)
 
 
@@ -80,7 +80,7 @@ async def get_preferences(user: AnyUser, _: NoFields) -> Response:
 async def change_preferences(
     user: AnyUser, request: Annotated[requests.PreferencesRequest, fields(requests.PreferencesRequest)], users: UsersDep
 ) -> Response:
-    """Preferences that are not sent stay as they are. Contract platform 6.4."""
+    """Change preferences; those that are not sent stay unchanged. Contract platform 6.4."""
     if not request.changes:
         return _preferences(user.preferences)
     changed = await users.change_preferences(user.id, request.changes)

@@ -49,13 +49,13 @@ _OF_READING = {
     "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows", "comment", "escape",
 }  # fmt: skip
 _MISSING = "No file was submitted."
-# Answers up to these sizes are written on the event loop: 2,000 columns take some 10 ms.
+# Responses up to these sizes are written on the event loop: 2,000 columns take about 10 ms.
 _CELLS_AT_ONCE = 2_000
 _CHARACTERS_AT_ONCE = 256 * 1024
 
 
 class Importer(Caller):
-    """The caller, who may import files. Raises ImporterDenied, and as `Caller`."""
+    """The caller, who must be allowed to import files. Raises ImporterDenied, and as `Caller`."""
 
     async def __call__(self, request: Request) -> User:
         user = await super().__call__(request)
@@ -78,10 +78,10 @@ def _fields(model: type[requests.ImportFields]) -> Any:
 
 
 class ImporterRoute(APIRoute):
-    """Failures have the importer's body, also those of a wrong method (Contract importer 2.2)."""
+    """Failures have the importer's body, also for a wrong method (Contract importer 2.2)."""
 
     fault_code: ClassVar[str] = errors.QueryServerError.code
-    """The code of faults of the service."""
+    """The code of internal errors."""
 
     async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         scope[IMPORTER_STYLE] = self.fault_code
@@ -89,7 +89,7 @@ class ImporterRoute(APIRoute):
 
 
 class DetectionRoute(ImporterRoute):
-    """Faults have the code of detection."""
+    """Internal errors have the code of detection."""
 
     fault_code = errors.DetectionFailed.code
 
@@ -101,7 +101,7 @@ detection_router = path_group("importer", prefix="/api/v1/importer", route_class
 async def _file(
     sources: ImportSources, user: User, request: requests.MetadataParameters | requests.HeaderParameters
 ) -> ImportFile:
-    # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
+    # Paths of GET calls may be encoded twice (Contract storage 2.2); references never contain what is repaired.
     remote = request.import_type is Origin.REMOTE
     file_path = repaired(request.file_path) if remote else request.file_path
     return await sources.find(user, request.import_type, file_path)
@@ -115,7 +115,7 @@ def _reading(request: requests.HeaderParameters) -> ReadingOptions:
 
 
 def _has_header(request: requests.ColumnParameters) -> bool:
-    """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
+    """Whether the first row contains column names; files of records name their columns. Raises MissingParameter."""
     if request.file_type in RECORD_TYPES:
         return True
     if request.has_header is None:
@@ -126,7 +126,7 @@ def _has_header(request: requests.ColumnParameters) -> bool:
 def _dialect(
     connectors: Connectors, user: User, request: requests.PreviewParameters | requests.SqlTypesParameters
 ) -> str:
-    """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
+    """The dialect of the type names. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if request.sql_dialect is not None:
         return request.sql_dialect
     if request.connector is None:
@@ -146,7 +146,7 @@ def _dialect(
 async def upload_import_file(
     http: Request, user: ImporterUser, uploads: ImportUploadsDep, streams: StreamsDep, metrics: MetricsDep
 ) -> Response:
-    """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
+    """Store a file for its owner until it has not been used for a day. Spec §4, Contract importer 3."""
     content_type = bodies.multipart_type(http)
     if content_type is None:
         raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
@@ -212,7 +212,7 @@ async def guess_file_metadata(
 
 
 def _skipped(skipped: SkippedLines) -> dict[str, Any]:
-    """`skip_rows` and `comment` where lines are skipped."""
+    """`skip_rows` and `comment`, if lines are skipped."""
     return {"skip_rows": skipped.first or None, "comment": skipped.comment or None}
 
 
@@ -224,7 +224,7 @@ async def guess_file_header(
     sources: ImportSourcesDep,
     previews: PreviewsDep,
 ) -> Response:
-    """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
+    """Whether the first row looks like column names; false if that is ambiguous. Spec §4, Contract importer 5, 11."""
     reading = _reading(request)
     file = await _file(sources, user, request)
     found = await while_connected(http, previews.header(user.id, file, reading))
@@ -253,7 +253,7 @@ async def preview_file(
 
 
 def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
-    """Cells are not validated: a hundred thousand of them would hold all other calls up."""
+    """Cells are not validated: for a hundred thousand of them that would block all other calls."""
     names = engine_names([column.name for column in analysis.columns], dialect)
     shown = wire.Preview(
         type=request.file_type,
@@ -291,7 +291,7 @@ async def list_sql_types(
     request: Annotated[requests.SqlTypesParameters, _fields(requests.SqlTypesParameters)],
     connectors: ConnectorsDep,
 ) -> Response:
-    """Names of types, sorted. Spec §4, Contract importer 6."""
+    """The type names of a dialect, sorted. Spec §4, Contract importer 6."""
     return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(connectors, user, request)])))
 
 
@@ -309,7 +309,7 @@ async def create_table(
     request: Annotated[requests.CreateTableRequest, _fields(requests.CreateTableRequest)],
     tables: TableCreationsDep,
 ) -> Response:
-    """Answers once the import is recorded; check_status follows it. Contract importer 13."""
+    """Responds once the import is recorded; check_status returns its progress. Contract importer 13."""
     key = requests.idempotency_key(http.headers.get("idempotency-key"))
     created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status

@@ -23,7 +23,7 @@ _ON_THE_LOOP = 50  # records; marking the matches in a thousand long comments ta
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
 _DESCRIPTION_CHARACTERS = 200
-_CHARACTERS_BEFORE = 60  # the first match of a longer description
+_CHARACTERS_BEFORE = 60  # before the first match in a longer description
 
 
 @router.post("/metadata/search/entities_interactive", response_model=wire.SearchResponse, responses=failures(403, 501))
@@ -35,7 +35,7 @@ async def search_metadata(
     search: MetadataSearchDep,
     threads: ThreadsDep,
 ) -> Response:
-    """What matches in all sources, best first. Contract platform 8.1."""
+    """Matches from all sources, best first. Contract platform 8.1."""
     visible = connectors.visible(user)
     sources, dialects = _sources(request.sources, _DIALECTS | {one.dialect for one in visible})
     parameters = SearchParameters(
@@ -55,7 +55,7 @@ async def search_metadata(
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:
-    """The sources that are meant, and the dialects that sql is limited to. Raises InvalidParameter."""
+    """The requested sources, and the dialects that SQL sources are limited to. Raises InvalidParameter."""
     chosen: dict[SourceName, None] = {}
     limited: set[str] = set()
     has_sql = False
@@ -121,7 +121,7 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
 
 
 def highlighted(text: str, terms: Sequence[Term]) -> str:
-    """Escaped, with `<em>` around everything that a term matches; there is no other markup in it."""
+    """The text, escaped, with `<em>` around every match of a term and no other markup."""
     plain = folded(text)
     spans: list[tuple[int, int]] = []
     for term in terms:
@@ -138,7 +138,7 @@ def highlighted(text: str, terms: Sequence[Term]) -> str:
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """Those that touch each other are one."""
+    """Adjacent and overlapping spans merged."""
     merged: list[tuple[int, int]] = []
     for begin, end in spans:
         if merged and begin <= merged[-1][1]:
@@ -149,7 +149,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _description_of(record: Record, terms: Sequence[Term]) -> str:
-    """Matched tags, else the description, else the place in the text that matched; at most 200 characters of it."""
+    """Matched tags, else the description, else the matching excerpt of the text; at most 200 characters."""
     tags = [tag for tag in record.tags if any(term.found_in(folded(tag)) for term in terms)]
     if tags:
         return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
@@ -159,7 +159,7 @@ def _description_of(record: Record, terms: Sequence[Term]) -> str:
 
 
 def _around(text: str, terms: Sequence[Term]) -> str:
-    """At most 200 characters, with the first match in them."""
+    """At most 200 characters, including the first match."""
     if len(text) <= _DESCRIPTION_CHARACTERS:
         return text
     plain = folded(text)

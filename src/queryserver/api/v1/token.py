@@ -1,4 +1,4 @@
-"""Tokens: login, check, renewal, end (Contract platform 3); API tokens (ADR 62)."""
+"""Tokens: login, verification, refresh, revocation (Contract platform 3); API tokens (ADR 62)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,7 +32,7 @@ from queryserver.platform.text import boolean_of
 router = path_group("token", prefix="")
 
 TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
-"""An API token without this scope makes and ends no tokens; its user need not be an administrator."""
+"""An API token without this scope cannot create or revoke tokens; its user need not be an administrator."""
 
 _MOST_CHARACTERS = 100
 
@@ -42,7 +42,7 @@ _MOST_CHARACTERS = 100
 async def log_in(
     client: ClientDep, form: Annotated[Mapping[str, Any], unchecked_fields(requests.LogInRequest)], logins: LoginsDep
 ) -> Response:
-    """A token pair for a name and a password. Contract platform 3.2."""
+    """A token pair for a user name and password. Contract platform 3.2."""
     read = TokenFields(form)
     username = read.text("username", most_characters=150, trimmed=True)
     password = read.text("password", most_bytes=1024)
@@ -58,7 +58,7 @@ async def verify_token(
     form: Annotated[Mapping[str, Any], unchecked_fields(requests.VerifyTokenRequest)],
     tokens: TokensDep,
 ) -> Response:
-    """An empty object when the token would be accepted as bearer now. Contract platform 3.4."""
+    """An empty object if the token is currently accepted as bearer token. Contract platform 3.4."""
     await tokens.verify(_one_token(form, "token"), client)
     return answer(wire.TokenVerifyResponse())
 
@@ -104,7 +104,7 @@ async def list_api_tokens(
     api_tokens: ApiTokensDep,
     settings: SettingsDep,
 ) -> Response:
-    """The API tokens of the caller; for administrators those of another user, or of all. Never their values."""
+    """The API tokens of the caller; administrators can list those of any user. Token values are never shown."""
     username = _owner(user, request.username, settings)
     if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
@@ -120,7 +120,10 @@ async def new_api_token(
     connectors: ConnectorsDep,
     settings: SettingsDep,
 ) -> Response:
-    """An API token of the caller, for administrators also of another user. Its value is shown this once."""
+    """Create an API token for the caller, or as administrator for any user.
+
+    Its value is shown only in this response.
+    """
     username = _owner(user, request.username, settings)
     for scope in request.scopes:
         if not user.has_scope(scope):
@@ -145,7 +148,7 @@ async def revoke_api_token(
     request: Annotated[requests.ApiTokenIdRequest, fields(requests.ApiTokenIdRequest)],
     api_tokens: ApiTokensDep,
 ) -> Response:
-    """Ends an API token of the caller, for administrators any. Repeating it is harmless."""
+    """Revoke an API token of the caller, or as administrator of any user. Idempotent."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
     return answer(wire.ApiTokenResponse(status=0, token=_shown(ended)))
@@ -182,7 +185,7 @@ def _one_token(fields: Mapping[str, Any], name: str) -> str:
 
 
 class TokenFields:
-    """Reads one field after the other and collects the problems."""
+    """Reads the fields one by one and collects their problems."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -191,7 +194,7 @@ class TokenFields:
     def text(
         self, name: str, *, trimmed: bool = False, most_characters: int | None = None, most_bytes: int | None = None
     ) -> str:
-        """A required text; a JSON number counts as its text. Empty when it has a problem."""
+        """A required text; a JSON number counts as its text. Empty if it is invalid."""
         value = self._fields.get(name)
         if name not in self._fields:
             return self._problem(name, "This field is required.")

@@ -72,7 +72,7 @@ class TemporaryRoom:
         limit = self._most_bytes
         if not self._floor.is_off:
             with suppress(OSError):
-                room = max(self._floor.room(self._directory, anew=True), 0)  # a full disk has negative room
+                room = max(self._floor.room(self._directory, fresh=True), 0)  # a full disk has negative room
                 limit = min(limit, room // _STEP_BYTES * _STEP_BYTES)
         with self._lock, suppress(duckdb.Error):
             if limit != self._limit:

@@ -1,4 +1,4 @@
-"""Request bodies and query parameters of all calls, under the names of the operations table."""
+"""Request bodies and query parameters of all calls, named as in the operations table."""
 
 from queryserver.api.schemas.requests.editor import *  # noqa: F403 this package shows all names of its chapters
 from queryserver.api.schemas.requests.importer import *  # noqa: F403 this package shows all names of its chapters

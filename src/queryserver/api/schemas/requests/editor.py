@@ -1,7 +1,7 @@
 """Request bodies and query parameters of the editor and session calls (Contract editor 4 to 12).
 
-Models are read with `parse` only. A name that a client may give in two ways (short form, full form) is read by
-the model's properties, never from the single fields.
+Create models only with `parse`. A value that clients may send in two ways (short form, full form) is read through the
+properties of the model, never from its fields.
 """
 
 import json
@@ -54,7 +54,7 @@ _STEERING = frozenset({"statement_id", "statements_count", "has_more_statements"
 
 
 class PreviousHandle(Fields):
-    """The handle of the statement before, as the client holds it (Contract editor 5.3)."""
+    """The handle of the previous statement, as the client received it (Contract editor 5.3)."""
 
     statement_id: Annotated[int, Whole(0)] = 0
     statements_count: Annotated[int, Whole(0)] = 0
@@ -64,18 +64,18 @@ class PreviousHandle(Fields):
 
     @property
     def steers(self) -> bool:
-        """Whether any of the four members came that choose the next statement."""
+        """Whether any of the four members is present that select the next statement."""
         return not _STEERING.isdisjoint(self.model_fields_set)
 
 
 class SnippetResult(Fields):
-    """The part of a snippet that names an operation."""
+    """The part of a snippet that identifies an operation."""
 
     handle: Nested[PreviousHandle] | None = None
 
 
 class SnippetConnector(Fields):
-    """A connector, named by its key or id."""
+    """A connector, identified by its key or id."""
 
     type: Name | None = None
     id: Name | None = None
@@ -91,14 +91,14 @@ def _setting_value(value: Any) -> str:
 
 
 class Setting(Fields):
-    """One engine setting; the connector's allow list decides about it."""
+    """One engine setting; the connector decides whether it is allowed."""
 
     key: Text
     value: Annotated[str, BeforeValidator(_setting_value), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 
 class SnippetProperties(Fields):
-    """Properties of a snippet that reach the engine."""
+    """Properties of a snippet that are passed to the engine."""
 
     settings: Few[tuple[Nested[Setting], ...]] = ()
 
@@ -115,18 +115,18 @@ class Snippet(Fields):
 
     @property
     def dialect(self) -> str | None:
-        """What names the connector: `connector` overrides `type` (Contract editor 1.7)."""
+        """What identifies the connector: `connector` overrides `type` (Contract editor 1.7)."""
         chosen = self.connector and (self.connector.type or self.connector.id)
         return chosen or self.type or None
 
     @property
     def guid(self) -> str | None:
-        """The token that names an operation in the full form."""
+        """The token that identifies an operation in the full form."""
         return self.result.handle.guid if self.result.handle else None
 
 
 class NotebookSession(Fields):
-    """A session that the notebook holds for one dialect."""
+    """A session that the notebook has for one dialect."""
 
     type: Text | None = None
     id: Annotated[int, Whole()] | None = None
@@ -144,7 +144,7 @@ class NotebookFields(Fields):
 
     @property
     def hides_history(self) -> bool:
-        """Whether its operations stay out of get_history (Contract editor 4.1)."""
+        """Whether its operations are left out of get_history (Contract editor 4.1)."""
         return self.skip_historify or self.type == "notebook"
 
     @property
@@ -153,7 +153,7 @@ class NotebookFields(Fields):
         return (self.parent_saved_query_uuid or self.uuid) if self.is_saved else None
 
     def session_of(self, names: Collection[str]) -> int | None:
-        """The session for a connector that goes by one of `names`; names are compared without regard to case."""
+        """The session for a connector known by one of `names`, compared case-insensitively."""
         wanted = {name.casefold() for name in names}
         return next(
             (one.id for one in self.sessions if one.id is not None and (one.type or "").casefold() in wanted), None
@@ -161,7 +161,7 @@ class NotebookFields(Fields):
 
 
 def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The properties, if they can be stored as JSON; walks without recursion."""
+    """The properties, if they can be stored as JSON. Not recursive, so deep nesting is harmless."""
     left: list[Any] = list(properties)
     seen = 0
     while left:
@@ -189,7 +189,7 @@ def _is_password(one: Mapping[str, Any]) -> bool:
 
 
 class SessionSpec(Fields):
-    """A session as create_session and close_session take it."""
+    """A session in the form of create_session and close_session."""
 
     type: TextOrNothing = None
     id: Annotated[int, Whole()] | None = None
@@ -197,13 +197,13 @@ class SessionSpec(Fields):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User name and password for the data source, when one of them came."""
+        """User name and password for the data source, if at least one of them is present."""
         user, password = self._credential("user"), self._credential("password")
         return None if user is None and password is None else (user or "", password or "")
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings; the connector's allow list decides about them."""
+        """Engine settings, subject to the connector's allowed settings."""
         given = self._value("key", "settings") or []
         return {setting.key: setting.value for setting in _SETTINGS.validate_python(given)}
 
@@ -222,7 +222,7 @@ class SessionSpec(Fields):
 
     @model_validator(mode="after")
     def _values_have_their_types(self) -> Self:
-        """Read once here, so that the properties above cannot fail later."""
+        """Read the values here once, so that the properties above cannot raise later."""
         _ = self.credentials, self.settings
         return self
 
@@ -252,13 +252,13 @@ KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{KEY_MAX}}}$"})
 
 
 class IdempotencyHeader(Fields):
-    """The header that does what the field `client_request_id` of execute does (Contract editor 4.4)."""
+    """The header with the same effect as the field `client_request_id` of execute (Contract editor 4.4)."""
 
     key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
 
 
 class ExecuteNotify(Fields):
-    """What is sent at the end of one statement."""
+    """Notifications at the end of a statement."""
 
     url: Text = Field(description="Address that gets a signed call: https, or http on loopback.")
 
@@ -306,7 +306,7 @@ class ExecuteRequest(Fields):
 
     @property
     def script(self) -> str | None:
-        """The script as sent; None when the stored script of `operation_id` goes on. Raises MissingParameter."""
+        """The submitted script; None to continue the stored script of `operation_id`. Raises MissingParameter."""
         script = self.statement or self.snippet.statement
         if script is None and self.operation_id is None:
             raise MissingParameter("statement is required and must not be blank.")
@@ -314,10 +314,10 @@ class ExecuteRequest(Fields):
 
     @property
     def values(self) -> Parameters | None:
-        """Those of the places. Raises InvalidParameter, conflicting_parameters."""
+        """The parameter values. Raises InvalidParameter, conflicting_parameters."""
         if self.parameter_rows is None:
             return None if self.parameters is None else read_parameters(self.parameters)
-        # Empty ones make a server refuse the call that does not know the rows.
+        # An empty value is passed on so that calls without parameter rows are refused.
         if self.parameters or self.operation_id is not None or self.run_all:
             raise conflicting_parameters("parameter_rows goes with none of parameters, operationId and run_all.")
         return read_parameter_rows(self.parameter_rows)
@@ -328,19 +328,19 @@ class ExecuteRequest(Fields):
 
     @property
     def previous(self) -> PreviousHandle | None:
-        """The handle of the full form, when it steers which statement runs."""
+        """The handle of the full form, if it selects the statement to run."""
         handle = self.snippet.result.handle
         return handle if handle and handle.steers else None
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings of the full form; the last of equal keys counts."""
+        """Engine settings of the full form; of equal keys the last one counts."""
         return {setting.key: setting.value for setting in self.snippet.properties.settings}
 
     def idempotency_key(self, header: str | None) -> str | None:
-        """The key that the header `Idempotency-Key` or the field gives.
+        """The key from the header `Idempotency-Key` or the field.
 
-        Raises InvalidParameter for a bad header, conflicting_parameters when the two differ.
+        Raises InvalidParameter for an invalid header, conflicting_parameters if they differ.
         """
         if header is None:
             return self.client_request_id
@@ -373,7 +373,7 @@ class OperationRequest(Fields):
 
     @property
     def named(self) -> tuple[str | None, str | None]:
-        """The id of the operation, or without one the token that names it. Raises MissingParameter."""
+        """The id of the operation, or else the token that identifies it. Raises MissingParameter."""
         guid = None if self.operation_id else self.snippet.guid
         if not (self.operation_id or guid):
             raise MissingParameter("operationId is required.")
@@ -381,7 +381,7 @@ class OperationRequest(Fields):
 
 
 class EndRequest(OperationRequest):
-    """Fields of cancel_statement and close_statement: `notebook.uuid` may name the operation too."""
+    """Fields of cancel_statement and close_statement; `notebook.uuid` may identify the operation too."""
 
     model_config = any_of(
         filled("operationId"), filled("snippet", "result", "handle", "guid"), filled("notebook", "uuid")
@@ -407,7 +407,7 @@ class ResultRequest(OperationRequest):
 
 
 class FetchRequest(ResultRequest):
-    """Fields of fetch_result_data (Contract editor 6.1). Without `escape` the settings decide."""
+    """Fields of fetch_result_data (Contract editor 6.1). The default of `escape` is a setting."""
 
     rows: Annotated[int, Capped(MAX_BATCH_ROWS)] = Field(
         default=100,
@@ -453,26 +453,29 @@ class DownloadParameters(Fields):
     )
 
     def packed(self) -> bool:
-        """Whether the rows are to be packed. Raises InvalidParameter for a format that is not `arrow`."""
+        """Whether the rows are sent compressed. Raises InvalidParameter for a format other than `arrow`."""
         if self.compression != "none" and self.format != "arrow":
             raise InvalidParameter("compression is for the format arrow alone.")
         return self.compression == "lz4"
 
 
 def _as_int64(value: Any) -> Any:
-    """Decimal text of a number beyond int64 as its bound: it is out of every range, but no less a number."""
+    """Decimal text beyond int64 as the int64 bound: out of every range, but still a number."""
     if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
         return value
     return -INT64_MAX if value.startswith("-") else INT64_MAX
 
 
 class HistoryParameters(Fields):
-    """Query of get_history (Contract editor 11). `doc_type` None: all dialects; `is_active`: what waits or runs."""
+    """Query of get_history (Contract editor 11).
+
+    `doc_type` None: all dialects; `is_active`: only waiting and running ones.
+    """
 
     doc_type: TextOrNothing = None
     doc_text: TextOrNothing = None
     doc_connector: TextOrNothing = None
-    # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
+    # A page beyond the end is empty; the offset of this largest page number still fits PostgreSQL's bigint.
     page: Annotated[
         int,
         Whole(1),
@@ -499,7 +502,7 @@ class CreateNotebookRequest(Fields):
 
 
 class SessionRequest(Fields):
-    """Fields of create_session (Contract editor 9.1). `database`: the current one of the session at its beginning."""
+    """Fields of create_session (Contract editor 9.1). `database`: the initial database of the session."""
 
     model_config = any_of(filled("session", "type"))
 
@@ -514,7 +517,7 @@ class SessionRequest(Fields):
 
 
 class CloseSessionRequest(Fields):
-    """Fields of close_session (Contract editor 9.2). Without an id, `session.type` says whose sessions are meant."""
+    """Fields of close_session (Contract editor 9.2). Without an id, `session.type` selects the sessions."""
 
     model_config = any_of(filled("session", "type"), given("session", type="object", **given("id", type="integer")))
 
@@ -528,14 +531,14 @@ class CloseSessionRequest(Fields):
 
 
 class MetadataRequest(Fields):
-    """What every metadata call may say: the connector, and whether kept answers will do."""
+    """Fields of every metadata call: the connector, and whether to bypass the cache."""
 
     snippet: Json[Snippet] = Snippet()
     refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
 
 
 class AutocompleteRequest(MetadataRequest):
-    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` are for lists."""
+    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` apply to lists."""
 
     operation: Literal["schema", "functions", "function"] = "schema"
     prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
@@ -544,7 +547,7 @@ class AutocompleteRequest(MetadataRequest):
 
 
 class SampleRequest(MetadataRequest):
-    """Fields of sample (Contract editor 10.3). Without `escape` the settings decide; `timeout` is for `async`."""
+    """Fields of sample (Contract editor 10.3). The default of `escape` is a setting; `timeout` applies to `async`."""
 
     operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(unquoted)] = "default"
     is_async: Flag = Field(default=False, alias="async")
@@ -562,7 +565,7 @@ class DescribeRequest(Fields):
 
     @property
     def chosen(self) -> str | None:
-        """What names the connector: `connector` overrides `source_type`."""
+        """What identifies the connector: `connector` overrides `source_type`."""
         return (self.connector and (self.connector.type or self.connector.id)) or self.source_type
 
 

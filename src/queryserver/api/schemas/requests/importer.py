@@ -1,7 +1,7 @@
 """Fields of the importer's calls (Contract importer 2, 4 to 7).
 
-Models are read with `parse_import` only: values are not trimmed, empty ones count as absent, and what is missing or
-wrong is reported in the order of the fields.
+Create models only with `parse_import`: values are not trimmed, empty ones count as absent, and problems are reported in
+the order of the fields.
 """
 
 import re
@@ -62,7 +62,7 @@ def _date_form(value: str) -> str:
 
 
 def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
-    """A JSON array of texts, in forms and queries as text."""
+    """A JSON array of texts; JSON text in forms and queries."""
     value = json_of(value, reading)
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > _MAX_NULL_WORDS:
         raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} texts.")
@@ -72,7 +72,7 @@ def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
 
 
 class ImportFields(Fields):
-    """Fields of a call of the importer. The empty text counts as absent in each (Contract importer 2.3)."""
+    """Fields of a call of the importer. Empty text counts as absent in all of them (Contract importer 2.3)."""
 
 
 class MetadataParameters(ImportFields):
@@ -82,7 +82,7 @@ class MetadataParameters(ImportFields):
 
 
 class HeaderParameters(ImportFields):
-    """Query of guess_header. Separators are raw or with backslash escapes."""
+    """Query of guess_header. Separators may be written with backslash escapes."""
 
     file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
     file_type: GivenFileType
@@ -147,7 +147,7 @@ Model = TypeVar("Model", bound=Fields)
 
 
 def parse_import(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """The fields of one call of the importer. JSON text in a field may nest as deep as `max_json_depth`.
+    """The fields of a call of the importer. JSON text in a field may nest up to `max_json_depth`.
 
     Raises MissingParameter, InvalidParameter, invalid_dialect or InvalidJson; the message names the field.
     """
@@ -178,7 +178,7 @@ def _named(value: str) -> str:
 
 
 class ImportColumn(Fields):
-    """One column of the table; what is left out is as in the preview."""
+    """One column of the table; omitted members are as in the preview."""
 
     source: NameOrNumber = Field(description="Position in the file from 1, or name in the preview.")
     name: Text | None = None
@@ -199,7 +199,7 @@ class ImportColumn(Fields):
 
 
 def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
-    """A JSON array, in forms as text. Raises invalid_columns."""
+    """A JSON array; JSON text in forms. Raises invalid_columns."""
     if isinstance(value, str):
         try:
             value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
@@ -223,7 +223,7 @@ def _column(value: Any) -> ImportColumn:
 
 
 class CreateTableRequest(ColumnParameters):
-    """Fields of create_table, in a form or as JSON. Separators are raw or with backslash escapes."""
+    """Fields of create_table, in a form or as JSON. Separators may be written with backslash escapes."""
 
     connector: Name = Field(description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1})
     database: Annotated[Text, AfterValidator(_named)] | None = None

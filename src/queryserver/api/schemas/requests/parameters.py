@@ -1,4 +1,4 @@
-"""The fields with values of parameters (docs/clients.md)."""
+"""The fields with parameter values (docs/clients.md)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Fields of the calls on administration, connectors, tokens, users and the metadata search (Contract platform)."""
+"""Fields of the calls for administration, connectors, tokens, users and metadata search (Contract platform)."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -43,7 +43,7 @@ class ServerLogsParameters(Fields):
 
 
 OTHER_EXAMPLES = ("hive", "impala", "hbase", "pig", "oozie", "notebook", "search", "spark", "jobsub")
-"""Applications of Hue whose examples this service has not: 501."""
+"""Hue applications whose examples this service does not have: 501."""
 CONNECTOR_EXAMPLES = "connectors"
 
 
@@ -70,7 +70,7 @@ class StatementListParameters(Fields):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The states that are listed; None: all."""
+        """The states to list; None: all."""
         return self.state.states
 
     @property
@@ -79,7 +79,7 @@ class StatementListParameters(Fields):
 
 
 def _id(value: Any) -> str | None:
-    """Empty and 0 name no instance."""
+    """Empty and 0 mean no instance."""
     if type(value) is int:
         return str(value) if value else None
     if not isinstance(value, str):
@@ -88,14 +88,14 @@ def _id(value: Any) -> str | None:
 
 
 class ConnectorSettingFields(Fields):
-    """One setting; its type decides what the value may be."""
+    """One setting; the connector type defines which values are valid."""
 
     name: Text
     value: Any = None
 
 
 class ConnectorFields(Fields):
-    """A connector as an administrator sends it."""
+    """A connector as sent by an administrator."""
 
     id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
     nice_name: Text | None = None
@@ -110,18 +110,18 @@ class ConnectorFields(Fields):
 
     @property
     def setting_values(self) -> dict[str, Any] | None:
-        """Names to values; of a repeated name the last one counts."""
+        """The values by name; of a repeated name the last one counts."""
         return None if self.settings is None else {one.name: one.value for one in self.settings}
 
 
 class ConnectorIdFields(Fields):
-    """A connector of which nothing but the id counts."""
+    """A connector of which only the id is used."""
 
     id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
 
 
 class ConnectorIdRequest(Fields):
-    """What delete reads of a ConnectorRequest."""
+    """The fields of a ConnectorRequest that delete uses."""
 
     connector: Json[ConnectorIdFields]
 
@@ -163,7 +163,7 @@ class RefreshTokenRequest(Fields):
 
 
 class RevokeTokenRequest(Fields):
-    """Fields of token/revoke. Without a token the bearer token of the call is meant."""
+    """Fields of token/revoke. The default token is the bearer token of the call."""
 
     token: _Credential | SkipJsonSchema[None] = Field(default=None, description="An access token or a refresh token.")
     refresh: _Credential | SkipJsonSchema[None] = Field(default=None, description="A refresh token.")
@@ -174,7 +174,7 @@ _WHITE_SPACE = " \t\r\n"
 
 
 def _listed(value: Any, reading: ValidationInfo) -> Any:
-    """A JSON array, natively or as text, or a comma list, with the white space of JSON."""
+    """A JSON array, natively or as text, or a comma-separated list, with JSON white space."""
     if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
         return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
     return json_of(value, reading)
@@ -188,7 +188,7 @@ def _token_id(value: Any) -> Any:
 
 
 def _scope(value: Any) -> Any:
-    if value not in tuple(Scope):  # of a JSON body it may be any value
+    if value not in tuple(Scope):  # in a JSON body it may be any type
         raise must(f"be one of {', '.join(Scope)}.")
     return value
 
@@ -236,7 +236,7 @@ class ApiTokenIdRequest(Fields):
 
 
 def _names(value: Any) -> Sequence[str] | None:
-    """Every value that came, each a comma list; None when no name is in them."""
+    """All values, each a comma-separated list; None if they contain no name."""
     values: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in values):
         raise must("be text.")
@@ -288,7 +288,7 @@ class UserAutocompleteParameters(Fields):
 
 
 class PreferencesRequest(Fields):
-    """Preferences of the caller that are to be changed; others stay as they are."""
+    """Preferences of the caller to change; others stay unchanged."""
 
     big_numbers: BigNumbersField = None
 

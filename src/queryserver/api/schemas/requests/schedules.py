@@ -1,4 +1,4 @@
-"""Fields of the calls on schedules and of the test of mail (Contract platform 10.7, 10.8)."""
+"""Fields of the calls for schedules and the mail test (Contract platform 10.7, 10.8)."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def _object(value: Any, reading: ValidationInfo) -> Mapping[str, Any]:
 
 
 JsonWithNulls: TypeAlias = Annotated[T, BeforeValidator(_object)]
-"""An object as JSON text or native, in which null is a value: it takes a member away."""
+"""An object as JSON text or native, in which null removes a member."""
 
 
 def _moment(value: Any) -> Any:
@@ -42,7 +42,7 @@ def _moment(value: Any) -> Any:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else None
         if moment is not None:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):  # the last: outside of the years 1 to 9999 in UTC
+    except (ValueError, OverflowError):  # out of range: outside the years 1 to 9999 in UTC
         pass
     raise must("be a time such as 2026-01-05T09:10:11Z.")
 
@@ -55,7 +55,7 @@ Blankable: TypeAlias = Annotated[Text | None, BeforeValidator(_or_nothing)]
 
 
 class NotifyFields(Fields):
-    """Who gets a message about the ends of runs."""
+    """Who is notified when a run ends."""
 
     on: Few[tuple[Literal["finished", "failed"], ...]] = Field(
         default=("finished", "failed"), description="Which ends: `finished`, `failed`."
@@ -70,7 +70,7 @@ class NotifyFields(Fields):
 
 
 class ScheduleFields(Fields):
-    """A schedule as an administrator sends it. In an update members left out stay, and null takes one away."""
+    """A schedule as sent by an administrator. In an update, omitted members stay unchanged and null removes one."""
 
     id: Annotated[int, Whole(1)] | None = Field(default=None, description="Number of the schedule; not for new ones.")
     version: Annotated[int, Whole(0)] | None = Field(
@@ -104,7 +104,7 @@ class ScheduleFields(Fields):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The members that were sent, null included, as values of a Plan."""
+        """The members that were sent, including nulls, as values of a Plan."""
         members = {name: getattr(self, name) for name in self.model_fields_set - {"id", "version"}}
         if self.kind is not None:
             members["kind"] = ScheduleKind(self.kind)
@@ -124,7 +124,7 @@ class ScheduleRequest(Fields):
 
 
 class ScheduleIdFields(Fields):
-    """A schedule of which nothing but the id counts."""
+    """A schedule of which only the id is used."""
 
     id: Annotated[int, Whole(1)] = Field(description="Number of the schedule.")
 

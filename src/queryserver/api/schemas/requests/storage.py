@@ -1,4 +1,4 @@
-"""Fields of storage calls, which go by several names and come from two places (Contract storage 2.1)."""
+"""Fields of storage calls, which have several names and may be in query or body (Contract storage 2.1)."""
 
 import re
 from collections.abc import Mapping, Sequence, Sized
@@ -30,17 +30,17 @@ from queryserver.errors.files import too_many_entries
 from queryserver.formats.delimited.encodings import ENCODINGS
 
 QUERY_TOO = frozenset({"dest", "destination_path", "overwrite", "skip_trash", "wait"})
-"""What POST calls read from the query string as well."""
+"""Fields that POST calls also read from the query string."""
 
 PATH_FIELDS = ("path", "src_path", "source_path", "dest_path", "destination_path", "dest")
-"""What holds a path."""
+"""Fields with a path."""
 
 NAME_FIELDS = ("name", "qqfilename")
-"""What holds the name of a new entry."""
+"""Fields with the name of a new entry."""
 
 
 def _few_items(value: Any) -> Any:
-    """Looked at before the paths are: each of them costs some microseconds."""
+    """Checked before the paths are validated, which takes some microseconds each."""
     if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
         raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
     return value
@@ -59,7 +59,7 @@ class StorageFields(Fields):
 
 
 FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
-"""Every value of each field, in their order: JSON values natively, form and query values as text."""
+"""All received values by name, in order: JSON values natively, form and query values as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ Model = TypeVar("Model", bound=StorageFields)
 def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: int) -> Model:
     """The fields of one call.
 
-    Raises conflicting_parameters when a field is given twice, under two names or in query and body, with different
-    content; else as `parse`. Of a name that is repeated the last value counts.
+    Raises conflicting_parameters if a field occurs under two names, or in query and body, with different content;
+    otherwise as `parse`. Of a repeated name the last value counts.
     """
     values = {name: value for name in model.model_fields if (value := _value(model, name, fields)) is not None}
     return parse(model, values, max_json_depth=max_json_depth)
@@ -85,14 +85,14 @@ def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: 
 
 @cache
 def wire_names(model: type[Fields]) -> frozenset[str]:
-    """The names by which clients may give the fields of a model."""
+    """The wire names of the fields of a model, including synonyms."""
     synonyms: Mapping[str, Sequence[str]] = model.SYNONYMS if issubclass(model, StorageFields) else {}
     own = {field.alias or name for name, field in model.model_fields.items()}
     return frozenset(own.union(*synonyms.values()))
 
 
 class JsonArray(list[Any]):
-    """The values of one field that are sent as a JSON array, which is for repeatable fields only."""
+    """The values of a field sent as a JSON array, which only repeatable fields accept."""
 
 
 def _value(model: type[StorageFields], name: str, fields: RequestFields) -> Any:
@@ -113,7 +113,7 @@ def _value(model: type[StorageFields], name: str, fields: RequestFields) -> Any:
 
 
 def _content(value: Any) -> str:
-    """The value as text, also when it came as JSON."""
+    """The value as text, also if it was sent as JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -124,11 +124,11 @@ _STICKY = 0o1000
 
 
 Encoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": list(ENCODINGS)})]
-"""Name of an encoding; case does not matter."""
+"""Name of an encoding, case-insensitive."""
 
 
 class NewEntryRequest(StorageFields):
-    """Fields of mkdir and touch: the directory and a name, or the full path alone."""
+    """Fields of mkdir and touch: a directory and a name, or only the full path."""
 
     path: Filled
     name: Text | None = None
@@ -150,13 +150,13 @@ class SaveRequest(StorageFields):
 
 
 class PathRequest(StorageFields):
-    """A call with a path and nothing else."""
+    """A call whose only field is a path."""
 
     path: Filled
 
 
 class OptionalPathRequest(StorageFields):
-    """A call whose path may be absent."""
+    """A call with an optional path."""
 
     path: Text | None = None
 
@@ -171,7 +171,7 @@ class ReplicationRequest(StorageFields):
 
 
 class PathsRequest(StorageFields):
-    """A call that may name many paths."""
+    """A call that accepts several paths."""
 
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"path"})
 
@@ -179,7 +179,7 @@ class PathsRequest(StorageFields):
 
 
 def _other_owner(name: str) -> dict[str, Any]:
-    """`user` or `group` is `__other__`, and the other field has the name."""
+    """Schema: `user` or `group` is `__other__`, and the other field has the name."""
     named = given(f"{name}_other", type="string", minLength=1)
     return {"required": [name, *named["required"]], "properties": {name: {"const": _OTHER}, **named["properties"]}}
 
@@ -206,7 +206,7 @@ class ChownRequest(PathsRequest):
     recursive: Flag = False
 
     def chosen(self) -> tuple[str | None, str | None]:
-        """Owner and group to be set. Raises MissingParameter when neither is given."""
+        """Owner and group to set. Raises MissingParameter if neither is present."""
         owner = self.user_other if self.user == _OTHER else self.user
         group = self.group_other if self.group == _OTHER else self.group
         if not owner and not group:
@@ -215,7 +215,7 @@ class ChownRequest(PathsRequest):
 
 
 class PermissionFlags(Fields):
-    """Who may what; what is absent is false."""
+    """Permissions as flags; absent ones are false."""
 
     user_read: Flag = False
     user_write: Flag = False
@@ -244,7 +244,7 @@ _FLAG_GIVEN = {"type": ["boolean", "string"]}
 
 
 class ChmodRequest(PathsRequest, PermissionFlags):
-    """Fields of chmod: `permission`, the flags as fields of their own, or `mode`."""
+    """Fields of chmod: `permission`, the flags as separate fields, or `mode`."""
 
     model_config = any_of(
         given("permission", type="object", minProperties=1),
@@ -259,7 +259,7 @@ class ChmodRequest(PathsRequest, PermissionFlags):
     recursive: Flag = False
 
     def permissions(self) -> int:
-        """The bits to be set. Raises MissingParameter (none given), conflicting_parameters (two forms)."""
+        """The permission bits to set. Raises MissingParameter (none), conflicting_parameters (two forms)."""
         forms: dict[str, int] = {}
         if self.permission is not None and self.permission.model_fields_set:
             forms["permission"] = self.permission.bits()
@@ -279,7 +279,7 @@ _FROM = ("src_path", "source_path")
 
 
 class RenameRequest(StorageFields):
-    """Fields of rename. After `wait` seconds the answer comes and the work goes on; without it, at the end."""
+    """Fields of rename. After `wait` seconds the response is sent and the work continues; without it, at the end."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
 
@@ -290,7 +290,7 @@ class RenameRequest(StorageFields):
 
 
 class MoveRequest(StorageFields):
-    """Fields of move and copy; several sources need a directory."""
+    """Fields of move and copy; several sources require a directory as target."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
@@ -311,14 +311,14 @@ SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
 Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$", **EMPTY_ALLOWED})]
-"""Name of a user, as whom a call acts; empty: as the caller."""
+"""The user to act as; empty: the caller."""
 
 _PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
-"""Of the description: what reads the path is shared with the path form, which has it in its address."""
+"""For the API description: the path form, which has the path in its URL, uses the same parameters."""
 
 
 class ReadParameters(StorageFields):
-    """What every GET call takes: as whom it acts."""
+    """Fields of every GET call: the user to act as."""
 
     doas: Doas | None = None
 
@@ -348,7 +348,7 @@ class ViewParameters(DirectoryParameters):
 DIRECTORY_NAMES = ("dest", "destination_path", "dest_path")
 FILE_NAMES = ("local_file", "hdfs_file", "file")
 LEADING_NAMES = frozenset({*DIRECTORY_NAMES, "overwrite", "sha256"})
-"""Fields of an upload that are of no use behind the file."""
+"""Fields of an upload that have no effect after the file."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -385,7 +385,7 @@ class UploadRequest(StorageFields):
 
 
 class UploadPartRequest(UploadRequest):
-    """Fields of a part. `qqtotalparts` 0: the part is the whole file."""
+    """Fields of one part. `qqtotalparts` 0: the part is the whole file."""
 
     qquuid: ClientUuid
     qqpartindex: Count = 0
@@ -397,7 +397,7 @@ class UploadPartRequest(UploadRequest):
 
 
 class UploadCompleteRequest(StorageFields):
-    """Fields of upload/complete; all but `qquuid` may be left out."""
+    """Fields of upload/complete; all but `qquuid` are optional."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
 
@@ -411,7 +411,7 @@ class UploadCompleteRequest(StorageFields):
 
 
 class UploadStateRequest(StorageFields):
-    """A call that names an upload."""
+    """A call that identifies an upload."""
 
     qquuid: ClientUuid
 
@@ -439,7 +439,7 @@ class WindowParameters(StorageFields):
 
 
 class FileViewParameters(WindowParameters):
-    """Fields of view= of a file. `mode` None: text where it is text."""
+    """Fields of view= of a file. `mode` None: as text if it is text."""
 
     mode: Literal["text", "binary"] | None = None
     is_embeddable: Flag = False
@@ -452,7 +452,7 @@ class DisplayParameters(WindowParameters):
 
 
 class DispositionParameters(StorageFields):
-    """Fields of download=. Only `inline` is more than a wish for an attachment."""
+    """Fields of download=. Only the value `inline` has an effect."""
 
     disposition: Text = "attachment"
     doas: Doas | None = Field(default=None, description="Act as this user.")
@@ -465,4 +465,4 @@ class DownloadFileParameters(DispositionParameters):
 
 
 class ViewPathParameters(ViewParameters, FileViewParameters):
-    """Fields of view=: those of the kind of entry that is found are read."""
+    """Fields of view=: those that apply to the kind of the entry are used."""

@@ -1,4 +1,4 @@
-"""The events of a statement, as a stream (Contract editor 8.1)."""
+"""The events of a statement as a stream (Contract editor 8.1)."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ from queryserver.statements.status import StatementProgress, StatementReader, pa
 router = path_group("editor", prefix="/api/v1/editor", route_class=StatementRoute)
 
 _COMMENT_EVERY_S = 15.0
-# An event id carries the log position it stands for, so that any instance can go on from it.
+# An event id contains the log position, so any instance can continue from it.
 _IDS_PER_LINE = 1_000_000
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
@@ -40,7 +40,7 @@ async def follow_events(
     streams: StreamsDep,
     settings: SettingsDep,
 ) -> Response:
-    """status, progress, log and end events of one operation. Contract editor 8.1."""
+    """Stream the status, progress, log and end events of an operation. Contract editor 8.1."""
     status = await reader.status(user, parse_operation_id(operation_id))
     resumed = http.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else request.log_from * _IDS_PER_LINE)
@@ -52,7 +52,7 @@ async def follow_events(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The events of one caller, for `longest_s` at most."""
+    """The event stream of a caller, for at most `longest_s`."""
 
     user: User
     reader: StatementReader
@@ -69,7 +69,7 @@ class _Stream:
                         for piece in await self._changes(step, sender):
                             yield piece
                 except (errors.NotAuthenticated, errors.PermissionDenied, errors.OperationNotFound) as error:
-                    # The user was disabled, or may not follow the statement any more; a client that returns is refused.
+                    # The user was disabled or may no longer read the statement; a reconnect would be refused.
                     yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
     async def _changes(self, step: StatementProgress, sender: "_Sender") -> list[bytes]:
@@ -103,7 +103,7 @@ class _Sender:
         self._commented = asyncio.get_running_loop().time()
 
     def event(self, name: str, body: BaseModel) -> bytes:
-        """One event with the next id."""
+        """An event with the next id."""
         self._last_id = max(self._last_id + 1, self.log_line * _IDS_PER_LINE)
         self._commented = asyncio.get_running_loop().time()
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
@@ -112,7 +112,7 @@ class _Sender:
         return self._state != _states(status)
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
-        """First, and at every change of state, also of a statement of a script."""
+        """At the start and on every change of state, also that of a statement of a script."""
         if not self.is_news(status):
             return []
         self._state = _states(status)
@@ -138,7 +138,7 @@ class _Sender:
         return [self.event("log", body)]
 
     def comment(self) -> list[bytes]:
-        """After 15 s without an event."""
+        """Sent after 15 s without an event."""
         if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
             return []
         self._commented = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Running a statement: what a request means, the wait for its end, and its first rows."""
+"""Running a statement: interpreting the request, waiting for the end, and the first rows."""
 
 import asyncio
 from contextlib import ExitStack
@@ -38,7 +38,7 @@ from queryserver.statements.submission import Submission, Submissions
 from queryserver.tasks.mail import Recipients
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""The result still exists; that of `success` is an empty table."""
+"""The result exists; for `success` it is an empty table."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,8 +57,8 @@ class Execution:
     recipients: Recipients
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
-        """The answer of `execute`. `dialect` is that of the path; None: the default connector."""
-        # 10,000 rows of values take 0.1 s.
+        """The response of `execute`. `dialect` comes from the path; None: the default connector."""
+        # 10,000 rows of values take 0.1 s
         values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
         submission = replace(self._submission(user, request, dialect), parameters=values)
         if request.notify is not None:
@@ -75,9 +75,9 @@ class Execution:
     async def _first_page(
         self, user: User, request: requests.ExecuteRequest, status: StatementStatus
     ) -> ResultPage | None:
-        """The first rows. None: they cannot be had now, and fetch_result_data answers why.
+        """The first rows; None if they cannot be read now, for which fetch_result_data gives the reason.
 
-        The statement has run, so the client must get its handle in any case.
+        The statement is running, so the client must receive its handle in any case.
         """
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
         try:
@@ -88,7 +88,10 @@ class Execution:
         return page if page.status.outcome is None else None
 
     async def _submitted(self, user: User, submission: Submission, *, wait_s: float) -> RecordedStatement:
-        """The statement after `wait_s` at most. Refuses a new one without a place to wait; a replay does not wait."""
+        """The statement, after at most `wait_s`.
+
+        A new one is refused if the caller has no free wait slot; a replay is not.
+        """
         while_wanted = partial(while_connected, self.http)
         if wait_s <= 0:
             return await self.submissions.submit(user, submission, while_wanted=while_wanted)
@@ -118,12 +121,12 @@ class Execution:
         script = request.script
         continued = parse_operation_id(request.operation_id) if request.operation_id else None
         if dialect is not None and not dialect.strip():
-            # Only a path without the segment means the default connector.
+            # only a path without the segment means the default connector
             raise self.connectors.unknown(user, dialect)
         named = request.snippet.dialect or dialect
         previous = request.previous
         handle = request.snippet.result.handle
-        names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
+        names: tuple[str, ...] = ()  # of the connector, in the notebook's sessions
         if request.notebook.sessions:
             connector = self.connectors.resolve(user, named)
             names = (connector.key, connector.dialect, named or "")

@@ -40,7 +40,7 @@ from queryserver.sql.types import SqlType
 from queryserver.statements.model import RecordedStatement
 
 router = path_group("editor", prefix="", route_class=StatementRoute)
-# Its paths begin with the name of a connector.
+# Its paths start with the name of a connector.
 analyze_router = path_group("dialect", route_class=StatementRoute)
 
 _AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
@@ -59,7 +59,7 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _ColumnPath:
-    """A table, a column of it, or the part of a column that the names `nested` lead to.
+    """A table, one of its columns, or the part of a column at the path `nested`.
 
     `column` is empty for a table.
     """
@@ -139,7 +139,7 @@ async def autocomplete_databases(user: QueryUser, request: _AutocompleteRequest,
 async def autocomplete_tables(
     database: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep, threads: ThreadsDep
 ) -> Response:
-    """Tables and views; with `operation` functions, or the function of that name. Contract editor 10.1, 10.2."""
+    """Tables and views; with `operation`, functions or one function. Contract editor 10.1, 10.2."""
     if request.operation == "functions":
         return await _functions(browsing, user, request, database)
     if request.operation == "function":
@@ -186,7 +186,7 @@ async def autocomplete_columns(
 async def autocomplete_column(
     database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep
 ) -> Response:
-    """A column with the parts of its type. Spec §4, Contract editor 10.1."""
+    """A column and the parts of its type. Spec §4, Contract editor 10.1."""
     found = await browsing.column(_source_of_schema(user, request), database, table, column)
     return answer(_column_metadata(found, nested_type(found, ()), ()))
 
@@ -211,7 +211,7 @@ async def autocomplete_nested(
     request: _AutocompleteRequest,
     browsing: BrowsingDep,
 ) -> Response:
-    """A column with the parts of its type. Spec §4, Contract editor 10.1."""
+    """A column and the parts of its type. Spec §4, Contract editor 10.1."""
     source = _source_of_schema(user, request)
     found = await browsing.column(source, column.database, column.table, column.column)
     return answer(_column_metadata(found, nested_type(found, column.nested), column.nested))
@@ -286,7 +286,7 @@ async def describe_table(
 async def describe_column_statistics(
     database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
 ) -> Response:
-    """What the engine already knows of a column's values. Contract editor 10.4."""
+    """Statistics of a column that the engine already has. Contract editor 10.4."""
     found = await browsing.statistics(_described(user, request), database, table, column)
     return answer(_column_description(found))
 
@@ -299,7 +299,7 @@ def _described(user: User, request: DescribeRequest) -> Source:
 async def sample_table(
     database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
     return await sampling.sample(user, request, _ColumnPath(database, table))
 
 
@@ -311,7 +311,7 @@ async def sample_table(
 async def sample_column(
     database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
     return await sampling.sample(user, request, _ColumnPath(database, table, column))
 
 
@@ -326,12 +326,12 @@ async def sample_nested(
     request: _SampleRequest,
     sampling: SamplingDep,
 ) -> Response:
-    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
     return await sampling.sample(user, request, column)
 
 
 def _rows(sample: TableSample, form: CellForm) -> Response:
-    """The rows are JSON already."""
+    """A response with rows that are JSON already."""
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
@@ -348,7 +348,7 @@ def _rows(sample: TableSample, form: CellForm) -> Response:
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {protocol.TableKind.VIEW.value: "View", protocol.TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
-"""`tables_meta.type` of kinds of tables; all others are `Table`."""
+"""`tables_meta.type` for kinds of tables; `Table` for all others."""
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
@@ -365,7 +365,7 @@ def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
 
 
 def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
-    """A column, or the part of it at `path`, whose type is `at` (Contract editor 10.1)."""
+    """A column, or its part at `path`, whose type is `at` (Contract editor 10.1)."""
     return wire.ColumnMetadata(
         status=0,
         name=path[-1] if path else found.name,
@@ -428,7 +428,7 @@ def _keys(found: protocol.TableDescription) -> dict[str, Any]:
 
 
 def _parts(of: SqlType) -> dict[str, Any]:
-    """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add none."""
+    """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add nothing."""
     parts: dict[str, Any] = {
         name: wire.NestedType(type=part.base, native_type=part.text, **_parts(part))
         for name, part in (("item", of.item), ("key", of.key), ("value", of.value))

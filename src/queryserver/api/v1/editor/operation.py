@@ -1,4 +1,4 @@
-"""Which operation a call is about, and the answer for one that gave no result."""
+"""The operation that a call refers to, and the response for one without a result."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""One result as a file in one form, on its way to one caller (Contract editor 8.2)."""
+"""A download: one result in one file format for one caller (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -19,7 +19,7 @@ from queryserver.statements.downloads import Downloads, StoredRows
 
 @dataclass(frozen=True, slots=True)
 class ResultSender:
-    """What sends files to one caller. Files are encoded in `threads`."""
+    """Sends files to one caller. Files are encoded in `threads`."""
 
     user: User
     downloads: Downloads
@@ -28,14 +28,14 @@ class ResultSender:
 
 
 class ResultFile:
-    """One result in one form, on its way to one caller."""
+    """A result in one format, being sent to one caller."""
 
     def __init__(
         self, sender: ResultSender, rows: StoredRows, form: FileForm, stored: PackedStream | None, *, headers_only: bool
     ) -> None:
-        """`stored`: its bytes, where they need not be made; their size is known, and any part of them is at hand.
+        """`stored`: its bytes, if they exist already; then the size is known and parts can be read directly.
 
-        `headers_only`: no body is wanted.
+        `headers_only`: no body is sent.
         """
         self._sender = sender
         self._headers_only = headers_only
@@ -55,7 +55,7 @@ class ResultFile:
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
-        """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
+        """The requested part. A file of unknown size is encoded twice. Raises RangeNotSatisfiable."""
         part = requested_part(conditions, self.version, await self._size())
         if part.is_whole:
             return await self.whole()
@@ -81,7 +81,7 @@ class ResultFile:
         )
 
     async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
-        """The whole file, or of one that is stored a part."""
+        """The whole file, or a part of a stored one."""
         sender = self._sender
         with sender.streams.place(sender.user) as place:
             if self._stored is not None:
@@ -94,7 +94,7 @@ class ResultFile:
                     yield piece
 
     async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The pieces; their sum makes a later range cheaper."""
+        """Passes the chunks on and remembers their total size, which makes a later range request cheaper."""
         size = 0
         async with aclosing(pieces):
             async for piece in pieces:

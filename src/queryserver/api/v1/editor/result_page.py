@@ -1,4 +1,4 @@
-"""A page of rows as the answer of a call."""
+"""A page of rows as the response of a call."""
 
 from collections.abc import AsyncGenerator, Mapping
 from types import MappingProxyType
@@ -22,21 +22,21 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def cell_form(user: User, settings: Settings, escape: bool | None, big_numbers: BigNumbers | None) -> CellForm:
-    """How cells are written; where a call leaves it open, the settings of the server and of the user decide."""
+    """How cells are written. The settings of user and server apply where the call does not specify it."""
     if escape is None:
         escape = settings.editor.escape_default
     return CellForm(escape, numbers_as_text(user, big_numbers))
 
 
 def numbers_as_text(user: User, big_numbers: BigNumbers | None) -> bool:
-    """Whether big numbers are text: as the call requests, else as the user prefers."""
+    """Whether big numbers are text: as requested by the call, else as the user prefers."""
     return (big_numbers or user.preferences.big_numbers) == "text"
 
 
 def page_answer(
     page: ResultPage, form: CellForm, *, beside: Mapping[str, Any] = _SUCCESS, headers: Mapping[str, str] = _NO_HEADERS
 ) -> Response:
-    """The body with the rows in `result` and `beside` around it. A large one is sent in pieces.
+    """The body with the rows in `result`, and the fields `beside`. A large body is sent in chunks.
 
     The rows are JSON already: they are never parsed or copied.
     """
@@ -51,7 +51,7 @@ def page_answer(
 
 
 async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[bytes]:
-    """The server waits between pieces for its client; meanwhile the page holds its memory."""
+    """The page keeps its memory while the server waits for the client between chunks."""
     try:
         before = head + b"["
         for piece in page.rendered.pieces:
@@ -80,6 +80,6 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
     }
     if message:
         fields["message"] = message
-    # Within a text of JSON the quotes would have backslashes before them.
+    # inside a JSON string the quotes would be escaped
     head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail

@@ -1,4 +1,4 @@
-"""Results: rows, columns, size, and files of all rows; from the spool, never from the engine."""
+"""Results: rows, columns, size, and downloads; from the stored result, never from the engine."""
 
 from typing import Annotated
 
@@ -47,10 +47,10 @@ async def fetch_result_data(
     results: ResultReaderDep,
     settings: SettingsDep,
 ) -> Response:
-    """Rows from the cursor on, or from `start_row`. Spec §4, Contract editor 6.1.
+    """Rows from the cursor, or from `start_row`. Spec §4, Contract editor 6.1.
 
-    JavaScript, and other readers that make doubles of numbers, lose digits of integers beyond 2^53:
-    `big_numbers=text` gives those columns as text, and `meta` says so.
+    JavaScript and other clients that read numbers as doubles lose digits of integers beyond 2^53: `big_numbers=text`
+    returns those columns as text, which `meta` indicates.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
     operation_id = await operation_of(access, user, request)
@@ -64,7 +64,10 @@ async def fetch_result_data(
 
 
 def _cut_off(record: StatementRecord) -> Response:
-    """The rows behind those that were kept: a failure, for clients that page to the end (Contract editor 6.1)."""
+    """The response for rows after the end of a truncated result: a failure, for clients that page to the end.
+
+    Contract editor 6.1.
+    """
     body, rows = failure_body(record.status, FailureDetails(record.handle, None, None)), record.status.rows
     message = f"{body.message} To take these rows for the whole result, execute the statement with limit={rows}."
     return answers.answer(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
@@ -130,7 +133,7 @@ async def download_result(
     streams: StreamsDep,
     threads: ThreadsDep,
 ) -> Response:
-    """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
+    """The stored rows in one of seven formats, streamed; with `Range`, a part of the file. Contract editor 8.2."""
     is_packed = request.packed()
     rows = await downloads.open(
         user,

@@ -1,4 +1,4 @@
-"""Statements, their results and failures as the editor calls show them."""
+"""Statements, their results and failures on the wire of the editor calls."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -57,7 +57,7 @@ def _script_statement(part: StatementPart) -> wire.ScriptStatement:
 
 
 def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
-    """Whether the stored result was cut, and by what (Contract editor 6.4)."""
+    """Whether the stored result was truncated, and by which limit (Contract editor 6.4)."""
     reason = status.truncated_reason
     return {
         "truncated": reason is not None,
@@ -67,7 +67,7 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
 
 
 def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
-    """When a statement was recorded, sent and ended, and its place in the queue (Contract editor 2.5)."""
+    """When a statement was recorded, sent and ended, and its position in the queue (Contract editor 2.5)."""
     known = shown.times
     return {
         "submitted": answers.moment(known.submitted),
@@ -122,7 +122,7 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
 
 
 def failed_part(status: StatementStatus) -> int | None:
-    """Which statement of a script ended it; None for any other operation."""
+    """The number of the script statement that failed; None for other operations."""
     part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
 
@@ -137,7 +137,10 @@ def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False)
 
 
 def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[dict[str, Any]]:
-    """The same as plain values: 10,000 models take 30 ms. `as_text` is there with `big_numbers_as_text` only."""
+    """The same as plain dicts, because 10,000 models take 30 ms.
+
+    `as_text` is present only with `big_numbers_as_text`.
+    """
     plain: list[dict[str, Any]] = [
         {"name": one.name, "type": one.type.value, "comment": one.comment, "native_type": one.native_type}
         for one in columns
@@ -153,7 +156,7 @@ def shown_jobs(reported: Sequence[Any]) -> list[wire.Job]:
 
 
 def shown_progress(status: StatementStatus) -> int:
-    """`progress` of get_logs: 0 while waiting, 100 once the statement succeeded (Contract editor 7.1)."""
+    """`progress` of get_logs: 0 while waiting, 100 after success (Contract editor 7.1)."""
     match status.state:
         case StatementState.WAITING:
             return 0

@@ -34,11 +34,11 @@ from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery
 
 router = path_group("editor", prefix="", route_class=StatementRoute)
-# Its path ends with the name of any connector, so other calls below the same path come before it.
+# Its path ends with the name of any connector, so other calls below the same path must come first.
 query_router = path_group("editor", prefix="/api/v1/query", route_class=StatementRoute)
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""The result still exists; that of `success` is an empty table."""
+"""The result exists; for `success` it is an empty table."""
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 @router.post("/notebook/api/execute", include_in_schema=False)
 @router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409))
 async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record one statement, or with `run_all` a script, and hand it to a runner; answers before it ends.
+    """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
 
     Spec §4, Contract editor 4.1, 5.5.
     """
@@ -94,7 +94,7 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
 @router.post("/api/v1/editor/execute/{dialect:name}", response_model=_Executed, responses=failures(403, 409))
 @query_router.post("/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409))
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record one statement, or with `run_all` a script, and hand it to a runner; answers before it ends.
+    """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
 
     Spec §4, Contract editor 4.1, 5.5.
     """
@@ -109,7 +109,7 @@ async def cancel_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
+    """Cancel at the engine and wait up to `editor.cancel_wait_s` for its confirmation. Contract editor 7.2."""
     operation_id = await operation_of(access, user, request)
     status = await control.cancel(user, operation_id)
     return answer(
@@ -125,7 +125,7 @@ async def close_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
+    """Delete the result, or cancel the statement; logs and history stay. Contract editor 7.3."""
     operation_id = await operation_of(access, user, request)
     before = await control.close(user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
@@ -187,7 +187,7 @@ async def format_statements(
     request: Annotated[requests.FormatRequest, editor_fields(requests.FormatRequest)],
     formatting: FormattingDep,
 ) -> Response:
-    """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
+    """Keywords in upper case, clauses on separate lines; nothing else changes. Contract editor 8.4."""
     laid_out = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
     return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
 
@@ -251,7 +251,7 @@ async def create_session(
     request: Annotated[requests.SessionRequest, editor_fields(requests.SessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
-    """Open an engine session that statements can name. Contract editor 9.1."""
+    """Open an engine session for use by later statements. Contract editor 9.1."""
     wanted = request.session
     opened = await sessions.create(
         user,
@@ -283,7 +283,7 @@ async def close_session(
     request: Annotated[requests.CloseSessionRequest, editor_fields(requests.CloseSessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
-    """Close one session, or all of the caller for a connector. Contract editor 9.2."""
+    """Close one session, or all sessions of the caller for a connector. Contract editor 9.2."""
     if request.session.id is None:
         closed = await sessions.close_all(user, request.session.type)
     else:

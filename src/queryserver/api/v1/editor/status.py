@@ -1,4 +1,4 @@
-"""Where a statement stands: status, log, both in one."""
+"""The status of a statement, its log, and both in one."""
 
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ async def check_status(
     access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
-    """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
+    """The state of an operation, immediately or when it ends within `wait` seconds. Spec §4, Contract editor 4.2."""
     operation_id = await operation_of(access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
     if status.outcome is not None:
@@ -89,7 +89,7 @@ async def get_logs(
 async def watch(
     operation_id: str, user: QueryUser, _: NoEditorFields, access: StatementAccessDep, reader: StatementReaderDep
 ) -> Response:
-    """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
+    """Status and log of any operation, until `isSuccess` or `isFailure` is true. Contract editor 10.5."""
     record = await access.record(user, parse_operation_id(operation_id))
     status, log = await reader.logs(user, record.status.id)
     shown: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Schedules, and the test of mail, for administrators (Contract platform 10.7, 10.8)."""
+"""Schedules and the mail test, for administrators (Contract platform 10.7, 10.8)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ async def list_schedules(
     request: Annotated[requests.ScheduleListParameters, fields(requests.ScheduleListParameters)],
     schedules: SchedulesDep,
 ) -> Response:
-    """By name; also while no process fires them."""
+    """Schedules by name, even if no process runs them."""
     count, found = await schedules.page(
         enabled=request.enabled, owner=request.owner, page=request.page, limit=request.limit
     )
@@ -47,7 +47,7 @@ async def get_schedule(
     _: NoFields,
     schedules: SchedulesDep,
 ) -> Response:
-    """One schedule with what became of its last run."""
+    """A schedule with the outcome of its last run."""
     number = int(id) if id.isascii() and id.isdecimal() and len(id) < 20 else 0
     if not 0 < number <= _LARGEST_ID:
         raise schedule_not_found(id[:20])
@@ -58,7 +58,7 @@ async def get_schedule(
 async def new_schedule(
     user: Admin, request: Annotated[requests.ScheduleRequest, fields(requests.ScheduleRequest)], schedules: SchedulesDep
 ) -> Response:
-    """It fires for the first time at its next time, or after its interval."""
+    """Create a schedule. It first fires at its next time, or after its interval."""
     given = request.schedule.given
     await _require_scope(user, schedules, given)
     return _one(await schedules.create(Author(user.username), given))
@@ -68,7 +68,7 @@ async def new_schedule(
 async def update_schedule(
     user: Admin, request: Annotated[requests.ScheduleRequest, fields(requests.ScheduleRequest)], schedules: SchedulesDep
 ) -> Response:
-    """Members left out stay, and null takes one away; a change is in force within a second."""
+    """Omitted members stay unchanged and null removes one; the change takes effect within a second."""
     change = request.schedule
     if change.id is None:
         raise MissingParameter("schedule.id is required.")
@@ -82,7 +82,7 @@ async def delete_schedule(
     request: Annotated[requests.ScheduleIdRequest, fields(requests.ScheduleIdRequest)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Runs that have started go on."""
+    """Delete a schedule. Runs that have started continue."""
     schedule_id = request.schedule.id
     await schedules.delete(Author(user.username), schedule_id)
     return answer(wire.ScheduleDeleteResponse(id=schedule_id, status=0))
@@ -94,7 +94,7 @@ async def run_schedule(
     request: Annotated[requests.ScheduleIdRequest, fields(requests.ScheduleIdRequest)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Fires once, now, whatever its times are."""
+    """Fire a schedule once, now, regardless of its times."""
     schedule_id = request.schedule.id
     await _require_scope(user, schedules, {}, schedule_id)
     fire_id = await schedules.run(Author(user.username), schedule_id)
@@ -108,7 +108,7 @@ async def test_email(
     mails: MailsDep,
     users: UsersDep,
 ) -> Response:
-    """Sends one mail now, and says what the mail server answered."""
+    """Send one mail now, and return the response of the mail server."""
     if not mails.are_configured:
         raise smtp_not_configured("desktop.smtp.host is not set.")
     to = request.to or next((one.email for one in await users.with_ids([user.id])), "")
@@ -121,7 +121,7 @@ async def test_email(
 async def _require_scope(
     user: User, schedules: Schedules, given: Mapping[str, Any], schedule_id: int | None = None
 ) -> None:
-    """A statement of a schedule runs as its owner, and not within the limits of the API token that made it."""
+    """A scheduled statement runs as its owner, without the restrictions of the API token that created the schedule."""
     if user.has_scope(Scope.QUERY):
         return
     kinds = {given.get("kind")}

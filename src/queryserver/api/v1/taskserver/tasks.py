@@ -21,7 +21,7 @@ storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
 
 @router.get("/status", response_model=wire.TaskServerStatus)
 async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> Response:
-    """Answers with the task server off, too."""
+    """Also works if the task server is off."""
     found = await tasks.status()
     workers = [_worker(one) for one in found.workers]
     return answer(like(wire.TaskServerStatus, found, workers=workers, status=0))
@@ -34,7 +34,7 @@ async def list_tasks(
     tasks: EnabledTasksDep,
     request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
 ) -> Response:
-    """Tasks and the jobs of statements, newest first. Jobs of statements are without their texts."""
+    """Tasks and jobs of statements, newest first. Jobs do not include the statement texts."""
     chosen = TaskFilter(request.state, request.name)
     page, count = await tasks.page(chosen, page=request.page, limit=request.limit)
     return answer(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
@@ -47,7 +47,7 @@ async def show_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """One task, or the job of one statement, whose id is its history_uuid."""
+    """A task, or the job of a statement by its history_uuid."""
     return _one(await tasks.show(id))
 
 
@@ -58,7 +58,7 @@ async def submit_task(
     tasks: EnabledTasksDep,
     request: Annotated[requests.TaskRequest, fields(requests.TaskRequest)],
 ) -> Response:
-    """A worker runs it as soon as one is free."""
+    """Submit a task, which the next free worker runs."""
     return _one(await tasks.submit(user, request.name, request.params))
 
 
@@ -69,7 +69,7 @@ async def cancel_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """A task that runs ends a little later. No effect on one that has ended."""
+    """Cancel a task. A running one ends a little later; no effect on one that has ended."""
     return _one(await tasks.cancel(user, id))
 
 
@@ -77,7 +77,7 @@ async def cancel_task(
 async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_space: UploadSpaceDep) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
 
-    Served without a task server, too.
+    Also works without a task server.
     """
     space = await upload_space.available(caller.user)
     return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
