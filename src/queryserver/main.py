@@ -29,8 +29,7 @@ from uvicorn import Config
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from queryserver.api.application import CorsPolicy, create_application, framed
-from queryserver.api.calls import AccessLog, RequestMetrics
+from queryserver.api.application import create_application, middlewares
 from queryserver.api.connections.admission import limits_of
 from queryserver.api.connections.listener import guard_connections, http_config
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
@@ -349,22 +348,11 @@ class _Server(uvicorn.Server):
 
 def create_app(settings: Settings, *, services: Services) -> ASGIApp:
     """The application on services that are open for as long as it is used."""
-    desktop = settings.desktop
-    app = create_application(docs_enabled=desktop.docs_enabled)
-    app.state.services = services
-    cors = CorsPolicy(frozenset(desktop.cors_allowed_origins), desktop.cors_allow_credentials)
-    return framed(
-        app,
-        metrics=RequestMetrics(services.registry),
-        prefix=desktop.url_prefix,
-        allowed_hosts=desktop.allowed_hosts,
-        cors=cors if desktop.cors_enabled else None,
-        access_log=AccessLog(desktop.trusted_proxies) if desktop.logging.access_log else None,
-        trusted_proxies=desktop.trusted_proxies,
-        calls_per_address=desktop.max_connections_per_address,
-        # Long calls have a limit of their own: however many are open, that many short ones go on.
-        calls_per_user=settings.limits.calls_per_user + settings.editor.max_streams_per_user,
+    app = create_application(
+        docs_enabled=settings.desktop.docs_enabled, middleware=middlewares(settings, services.registry)
     )
+    app.state.services = services
+    return app
 
 
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:

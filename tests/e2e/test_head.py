@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import pytest
 import uvicorn
 from fastapi import APIRouter, FastAPI, Response
-from prometheus_client import CollectorRegistry
+from starlette.middleware import Middleware
 
 from queryserver.api.answers import stream
-from queryserver.api.application import framed
-from queryserver.api.calls import RequestMetrics
+from queryserver.api.middlewares import PathForm, RequestIds
 
 pytestmark = pytest.mark.platform(4)
 
@@ -46,11 +45,10 @@ async def served(source: Source) -> AsyncIterator[int]:
     async def long() -> Response:
         return await stream(source.pieces(), media_type="text/csv")
 
-    app = FastAPI()
+    app = FastAPI(middleware=[Middleware(RequestIds), Middleware(PathForm, "")])
     app.include_router(router)
-    framed_app = framed(app, metrics=RequestMetrics(CollectorRegistry()), prefix="", allowed_hosts=("*",))
     running = uvicorn.Server(
-        uvicorn.Config(framed_app, port=0, http="httptools", lifespan="off", log_config=None, access_log=False)
+        uvicorn.Config(app, port=0, http="httptools", lifespan="off", log_config=None, access_log=False)
     )
     task = asyncio.create_task(running.serve())
     try:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
 from tests.engines.certificates import Authority
 
-from queryserver.api.addresses import SharedByAddress
+from queryserver.api.addresses import AddressSlots
 from queryserver.api.connections.admission import ConnectionLimits
 from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection
 from queryserver.api.connections.listener import guard_connections
@@ -360,7 +360,7 @@ class TestNumbers:
 
     async def test_clients_in_the_network_of_their_proxy_are_counted_too(self):
         app = Application()
-        shared = SharedByAddress(app, [ip_network("2001:db8::1/128")], 1)
+        shared = AddressSlots(app, [ip_network("2001:db8::1/128")], 1)
         transport = httpx.ASGITransport(shared, client=("2001:db8::1", 5000))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             waiting = asyncio.create_task(http.get("/wait", headers={"x-forwarded-for": "2001:db8::7"}))
@@ -371,7 +371,7 @@ class TestNumbers:
 
     async def test_behind_a_proxy_calls_are_counted_by_client(self):
         app = Application()
-        shared = SharedByAddress(app, LOOPBACK, 2)
+        shared = AddressSlots(app, LOOPBACK, 2)
         transport = httpx.ASGITransport(shared, client=("127.0.0.1", 5000))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             hostile = {"x-forwarded-for": "192.0.2.7"}

@@ -80,17 +80,17 @@ def _without_port(hop: str) -> str:
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
-class SharedByAddress:
-    """An ASGI middleware that limits the concurrent calls of one address behind the proxies `trusted` to `most`."""
+class AddressSlots:
+    """A middleware that limits how many calls of one address behind the proxies `trusted` run at a time."""
 
-    def __init__(self, app: ASGIApp, trusted: Sequence[Network], most: int) -> None:
+    def __init__(self, app: ASGIApp, trusted: Sequence[Network], per_address: int) -> None:
         self._app = app
         self._trusted = trusted
-        self._most = most
-        self._under_way: Counter[str] = Counter()
+        self._per_address = per_address
+        self._running: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call. Calls of a proxy itself, such as health checks, are not counted."""
+        """A call of the proxy itself, such as a health check, is not counted."""
         peer = (scope.get("client") or ("",))[0]
         if scope["type"] != "http" or not contains(self._trusted, peer):
             await self._app(scope, receive, send)
@@ -101,14 +101,14 @@ class SharedByAddress:
             await self._app(scope, receive, send)
             return
         address = network_of(client)
-        if self._under_way[address] >= self._most:
+        if self._running[address] >= self._per_address:
             refusal = too_many_connections("Too many calls of your address are under way.")
             await respond(request, refusal)(scope, receive, send)
             return
-        self._under_way[address] += 1
+        self._running[address] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._under_way[address] -= 1
-            if not self._under_way[address]:
-                del self._under_way[address]
+            self._running[address] -= 1
+            if not self._running[address]:
+                del self._running[address]

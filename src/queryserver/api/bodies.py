@@ -5,7 +5,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -128,9 +128,6 @@ def _unquoted(raw: bytes) -> bytes:
     raw = raw.replace(b"+", b" ")
     return unquote_to_bytes(raw) if b"%" in raw else raw
 
-
-BODY_SHARES = "queryserver.body_shares"
-"""Key of a call's scope under which the BodyShares of the process are."""
 
 _MIB = 1024 * 1024
 _OF_USERS_BYTES = 192 * _MIB
@@ -363,9 +360,7 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
 
     A share is four bodies for a user, and two for an address without credentials; each size of bodies has its own.
     """
-    shares = cast("BodyShares | None", request.scope.get(BODY_SHARES))
-    if shares is None:  # outside of the frame
-        return nullcontext(_unbounded)
+    shares = cast("BodyShares", request.app.state.body_shares)
     if user_id != ANONYMOUS:
         return shares.holding(f"user {user_id} {max_bytes}", 4 * max_bytes, is_user=True)
     address = client_address(request, cast("Services", request.app.state.services).settings.desktop.trusted_proxies)

@@ -19,7 +19,7 @@ from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
-from queryserver.api.calls import authenticated, services_of
+from queryserver.api.authentication import authenticated, services_of
 from queryserver.api.schemas.fields import Fields, parse
 from queryserver.catalog.browsing import Analyses, Browsing
 from queryserver.catalog.explaining import Explanations
@@ -78,7 +78,7 @@ class Caller:
         self.is_admin = is_admin
 
     async def __call__(self, request: Request) -> User:
-        user = await authenticated(request, services_of(request))
+        user = await authenticated(request)
         # Only API tokens are limited to scopes.
         if self.scope is not None and user.api_token is not None and not user.has_scope(self.scope):
             raise InsufficientScope(self.scope)

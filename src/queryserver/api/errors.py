@@ -51,43 +51,6 @@ BODY_STATUS: Mapping[type[QueryServerError], int] = {
 }
 """`status` in the body, where it is not -1 (Contract editor 1.4)."""
 
-_IMPORTER: Mapping[type[QueryServerError], tuple[int, str | None]] = {
-    errors.ImporterDenied: (403, "permission_denied"),
-    errors.InsufficientScope: (403, None),
-    errors.PermissionDenied: (400, "permission_denied"),
-    errors.EngineForbidden: (400, "permission_denied"),
-    errors.PathNotFound: (400, "file_not_found"),
-    errors.ChangedMeanwhile: (400, "file_not_found"),
-    errors.TooManyRequests: (429, "too_many_requests"),
-    errors.EngineUnavailable: (500, None),
-    errors.EngineTimeout: (500, None),
-    errors.EngineError: (400, None),
-    errors.InsufficientStorage: (500, None),
-    errors.StorageError: (500, "storage_unavailable"),
-    errors.ServiceUnavailable: (500, None),
-    errors.DetectionFailed: (500, None),
-}
-"""Status and code in the importer, where they differ from STATUS; without a code, the error's own."""
-
-_IMPORTER_BY_CODE: Mapping[str, tuple[int, str]] = {
-    **dict.fromkeys(
-        (
-            *("invalid_path", "invalid_name", "unknown_scheme", "unknown_authority", "storage_not_configured"),
-            *("not_a_directory", "not_a_file"),
-        ),
-        (400, "invalid_parameter"),
-    ),
-    "upload_aborted": (400, "invalid_body"),
-    "too_many_statements": (429, "too_many_statements"),
-    "stopping": (503, "stopping"),
-}
-"""The same for single error codes; these take precedence."""
-
-IMPORTER_STYLE = "importer_style"
-"""Scope key of calls whose failures have the importer's body (Contract importer 2.2).
-
-Its value is the code of internal errors."""
-
 _RETRY_AFTER_S = 5
 
 
@@ -96,16 +59,14 @@ def respond(request: Request, error: QueryServerError, *, plain: bool = False) -
     if isinstance(error, errors.NotAuthenticated):
         return _unauthorized(error)
     if isinstance(error, errors.InvalidFields):
-        return _json(error.fields, 400)
-    if IMPORTER_STYLE in request.scope:
-        return _importer_failure(request, error)
+        return json_response(error.fields, 400)
     status = http_status(error)
     if status == 500:
         return internal_error(request)
     body = body_of(error)
     if plain:
         body["status"] = -1
-    return _json(body, status, _headers(error, status))
+    return json_response(body, status, headers_of(error, status))
 
 
 def http_status(error: QueryServerError) -> int:
@@ -128,39 +89,22 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 
 def internal_error(request: Request) -> Response:
     """The response for an internal error, with only the id of its log entry."""
-    if IMPORTER_STYLE in request.scope:
-        return _of_importer(500, request.scope[IMPORTER_STYLE], "Internal error.")
     body = {"status": -1, "code": "internal_error", "message": "Internal error."}
-    return _json({**body, "error_id": request.scope.get("request_id", "")}, 500)
+    return json_response({**body, "error_id": request.scope.get("request_id", "")}, 500)
 
 
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """The response for a failure without a domain error, such as an unknown path."""
-    return _json({"status": -1, "code": code, "message": message}, status, headers)
+    return json_response({"status": -1, "code": code, "message": message}, status, headers)
 
 
-def wrong_method(request: Request, allow: str) -> Response:
+def wrong_method(allow: str) -> Response:
     """The response to a method that the path does not support; `allow` lists the supported ones."""
-    answer = _of_importer if IMPORTER_STYLE in request.scope else failure
-    return answer(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
+    return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
-def _importer_failure(request: Request, error: QueryServerError) -> Response:
-    """The importer uses only 400, 403, 429 and 500; errors with other statuses keep their code."""
-    general = http_status(error)
-    by_class = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
-    found = _IMPORTER_BY_CODE.get(error.code, by_class)
-    status, code = found or (500 if general == 500 else 400, None)
-    if general == 500 and found is None:
-        return internal_error(request)
-    return _of_importer(status, code or error.code, error.message, _headers(error, status))
-
-
-def _of_importer(status: int, code: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json({"error": text, "code": code}, status, headers)
-
-
-def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
+def headers_of(error: QueryServerError, status: int) -> Mapping[str, str]:
+    """The headers of a failed call besides those of every response."""
     if isinstance(error, errors.InsufficientScope):
         return {"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="{error.scope}"'}  # RFC 6750, 3.1
     if isinstance(error, errors.TooManyRequests):
@@ -183,7 +127,7 @@ def _unauthorized(error: errors.NotAuthenticated) -> Response:
             body["code"] = error.shown_code
     elif error.code != errors.NotAuthenticated.code:
         body["code"] = error.code
-    response = _json(body, 401, {"WWW-Authenticate": CHALLENGE})
+    response = json_response(body, 401, {"WWW-Authenticate": CHALLENGE})
     for challenge in error.challenges:
         response.headers.append("WWW-Authenticate", challenge)
     return response
@@ -197,5 +141,6 @@ def _whole_seconds(seconds: float) -> int:
     return max(math.ceil(seconds), 1)
 
 
-def _json(body: object, status: int, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(body: object, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """`body` as JSON."""
     return Response(orjson.dumps(body), status, dict(headers or {}), "application/json")

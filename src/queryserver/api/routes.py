@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from queryserver.api import path_parameters
-from queryserver.api.errors import respond
+from queryserver.api.errors import internal_error, respond, wrong_method
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import QueryServerError
 
@@ -17,7 +17,7 @@ RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PlatformRoute(APIRoute):
-    """The `status` of every failure is -1 (Contract platform 1.4)."""
+    """The `status` of every failure is -1 (Contract platform 1.4). A subclass overrides what its failures look like."""
 
     def get_route_handler(self) -> RouteHandler:
         handle = super().get_route_handler()
@@ -26,9 +26,21 @@ class PlatformRoute(APIRoute):
             try:
                 return await handle(request)
             except QueryServerError as error:
-                return respond(request, error, plain=True)
+                return self.failure(request, error)
 
         return handle_failures
+
+    def failure(self, request: Request, error: QueryServerError) -> Response:
+        """The response to a failed call."""
+        return respond(request, error, plain=True)
+
+    def internal_error(self, request: Request) -> Response:
+        """The response to a call that failed by a fault of this service."""
+        return internal_error(request)
+
+    def wrong_method(self, allow: str) -> Response:
+        """The response to a method that the path does not support; `allow` lists the supported ones."""
+        return wrong_method(allow)
 
 
 StatementRoute = APIRoute

@@ -13,7 +13,7 @@ from tests.api.driving import Api, Caller
 from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload, uploaded
 from tests.refusals import raises_code
 
-from queryserver.api.calls import CallToJudge
+from queryserver.api.authentication import ReceivedCall
 from queryserver.errors.base import InvalidRequest
 from queryserver.identity.model import User
 
@@ -36,7 +36,7 @@ def files_in(api: Api) -> list[Path]:
 async def user_of(api: Api, caller: Caller) -> User:
     headers = [(b"authorization", caller.headers["Authorization"].encode())]
     request = Request({"type": "http", "headers": headers})
-    return await api.services.accounts.authenticator.authenticate(CallToJudge(request, ()))
+    return await api.services.accounts.authenticator.authenticate(ReceivedCall(request, ()))
 
 
 async def read_back(api: Api, caller: Caller, file_path: str) -> bytes:

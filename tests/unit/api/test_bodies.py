@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.types import Message
 from tests.refusals import raises_code
 from tests.timing import at_best, others_waited_s
 
-from queryserver.api.bodies import BODY_SHARES, BodyShares, parse_form, parse_json_object, parse_multipart, read_body
+from queryserver.api.bodies import BodyShares, parse_form, parse_json_object, parse_multipart, read_body
 from queryserver.api.errors import respond
 from queryserver.errors.base import (
     InvalidJson,
@@ -266,8 +267,7 @@ class Unfinished:
 
 
 def request(receive: Any, shares: BodyShares) -> Request:
-    headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
-    return Request({"type": "http", "method": "POST", "headers": headers, BODY_SHARES: shares}, receive)
+    return slow_request(receive, b"application/json", shares)
 
 
 @asynccontextmanager
@@ -333,9 +333,11 @@ async def nothing() -> Message:
     return {"type": "http.request", "body": b"", "more_body": True}
 
 
-def slow_request(receive: object, content_type: bytes) -> Request:
+def slow_request(receive: Any, content_type: bytes, shares: BodyShares | None = None) -> Request:
+    app = FastAPI()
+    app.state.body_shares = shares or BodyShares()
     headers = [(b"content-type", content_type), (b"transfer-encoding", b"chunked")]
-    return Request({"type": "http", "method": "POST", "headers": headers}, receive)  # type: ignore[arg-type]
+    return Request({"type": "http", "method": "POST", "headers": headers, "app": app}, receive)
 
 
 @pytest.mark.security("T6")
@@ -345,7 +347,7 @@ def slow_request(receive: object, content_type: bytes) -> Request:
 async def test_a_slow_body_is_given_up(receive: object, content_type: bytes):
     async with asyncio.timeout(60):
         with pytest.raises(LateBody):
-            await read_body(slow_request(receive, content_type), max_bytes=1_000_000, within_s=0.1)
+            await read_body(slow_request(receive, content_type), max_bytes=1_000_000, user_id=7, within_s=0.1)
 
 
 async def test_the_connection_of_a_slow_body_is_closed():

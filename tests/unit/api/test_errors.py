@@ -7,16 +7,20 @@ import pytest
 from starlette.requests import Request
 
 from queryserver import errors
-from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wrong_method
+from queryserver.api.v1 import importer
+from queryserver.api.v1.importer_routes import ImporterRoute
 from queryserver.errors.base import QueryServerError
 
-
-def request(fault_code: str = "internal_error") -> Request:
-    """A call of the importer."""
-    return Request({"type": "http", "method": "GET", "path": "/", "headers": [], IMPORTER_STYLE: fault_code})
+REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
-REQUEST = request()
+def route(name: str) -> ImporterRoute:
+    """The importer's route of that operation."""
+    routes = (*importer.router.routes, *importer.detection_router.routes)
+    return next(one for one in routes if isinstance(one, ImporterRoute) and one.name == name)
+
+
+UPLOAD = route("upload_import_file")
 
 
 @pytest.mark.importer(2)
@@ -56,35 +60,35 @@ REQUEST = request()
     ids=lambda value: value.code if isinstance(value, QueryServerError) else str(value),
 )
 def test_every_error_has_a_status_that_the_importer_knows(error: QueryServerError, status: int, code: str) -> None:
-    answer = respond(REQUEST, error)
+    answer = UPLOAD.failure(REQUEST, error)
     assert answer.status_code == status
     assert orjson.loads(answer.body) == {"error": error.message, "code": code}
 
 
 @pytest.mark.importer(2)
 def test_what_a_client_can_do_nothing_about_tells_nothing_of_itself() -> None:
-    for code in ("internal_error", "detection_error"):
+    for code, one in (("internal_error", UPLOAD), ("detection_error", route("guess_file_metadata"))):
         told = {"error": "Internal error.", "code": code}
-        for answer in (respond(request(code), errors.SchemaMismatch("secret")), internal_error(request(code))):
+        for answer in (one.failure(REQUEST, errors.SchemaMismatch("secret")), one.internal_error(REQUEST)):
             assert (answer.status_code, orjson.loads(answer.body)) == (500, told)
 
 
 def test_a_limit_says_when_to_come_back() -> None:
-    answer = respond(REQUEST, errors.TooManyStreams("no", retry_after=timedelta(seconds=2.5)))
+    answer = UPLOAD.failure(REQUEST, errors.TooManyStreams("no", retry_after=timedelta(seconds=2.5)))
     assert answer.headers["retry-after"] == "3"
 
 
 def test_a_slow_body_ends_its_connection() -> None:
-    assert respond(REQUEST, errors.BodyTooSlow("no")).headers["connection"] == "close"
+    assert UPLOAD.failure(REQUEST, errors.BodyTooSlow("no")).headers["connection"] == "close"
 
 
 def test_strangers_are_told_as_everywhere() -> None:
-    answer = respond(REQUEST, errors.NotAuthenticated("no"))
+    answer = UPLOAD.failure(REQUEST, errors.NotAuthenticated("no"))
     assert (answer.status_code, orjson.loads(answer.body)) == (401, {"detail": "no"})
 
 
 @pytest.mark.importer(2)
 def test_a_wrong_method_has_the_same_body() -> None:
-    answer = wrong_method(REQUEST, "GET")
+    answer = UPLOAD.wrong_method("GET")
     assert orjson.loads(answer.body) == {"error": "Use GET.", "code": "method_not_allowed"}
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

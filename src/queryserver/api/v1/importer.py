@@ -1,17 +1,14 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Depends, Request, Response
-from fastapi.routing import APIRoute
-from starlette.types import Receive, Send
-from starlette.types import Scope as ASGIScope
 
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.answers import answer, moment, while_connected
-from queryserver.api.calls import services_of
+from queryserver.api.authentication import services_of
 from queryserver.api.dependencies import (
     Caller,
     ConnectorsDep,
@@ -25,10 +22,10 @@ from queryserver.api.dependencies import (
     TableCreationsDep,
     ThreadsDep,
 )
-from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.routes import failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute
 from queryserver.connectors.registry import Connectors
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
@@ -75,23 +72,6 @@ ImporterUser = Annotated[User, Depends(Importer(Scope.IMPORT, is_admin=False))]
 
 def _fields(model: type[requests.ImportFields]) -> Any:
     return Depends(FieldsOf(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
-
-
-class ImporterRoute(APIRoute):
-    """Failures have the importer's body, also for a wrong method (Contract importer 2.2)."""
-
-    fault_code: ClassVar[str] = errors.QueryServerError.code
-    """The code of internal errors."""
-
-    async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        scope[IMPORTER_STYLE] = self.fault_code
-        await super().handle(scope, receive, send)
-
-
-class DetectionRoute(ImporterRoute):
-    """Internal errors have the code of detection."""
-
-    fault_code = errors.DetectionFailed.code
 
 
 router = path_group("importer", prefix="/api/v1/importer", route_class=ImporterRoute)

@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.calls import services_of
+from queryserver.api.authentication import services_of
 from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.storage import QUERY_TOO, FieldValues, JsonArray, RequestFields, parse_request

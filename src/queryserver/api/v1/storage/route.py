@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from queryserver import errors
-from queryserver.api.calls import services_of
+from queryserver.api.authentication import services_of
 from queryserver.api.errors import respond
 from queryserver.api.routes import RouteHandler, path_group
 from queryserver.api.schemas.requests.storage import NAME_FIELDS, PATH_FIELDS, RequestFields

@@ -1,13 +1,14 @@
-"""The frame of each call, and the shares of users."""
+"""The middlewares of each call: its end by the stop, and the slots of users."""
 
 import asyncio
 import json
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.api.calls import CALLER, Frame, RequestMetrics
+from queryserver.api.call_records import CALL, CallRecord
+from queryserver.api.errors import internal_error
+from queryserver.api.middlewares import InternalErrors, RequestIds, UserSlots
 from queryserver.errors.base import TooManyRequests
 
 
@@ -36,8 +37,7 @@ async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
     }
-    frame = Frame(endless, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=8)
-    call = asyncio.create_task(frame(scope, receive, send))
+    call = asyncio.create_task(RequestIds(InternalErrors(endless, internal_error))(scope, receive, send))
     await begun.wait()
     call.cancel()
     await call
@@ -56,11 +56,11 @@ class Application:
         self.under_way = list[int]()
         self.go = asyncio.Event()
         self.refused = list[TooManyRequests]()
-        self.frame = Frame(self, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=most)
+        self.slots = UserSlots(self, most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await scope[CALLER].take_place(scope["user"])
+            await scope[CALL].take_slot(scope["user"])
         except TooManyRequests as refused:
             self.refused.append(refused)
             return
@@ -79,7 +79,7 @@ class Application:
         return tasks
 
     async def _call(self, user: int) -> None:
-        scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "user": user}
+        scope: Scope = {"type": "http", CALL: CallRecord({}), "user": user}
 
         async def receive() -> Message:
             return {"type": "http.request"}
@@ -87,10 +87,10 @@ class Application:
         async def send(message: Message) -> None:
             del message
 
-        await self.frame(scope, receive, send)
+        await self.slots(scope, receive, send)
 
 
-async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
+async def test_calls_that_end_in_whatever_way_release_their_slots() -> None:
     application = Application(2)
     held = await application.begin(EVE, EVE)
     waiting = await application.begin(EVE, EVE, ANA)
@@ -103,7 +103,7 @@ async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
     application.go.set()
     await asyncio.gather(*held, *waiting, return_exceptions=True)
     assert application.under_way == []
-    assert not application.frame._users.calls
+    assert not application.slots.calls
 
 
 async def test_a_long_line_is_refused_to_its_user() -> None:
@@ -116,4 +116,4 @@ async def test_a_long_line_is_refused_to_its_user() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert not application.frame._users.calls
+    assert not application.slots.calls

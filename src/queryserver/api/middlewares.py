@@ -1,0 +1,328 @@
+"""What concerns every call, one ASGI middleware each. `application.py` puts them in their order."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from urllib.parse import quote, unquote_to_bytes
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from queryserver.api import bodies
+from queryserver.api.answers import HEADERS_ONLY
+from queryserver.api.call_records import CALL, CallRecord, described_path
+from queryserver.api.errors import failure
+from queryserver.errors.base import TooManyRequests
+
+InternalError = Callable[[Request], Response]
+"""Makes the response to a call that failed by a fault of this service."""
+
+PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
+# Characters that a segment may hold as they are (RFC 3986 pchar); all others are percent-encoded.
+_PLAIN = "!$&'()*+,;=:@-._~"
+_PATH_ARGUMENT = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
+_ANY_HOST = "/desktop/debug/"
+_CORS_PATHS = ("/api/", "/desktop/", "/notebook/api/")
+_CORS_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")
+_CORS_HEADERS = (
+    *("accept", "authorization", "content-type", "x-requested-with", "x-csrftoken", "idempotency-key", "x-request-id"),
+    *("if-none-match", "if-range", "last-event-id", "range"),
+)
+_CORS_EXPOSED = (
+    *("X-Request-Id", "Retry-After", "Content-Disposition", "X-Unknown-Fields", "Accept-Ranges", "Content-Range"),
+    *("ETag", "X-Result-Rows", "X-Result-Truncated", "X-Result-Truncated-Reason"),
+)
+_CORS_MAX_AGE_S = 86_400
+_MAX_WAITING = 500
+_MAX_WAIT_S = 30.0
+_RETRY_AFTER = timedelta(seconds=2)
+_TOO_MANY_CALLS = "Too many calls of yours are under way."
+
+log = structlog.get_logger(__name__)
+
+
+class RequestIds:
+    """Gives each call an id, for its response and its lines in the log; adds the headers that all responses have."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        is_uncached = any(prefix in scope["path"] for prefix in _UNCACHED)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message.setdefault("headers", []))
+                headers["X-Request-Id"] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
+                if is_uncached and "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        # The server runs each call in a context of its own, so the id is unbound at the end of the call.
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        # A copy, which later middlewares change: the server reads the method of the call from its own scope.
+        call = {**scope, "request_id": request_id, CALL: CallRecord(received=scope)}
+        await self._app(call, receive, send_with_headers)
+
+
+def _request_id(scope: Scope) -> str:
+    sent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return sent if _REQUEST_ID.fullmatch(sent) else uuid4().hex
+
+
+class InternalErrors:
+    """Catches whatever goes wrong inside: the client gets an id, the log the traceback."""
+
+    def __init__(self, app: ASGIApp, internal_error: InternalError) -> None:
+        self._app = app
+        self._internal_error = internal_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        response = _HeldHead(send)
+        try:
+            await self._app(scope, receive, response)
+        except ClientDisconnect:
+            log.debug("client left before the response")
+        except asyncio.CancelledError:  # the server has stopped waiting for calls to end
+            log.warning("call cut off by the stop")
+            if response.has_begun:
+                raise
+            await self._internal_error(Request(scope))(scope, receive, send)
+        except Exception:
+            log.exception("call failed", error_id=scope["request_id"])
+            if not response.has_begun:
+                await self._internal_error(Request(scope))(scope, receive, send)
+            elif not response.has_ended:
+                raise
+
+
+class _HeldHead:
+    """Sends the head of a response with the first piece of its body: until then the call can fail properly."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._head: Message | None = None
+        self.has_begun = False
+        self.has_ended = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            self.has_begun = True
+            await self._send(head)
+        if message["type"] == "http.response.body":
+            self.has_ended = not message.get("more_body", False)
+        await self._send(message)
+
+
+class PathForm:
+    """Brings paths into the one form that routes are matched against; serves HEAD as GET without the body."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix.rstrip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
+        if path is None:
+            await failure(404, "not_found", "Not found.")(scope, receive, send)
+            return
+        scope["path"] = path
+        scope["raw_path"] = path.encode()
+        if scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        if answers_head(path):
+            scope["method"] = "GET"
+            scope[HEADERS_ONLY] = True
+        await self._app(scope, receive, send_without_body)
+
+
+def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
+    """The path without prefix and last slash, each segment encoded in one way.
+
+    None for a path that no route can have: another prefix, invalid UTF-8 or U+0000 in a segment.
+    """
+    path = raw_path.partition(b"?")[0]
+    if path.startswith(prefix.encode()) and _PATH_ARGUMENT.match(path, len(prefix.encode())):
+        # The argument is the caller's own path: double slashes, encoded slashes and a last slash are part of it.
+        return quote(path, safe=PRINTABLE)[len(prefix) :]
+    if b"%" not in path and path.isascii():
+        text = path.decode()
+    else:
+        try:
+            text = "/".join(quote(unquote_to_bytes(part).decode(), safe=_PLAIN) for part in path.split(b"/"))
+        except UnicodeDecodeError:
+            return None
+    if "%00" in text or not text.startswith(prefix):
+        return None
+    text = text[len(prefix) :] or "/"
+    return text[:-1] if len(text) > 1 and text.endswith("/") else text
+
+
+def answers_head(path: str) -> bool:
+    """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
+    return not path.startswith("/api/v1/editor/events/")
+
+
+class AllowedHosts:
+    """Refuses calls to other host names; health checks may use any."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.casefold() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_ANY_HOST) or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        await failure(400, "invalid_host", "This host name is not served.")(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        # Another program may believe another one of several hosts (RFC 9112, 3.2).
+        host, *others = [value.casefold() for value in Headers(scope=scope).getlist("host")] or [""]
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return name in self._hosts and not others
+
+
+class Cors(CORSMiddleware):
+    """Starlette's, for the paths of the API; origins that are not listed get no CORS header (Contract platform 1.5)."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str], *, allow_credentials: bool) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=_CORS_METHODS,
+            allow_headers=_CORS_HEADERS,
+            allow_credentials=allow_credentials,
+            expose_headers=_CORS_EXPOSED,
+            max_age=_CORS_MAX_AGE_S,
+        )
+        # Without the headers that browsers allow anyway, which Starlette adds.
+        self.preflight_headers["Access-Control-Allow-Headers"] = ", ".join(_CORS_HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(_CORS_PATHS):
+            await self.app(scope, receive, send)
+            return
+        origin = Headers(scope=scope).get("origin")
+        if origin is not None and self.is_allowed_origin(origin):
+            await super().__call__(scope, receive, send)
+            return
+
+        async def send_with_vary(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # Caches must not serve this response to a page of a listed origin.
+                MutableHeaders(raw=message.setdefault("headers", [])).add_vary_header("Origin")
+            await send(message)
+
+        await self.app(scope, receive, send_with_vary)
+
+
+class UserSlots:
+    """Limits how many calls of one user run at a time: up to 500 further ones wait in turn, each for at most 30 s.
+
+    A call takes its slot once its user is known, by `CallRecord.take_slot`.
+    """
+
+    def __init__(self, app: ASGIApp, per_user: int) -> None:
+        self._app = app
+        self._per_user = per_user
+        self._slots: dict[int, asyncio.Semaphore] = {}
+        self.calls: Counter[int] = Counter()
+        """By user id: the calls that run or wait."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record: CallRecord = scope[CALL]
+        record.slots = self
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if record.slot_user_id is not None:
+                self._slots[record.slot_user_id].release()
+                self._forget(record.slot_user_id)
+
+    async def take(self, user_id: int) -> None:
+        """Wait for a slot. Raises TooManyRequests."""
+        if self.calls[user_id] >= self._per_user + _MAX_WAITING:
+            raise TooManyRequests(_TOO_MANY_CALLS, retry_after=_RETRY_AFTER)
+        self.calls[user_id] += 1
+        slots = self._slots.setdefault(user_id, asyncio.Semaphore(self._per_user))
+        try:
+            if slots.locked():
+                async with asyncio.timeout(_MAX_WAIT_S):
+                    await slots.acquire()
+            else:
+                await slots.acquire()
+        except TimeoutError:
+            self._forget(user_id)
+            raise TooManyRequests(_TOO_MANY_CALLS, retry_after=_RETRY_AFTER) from None
+        except asyncio.CancelledError:
+            self._forget(user_id)
+            raise
+
+    def _forget(self, user_id: int) -> None:
+        self.calls[user_id] -= 1
+        if not self.calls[user_id]:
+            del self.calls[user_id], self._slots[user_id]
+
+
+class UnknownFields:
+    """Names the fields of a call that its route does not read: in the header X-Unknown-Fields, and in the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._log = bodies.UnknownFieldsLog()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        unknown: Sequence[str] = ()
+
+        async def send_with_names(message: Message) -> None:
+            nonlocal unknown
+            if message["type"] == "http.response.start":
+                seen: bodies.SeenFields | None = scope.get(bodies.SEEN_FIELDS)
+                if seen is not None and (seen.unread or seen.misplaced):
+                    unknown = seen.unknown(message["status"])
+                if unknown:
+                    headers = MutableHeaders(raw=message.setdefault("headers", []))
+                    headers[bodies.HEADER] = bodies.header_value(unknown)
+            await send(message)
+
+        await self._app(scope, receive, send_with_names)
+        if unknown:
+            # The path of the route: that of the call may hold names of a user's objects.
+            self._log.note(described_path(scope, scope["path"]), unknown)
