@@ -119,7 +119,6 @@ typecheck: $(DEV) ## Check the types of src, strictly
 in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/generate_models.py --check
 	$(BIN)/python scripts/export_openapi.py --check
-	$(BIN)/python scripts/check_operations.py
 	$(BIN)/python scripts/document_settings.py --check
 	$(BIN)/python scripts/document_engines.py --check
 	$(BIN)/python scripts/document_options.py --check

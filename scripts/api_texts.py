@@ -11,10 +11,7 @@ from typing import Any
 import yaml
 
 from queryserver.api.errors import STATUS
-from queryserver.api.schemas import requests
-from queryserver.api.schemas.fields import Fields
 from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
-from queryserver.identity.model import Scope
 
 TABLES = Path(__file__).resolve().parent.parent / "openapi"
 _TEXTS = TABLES / "texts"
@@ -22,59 +19,34 @@ _CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
 _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """A served row of operations.yaml; its head describes the fields."""
+    """A row of operations.yaml; its head describes the fields."""
 
     id: str
     method: str
     path: str
-    group: str
     rights: str
     scope: str
-    error_style: str
-    request: str | Sequence[str]
-    also: Sequence[str] = ()
     source: str
-    status: str
-    response: Sequence[str]
-    http: int = 200
-    tag: str = ""
+    also: Sequence[str] = ()
     summary: str = ""
     description: str = ""
-    failures: Sequence[int] = ()
     example: Mapping[str, Any] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     takes: Sequence[str] = ()
     headers: Sequence[str] = ()
-    answers: Mapping[int, str] = field(default_factory=dict[int, str])
-    failing: Mapping[int, str] = field(default_factory=dict[int, str])
     body: Mapping[str, Any] | None = None
     query: Sequence[Mapping[str, Any]] = ()
     same_as: str = ""
-    fails: bool = False
     hidden: bool = False
-
-    @property
-    def is_public(self) -> bool:
-        """Whether it requires no credentials."""
-        return self.rights in {"public", "network"}
-
-    @property
-    def needed_scope(self) -> Scope | None:
-        """The scope that an API token needs for it."""
-        return None if self.scope == "none" else Scope(self.scope)
-
-    @property
-    def request_model(self) -> type[Fields] | None:
-        return getattr(requests, self.request) if isinstance(self.request, str) else None
 
 
 @cache
 def rows() -> Mapping[str, Row]:
-    """The served rows by their ids."""
+    """By their ids."""
     table = yaml.load(TABLES.joinpath("operations.yaml").read_bytes(), Loader=yaml.CSafeLoader)["operations"]
-    return {row["id"]: Row(**row) for row in table if row["status"] == "served"}
+    return {row["id"]: Row(**row) for row in table}
 
 
 @dataclass(frozen=True, slots=True)

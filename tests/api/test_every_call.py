@@ -7,15 +7,11 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller
 from tests.api.test_conventions import concrete, name_of
+from tests.operations import Operation, read_operations
 
-from queryserver.api.schemas import requests
-
-CALLS = [
-    one for one in read_operations() if one.status == SERVED and not one.path.endswith("{asset}") and one.path != "/"
-]
+CALLS = [one for one in read_operations() if not one.path.endswith("{asset}") and one.path != "/"]
 
 SECURED = [one for one in CALLS if one.rights in {"user", "admin"}]
 ADMIN = [one for one in CALLS if one.rights == "admin"]
@@ -141,7 +137,7 @@ class TestBodies:
     @pytest.mark.parametrize("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
     async def test_another_content_type_is_not_read(self, admin: Caller, one: Operation):
         answer = await sent(admin, one, b"hello", "text/plain")
-        if one.error_style != "importer":
+        if one.group != "importer":
             assert (answer.status_code, code_of(answer)) == (415, "unsupported_media_type")
         else:
             assert answer.status_code == 400
@@ -180,7 +176,7 @@ class TestBodies:
     async def test_a_body_above_the_limit_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
         body = Watched()
         answer = await sent(admin, one, body, **{"Content-Length": str(200 * 1024 * 1024)})
-        expected = 400 if one.error_style == "importer" else 413
+        expected = 400 if one.group == "importer" else 413
         assert (answer.status_code, code_of(answer)) == (expected, "payload_too_large")
         assert body.pieces <= 2
 
@@ -199,12 +195,12 @@ def code_of_any(response: httpx.Response) -> str:
     return body.get("code", "") if isinstance(body, dict) else ""
 
 
-CALLS_WITH_IDS = [one for one in read_operations() if one.status == SERVED]
+CALLS_WITH_IDS = read_operations()
 
 
 def fields_of(one: Operation) -> frozenset[str]:
     """Names of the fields of its request model."""
-    return frozenset(getattr(requests, one.request).model_fields) if isinstance(one.request, str) else frozenset()
+    return frozenset(one.request.model_fields) if one.request else frozenset()
 
 
 OF_ADMINISTRATORS = [one for one in CALLS_WITH_IDS if one.group == "admin" and "{operation_id}" in one.path]
@@ -218,7 +214,7 @@ ON_OPERATIONS = [
 BY_CONNECTOR = [
     one
     for one in CALLS_WITH_IDS
-    if one.group in {"editor", "query", "dialect"}
+    if one.group in {"editor", "dialect"}
     and one not in ON_OPERATIONS
     and ("{dialect}" in one.path or fields_of(one) & {"snippet", "source_type"})
 ]

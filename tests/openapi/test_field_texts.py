@@ -8,9 +8,9 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel, ValidationError
-from scripts.api_texts import Row, rows
-from scripts.describe_api import FORM
-from tests.openapi.test_completeness import COMPONENTS, OPERATIONS, Described, resolved
+from scripts.api_schemas import FORM
+from tests.openapi.test_completeness import COMPONENTS, OPERATIONS, ROWS, Described, resolved
+from tests.operations import shape
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import JSON_DEPTH
@@ -72,9 +72,9 @@ def is_read(model: type[BaseModel], name: str, text: str) -> bool:
     return True
 
 
-def fields(one: Described, row: Row) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+def fields(one: Described) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
     """Name, schema, and whether the empty text is allowed all the same."""
-    if row.method == "POST":
+    if one.method == "POST":
         body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
         yield from ((name, field, False) for name, field in body.get("properties", {}).items())
     else:
@@ -101,10 +101,9 @@ def test_every_text_that_the_document_allows_is_read_and_no_other_one():
     seen: set[tuple[str, str]] = set()
     wrong: list[str] = []
     for one in OPERATIONS:
-        row = rows()[one.spec["operationId"]]
-        if (model := row.request_model) is None:
+        if (model := ROWS[one.method, shape(one.path)].request) is None:
             continue
-        for name, schema, takes_empty in fields(one, row):
+        for name, schema, takes_empty in fields(one):
             # What JSON text holds is an annotation, and asserted by no schema; headers of a row have no model.
             if "contentMediaType" in schema or name not in model.model_fields or (model.__name__, name) in seen:
                 continue

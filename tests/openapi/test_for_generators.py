@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from scripts.api_schemas import FORM, JSON, references
 from scripts.api_texts import rows, texts
-from scripts.describe_api import FORM, JSON, references
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.errors import BODY_STATUS

@@ -6,13 +6,13 @@ from queryserver.administration.readiness import ReadinessCheck
 from queryserver.api.answers import answer
 from queryserver.api.dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 from queryserver.api.monitoring import metrics_response
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import contents, failures, path_group
 from queryserver.api.schemas import generated as wire
 
 router = path_group("health", prefix="")
 
 
-@router.get("/desktop/debug/is_alive")
+@router.get("/desktop/debug/is_alive", response_class=Response, responses=contents("text/plain"))
 async def is_alive() -> Response:
     """200 as long as the process runs; checks nothing else. Spec §1, Contract platform 9.1."""
     return Response(b"", media_type="text/plain")
@@ -39,7 +39,7 @@ async def is_ready(readiness: ReadinessDep) -> Response:
     return answer(refused, status=503, headers={"Retry-After": "5"})
 
 
-@router.get("/metrics", responses=failures(403, 404))
+@router.get("/metrics", response_class=Response, responses=contents("text/plain") | failures(403, 404))
 async def get_metrics(request: Request, settings: SettingsDep, page: MetricsPageDep) -> Response:
     """For allowed networks, or with the metrics token. Contract platform 9.3."""
     return await metrics_response(request, settings.desktop, page)

@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request, Response
 from queryserver.api.authentication import services_of
 from queryserver.api.dependencies import ClientDep
 from queryserver.api.errors import failure
-from queryserver.api.routes import path_group
+from queryserver.api.routes import PAGE, contents, path_group
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -153,7 +153,9 @@ def describe(app: FastAPI) -> None:
     app.state.yaml_document = partial(_document, app, "application/yaml", as_yaml)
 
 
-@router.get("/api/schema")
+@router.get(
+    "/api/schema", response_class=Response, responses=contents("application/json", "application/yaml", words=PAGE)
+)
 async def get_schema(request: Request, _client: ClientDep) -> Response:
     """OpenAPI 3.1; as YAML with `format=yaml`, or if `Accept` names it."""
     wanted = request.query_params.get("format")
@@ -166,15 +168,17 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
     return response
 
 
-@router.get("/api/v1/openapi.json")
+@router.get("/api/v1/openapi.json", response_class=Response, responses=contents("application/json", words=PAGE))
 async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     """OpenAPI 3.1."""
     # like all responses below /api/v1 (Contract platform 1.3)
     return await _described(request, request.app.state.json_document, cached="no-store")
 
 
-@router.get("/api/docs")
-@router.get("/api/swagger", name="get_swagger_page")
+@router.get("/api/docs", response_class=Response, responses=contents("text/html", words=PAGE))
+@router.get(
+    "/api/swagger", name="get_swagger_page", response_class=Response, responses=contents("text/html", words=PAGE)
+)
 async def get_docs_page(request: Request, _client: ClientDep) -> Response:
     """The API reference; its scripts and styles come from this server only."""
     return await _shown(request, "docs.html")

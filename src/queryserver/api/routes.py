@@ -1,6 +1,6 @@
 """Path groups, and classes of routes, which say what the failures of a group look like."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -50,6 +50,36 @@ StatementRoute = APIRoute
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For `responses=`: statuses besides those that every call of its kind can answer with."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
+
+
+_BYTES = {"type": "string", "format": "binary"}
+_MEDIA_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "application/json": {"type": "object"},
+    "application/yaml": {"type": "object"},
+    # No type for events: generators and checkers differ on whether it is that of the stream or of an event.
+    "text/event-stream": {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."},
+    "text/html": {"type": "string"},
+    "text/plain": {"type": "string"},
+}
+_OK: Mapping[int, str] = {200: "OK"}
+PAGE: Mapping[int, str] = {200: "OK", 304: "The caller has this version."}
+FILE: Mapping[int, str] = {
+    200: "The file.",
+    206: "The part that `Range` requests.",
+    304: "The caller has this version.",
+}
+
+
+def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | str, dict[str, Any]]:
+    """For `responses=`: bodies that are no model. `words` describes each status.
+
+    Goes with `response_class=Response`, so that JSON is not described as well.
+    """
+    content = {kind: {"schema": _MEDIA_SCHEMAS.get(kind, _BYTES)} for kind in media_types}
+    return {
+        status: {"description": text} if status == 304 else {"content": content, "description": text}
+        for status, text in words.items()
+    }
 
 
 def operation_id(route: APIRoute) -> str:

@@ -11,13 +11,13 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from pydantic import SecretStr
-from scripts.check_operations import NO_SCOPE, Operation
 from tests.api.conftest import SECRET_KEY
 from tests.api.driving import Api, Caller, until, verdict
 from tests.api.test_conventions import name_of
 from tests.api.test_every_call import SECURED, concrete
 from tests.api.test_logs import Event, about, audited
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid
+from tests.operations import NO_SCOPE, Operation
 from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import Conflict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from scripts.describe_api import as_form, query_parameters
+from scripts.api_schemas import as_form, query_parameters
 from scripts.export_openapi import TARGET
 from tests.refusals import raises_code
 

@@ -15,7 +15,7 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import contents, failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
@@ -52,7 +52,7 @@ async def get_server_logs(
     return answer(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
 
 
-@router.get("/logs/download", responses=failures(404))
+@router.get("/logs/download", response_class=Response, responses=contents("application/zip") | failures(404))
 async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -> Response:
     """The last MiB of the log."""
     name, content = await logs.archive()

@@ -62,7 +62,7 @@ async def get_banners(_client: ClientDep, configuration: ConfigurationDep) -> Re
     return answer(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
 
 
-@optimizer.post("/optimizer/{name:optimizer}", responses=failures(501))
+@optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))
 async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
     """Always refused: there is no optimizer, as `get_config` states."""
     raise NotSupported(f"The optimizer call {name} is not served.")

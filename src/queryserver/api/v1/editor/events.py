@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from queryserver import errors
 from queryserver.api import answers
 from queryserver.api.dependencies import QueryUser, SettingsDep, StatementReaderDep, StreamsDep, editor_fields
-from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.routes import StatementRoute, contents, failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
@@ -30,7 +30,11 @@ _IDS_PER_LINE = 1_000_000
 _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 
-@router.get("/events/{operation_id:name}", responses=failures(403))
+@router.get(
+    "/events/{operation_id:name}",
+    response_class=Response,
+    responses=contents("text/event-stream", words={200: "Events."}) | failures(403),
+)
 async def follow_events(
     http: Request,
     operation_id: str,

@@ -16,7 +16,7 @@ from queryserver.api.dependencies import (
     ThreadsDep,
     editor_fields,
 )
-from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.routes import FILE, StatementRoute, contents, failures, path_group
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
@@ -123,7 +123,11 @@ async def fetch_result_size(
     return answers.answer(wire.ResultSizeResponse(status=0, result=size))
 
 
-@router.get("/api/v1/editor/download/{operation_id:name}", responses=failures(403, 409, 410, 416))
+@router.get(
+    "/api/v1/editor/download/{operation_id:name}",
+    response_class=Response,
+    responses=contents(*(one.content_type for one in DownloadFormat), words=FILE) | failures(403, 409, 410, 416),
+)
 async def download_result(
     http: Request,
     operation_id: str,

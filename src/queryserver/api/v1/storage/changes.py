@@ -194,13 +194,13 @@ def _shown(stores: Stores, text: str) -> str:
         return text
 
 
-@router.post("/extract_archive", responses=failures(501))
+@router.post("/extract_archive", status_code=501, responses=failures(501))
 async def extract_archive(_caller: FilesWriter, _: NoStorageFields) -> Response:
     """Always 501. Contract storage 1."""
     raise NotSupported("Archives are not unpacked by this server.")
 
 
-@router.post("/compress", responses=failures(501))
+@router.post("/compress", status_code=501, responses=failures(501))
 async def compress(_caller: FilesWriter, _: NoStorageFields) -> Response:
     """Always 501. Contract storage 1."""
     raise NotSupported("Archives are not made by this server.")

@@ -9,7 +9,7 @@ from fastapi import Depends, Request, Response
 
 from queryserver.api.answers import answer, conditions_of, is_headers_only, stream
 from queryserver.api.dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
-from queryserver.api.routes import failures
+from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields
@@ -152,7 +152,9 @@ async def _file_sender(http: Request, settings: SettingsDep, downloads: FileDown
 FileSenderDep = Annotated[_FileSender, Depends(_file_sender)]
 
 
-@router.get("/download={path:raw}", responses=failures(403, 416, 502))
+@router.get(
+    "/download={path:raw}", response_class=Response, responses=contents("*/*", words=FILE) | failures(403, 416, 502)
+)
 async def download_path(
     caller: FilesReader,
     request: Annotated[requests.DispositionParameters, storage_fields(requests.DispositionParameters)],
@@ -164,7 +166,7 @@ async def download_path(
     return await sender.send(caller, _path(stores, path), request.disposition)
 
 
-@router.get("/download", responses=failures(403, 404, 416, 502))
+@router.get("/download", response_class=Response, responses=contents("*/*", words=FILE) | failures(403, 404, 416, 502))
 async def download_file(
     caller: FilesReader,
     request: Annotated[requests.DownloadFileParameters, storage_fields(requests.DownloadFileParameters)],

@@ -1,0 +1,230 @@
+"""JSON schemas of request models as the API description has them: bodies of each encoding, and query parameters."""
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import models_json_schema
+
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import EMPTY_ALLOWED, FORM_PATTERN, Flag
+from queryserver.api.schemas.requests.storage import StorageFields
+
+REF = "#/components/schemas/{model}"
+FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
+
+_NULL = {"type": "null"}
+FLAG: Mapping[str, Any] = TypeAdapter(Flag).json_schema()
+_WITHOUT_NULLS = frozenset({"RevokeTokenRequest"})
+"""Bodies in which null is a value, and a wrong one."""
+_JSON_TEXT = {"type": "string", "contentMediaType": JSON}
+
+
+def definitions_of(models: list[type[BaseModel]]) -> dict[str, Any]:
+    """The schemas of request models and of all that they hold, by name."""
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    return definitions.get("$defs", {})
+
+
+def tidy(schema: Any) -> Any:
+    """Without the titles that are made of the names, in place."""
+    if isinstance(schema, list):
+        for element in schema:
+            tidy(element)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        if schema.get("type") == "array" and "minLength" in schema:
+            schema["minItems"] = schema.pop("minLength")  # what is made of the least length of a tuple
+        for key, value in schema.items():
+            if key == "properties":
+                for member in value.values():
+                    tidy(member)
+            elif key not in {"example", "examples", "default", "const", "enum"}:
+                tidy(value)
+    return schema
+
+
+def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of a JSON body: what may be absent may be null, which is the same (Contract editor 1.2)."""
+    required = schema.get("required", ())
+    properties = {
+        name: field if name in required else _or_null(field) for name, field in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": properties} if properties else dict(schema)
+
+
+def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
+    outside = {key: field[key] for key in ("description", "default") if key in field}
+    inside = {key: value for key, value in field.items() if key not in outside}
+    if not inside or _NULL in inside.get("anyOf", ()) or "null" in inside.get("type", ()):
+        return dict(field)
+    return {"anyOf": [inside, _NULL], **outside}
+
+
+def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An object in which each word or number that may be absent may be the empty text, which is the same."""
+    required = schema.get("required", ())
+    properties = {
+        name: field if name in required else _or_empty(field) for name, field in schema.get("properties", {}).items()
+    }
+    return {**schema, "properties": properties}
+
+
+def _or_empty(field: Mapping[str, Any]) -> dict[str, Any]:
+    if choices := field.get("anyOf"):
+        return {**field, "anyOf": [_or_empty(choice) for choice in choices]}
+    if "enum" in field:
+        return {**field, "enum": [*field["enum"], ""]}
+    if field.get("type") == "integer":
+        return {**field, "type": ["integer", "string"], "maxLength": 0}
+    return dict(field)
+
+
+def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
+    kept = {key: value for key, value in schema.items() if key != "anyOf"}
+    if kept.get("default", ...) is None:
+        del kept["default"]
+    if len(choices) == 1:
+        return {**choices[0], **kept}
+    return {**kept, "anyOf": choices} if choices else kept
+
+
+def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    """A JSON body as a form: objects and arrays are JSON text, but for the repeated fields `repeats`."""
+    properties = {
+        name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
+    }
+    form = {**copy.deepcopy(dict(schema)), "properties": properties}
+    if "then" in form:
+        form["then"] = _form_choice(form["then"], properties)
+    if choices := form.get("if", {}).get("not", {}).get("anyOf"):
+        form["if"] = {"not": {"anyOf": [_form_choice(choice, properties) for choice in choices]}}
+    return form
+
+
+def _form_choice(choice: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Which member is required; of one that is JSON text there, no schema says what it must hold."""
+    members = {
+        name: {"type": "string"} if fields[name].get("contentMediaType") == JSON else member
+        for name, member in choice["properties"].items()
+    }
+    return {**choice, "properties": members}
+
+
+def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
+    plain = without_null(copy.deepcopy(dict(field)))
+    if plain.get("contentMediaType") == JSON and not isinstance(plain.get("default", ""), str):
+        plain["default"] = json.dumps(plain["default"])
+    if repeats or not _is_deep(plain):
+        return plain
+    description = plain.pop("description", None)
+    pattern = plain.pop(FORM_PATTERN, None)
+    plain.pop("default", None)
+    kept = {"pattern": pattern, "description": description}
+    return {**_JSON_TEXT, "contentSchema": plain, **{key: text for key, text in kept.items() if text}}
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    schema = model.model_json_schema()
+    return [
+        _query_parameter(name, field, schema, takes_empty=issubclass(model, requests.ImportFields))
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _query_parameter(
+    name: str, field: Mapping[str, Any], model: Mapping[str, Any], *, takes_empty: bool
+) -> dict[str, Any]:
+    """`takes_empty`: whether the empty text counts as absent in every optional field of the call."""
+    required = name in model.get("required", ())
+    plain = _form_field(_inlined(field, model), repeats=field.get("type") == "array")
+    takes_empty = (
+        (takes_empty and not required) or FLAG.items() <= plain.items() or EMPTY_ALLOWED.items() <= plain.items()
+    )
+    schema = tidy(_plain_flag({key: value for key, value in plain.items() if key not in EMPTY_ALLOWED}))
+    allowed = EMPTY_ALLOWED if takes_empty and not _allows_empty(schema) else {}
+    return {"name": name, "in": "query", "required": required, **allowed, "schema": schema}
+
+
+def _allows_empty(schema: Mapping[str, Any]) -> bool:
+    """Whether the empty text fits the schema of a parameter or of a form field."""
+    return "string" in schema.get("type", ()) and not schema.keys() & {"enum", "pattern", "minLength", "format"}
+
+
+def _plain_flag(field: dict[str, Any]) -> dict[str, Any]:
+    """All is text in a query: a flag needs no words there but true and false."""
+    if not FLAG.items() <= field.items():
+        return field
+    return {"type": "boolean", **{key: value for key, value in field.items() if key not in FLAG}}
+
+
+def _inlined(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without a reference to a list of words, which the document does not hold."""
+    if "$ref" not in field:
+        return field
+    kept = {key: value for key, value in field.items() if key != "$ref"}
+    words = {key: schema["$defs"][field["$ref"].rpartition("/")[2]][key] for key in ("type", "enum")}
+    return {**words, **kept}
+
+
+def _is_deep(schema: Mapping[str, Any]) -> bool:
+    if "$ref" in schema or schema.get("type") in ("array", "object"):
+        return True
+    return any(_is_deep(choice) for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())))
+
+
+def repeated_fields(model: type[BaseModel] | None) -> frozenset[str]:
+    """Fields of which every value counts; only storage calls have some (Contract storage 2.1)."""
+    return model.REPEATABLE if model is not None and issubclass(model, StorageFields) else frozenset()
+
+
+def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    return {
+        name: json.dumps(value) if isinstance(value, dict | list) and name not in repeats else value
+        for name, value in example.items()
+    }
+
+
+def describe_defaults(schema: Mapping[str, Any]) -> None:
+    """Write the default of each field into its description and into `x-default`, in place.
+
+    Generators of TypeScript take a field with `default` for one that is always there, also in a request.
+    """
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if not isinstance(default, str | int | float) or default == "":
+            continue
+        field["x-default"] = default
+        text = default if isinstance(default, str) else json.dumps(default)
+        field["description"] = f"{field.get('description', '')} Default: `{text}`.".strip()
+
+
+def references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(name := schema.get("$ref"), str):
+            yield name.rpartition("/")[2]
+        for value in schema.values():
+            yield from references(value)
+    elif isinstance(schema, list):
+        for element in schema:
+            yield from references(element)
+
+
+def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:
+    """The schemas of bodies in each encoding."""
+    named = {model.__name__: model for model in models}
+    models_of = dict(sorted(named.items()))
+    for name, schema in definitions_of(list(models_of.values())).items():
+        takes_empty = name in models_of and issubclass(models_of[name], requests.ImportFields)
+        described = with_empty(schema) if takes_empty else schema
+        schemas[name] = described if name in _WITHOUT_NULLS else with_null(described)
+    for name, model in models_of.items():
+        schemas[f"{name}Form"] = as_form(schemas[name], repeats=repeated_fields(model))
+        schemas[f"{name}Parts"] = as_form(schemas[name], repeats=repeated_fields(model))
+        for field in schemas[name].get("properties", {}).values():
+            field.pop(FORM_PATTERN, None)

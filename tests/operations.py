@@ -1,0 +1,72 @@
+"""The calls of the service: the rows of operations.yaml, with what their routes say."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import get_args
+
+from fastapi.routing import APIRoute
+from scripts.api_texts import Row, rows
+from scripts.describe_api import request_model
+
+from queryserver.api.application import create_application, routes_of
+from queryserver.api.schemas.fields import Fields
+from queryserver.api.v1.storage.route import StorageRoute
+
+NO_SCOPE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    """Without the types of its parameters."""
+    also: Sequence[str]
+    rights: str
+    scope: str
+    group: str
+    request: type[Fields] | None
+    response: frozenset[str]
+    """The models of its success."""
+    http: int
+    """Its usual status."""
+    other_statuses: frozenset[int]
+    """Of its other successes."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.method, shape(self.path)
+
+
+def shape(path: str) -> str:
+    """A path template without parameter names and last slash."""
+    return re.sub(r"\{[^}]*\}", "{}", path).rstrip("/")
+
+
+@cache
+def read_operations() -> tuple[Operation, ...]:
+    """In the order of the table."""
+    routes = {(route.name, route.path): route for route in routes_of(create_application())}
+    return tuple(_operation(row, routes[name, row.path]) for name, row in rows().items())
+
+
+def _operation(row: Row, route: APIRoute) -> Operation:
+    model = route.response_model
+    choices = get_args(model) if isinstance(model, UnionType) else (model,)
+    response = frozenset(one.__name__ for one in choices if one is not None)
+    further = {202} if "RunningOperation" in response else set[int]()
+    http = route.status_code or 200
+    return Operation(
+        method=row.method,
+        path=re.sub(r"\{(\w+):\w+\}", r"{\1}", row.path),
+        also=row.also,
+        rights=row.rights,
+        scope=row.scope,
+        group="storage" if isinstance(route, StorageRoute) else str(route.tags[0]),
+        request=request_model(route),
+        response=response,
+        http=http,
+        other_statuses=frozenset(further | {int(status) for status in route.responses if int(status) < 400} - {http}),
+    )
