@@ -4,7 +4,7 @@
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,12 +85,12 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
     route.summary, route.description = row.summary, " ".join(words)
     headers = known.words["request_headers"]
     parameters: list[dict[str, Any]] = [
-        *copy.deepcopy(list(row.query)),
+        *map(dict, copy.deepcopy(row.query)),
         *({"name": name, "in": "header", "required": False, **headers[name]} for name in row.takes),
     ]
     model = request_model(route)
     body = dict(row.body or {})
-    if model is not None and "POST" not in route.methods:
+    if model is not None and row.method != "POST":
         parameters = [*query_parameters(model), *parameters]
     elif model is not None and not body:
         forms = ((FORM, "Form"), (PARTS, "Parts"), (JSON, ""))
@@ -125,7 +125,8 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
     schemas = components["schemas"]
     failures = models_json_schema([(model, "serialization") for model in _FAILURES], ref_template=REF)[1]["$defs"]
     schemas |= failures
-    add_bodies(schemas, (model for route in routes.values() if (model := _body_of(route)) is not None))
+    taken = (request_model(route) for row, route in routes.items() if row.method == "POST")
+    add_bodies(schemas, filter(None, taken))
     _describe_fields(schemas)
     answers = Answers(known, schemas)
     for row, route in routes.items():
@@ -154,10 +155,6 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
     _drop_citations(document)
     tidy([document["paths"], components])
     return document
-
-
-def _body_of(route: APIRoute) -> type[Fields] | None:
-    return request_model(route) if "POST" in route.methods else None
 
 
 def _describe_parameters(operation: Mapping[str, Any], row: Row, known: Texts) -> None:
@@ -193,7 +190,7 @@ class Answers:
         successes = self._successes(declared, row)
         bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
         failing = {str(status): one.get("model") for status, one in route.responses.items() if int(status) >= 400}
-        failing = {**dict.fromkeys(always(route), generated.ErrorBody), **failing}
+        failing = {**dict.fromkeys(always(route, row), generated.ErrorBody), **failing}
         answers: dict[str, Any] = {}
         for status, model in failing.items():
             if model is generated.ErrorBody:
@@ -254,7 +251,7 @@ class Answers:
         return {"$ref": f"#/components/responses/{name}"}
 
 
-def always(route: APIRoute) -> Iterator[str]:
+def always(route: APIRoute, row: Row) -> Iterator[str]:
     """Statuses that every operation of that kind can answer with."""
     yield "405"
     if route.path.startswith(_HEALTH):
@@ -267,7 +264,7 @@ def always(route: APIRoute) -> Iterator[str]:
         yield "401"
         if user.scope is not None:
             yield "403"
-    if "POST" in route.methods and not of_importer:
+    if row.method == "POST" and not of_importer:
         yield from ("413", "415")
 
 
@@ -332,12 +329,15 @@ def _drop_unused(document: dict[str, Any]) -> None:
 
 def _name_flags(part: Any) -> None:
     """Refer to one schema of flags, in place: the words are the same everywhere."""
-    members = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
-    for key, value in list(members):
-        if isinstance(value, dict) and key != "Flag" and FLAG.items() <= value.items():
-            kept = {name: one for name, one in value.items() if name not in FLAG}
-            part[key] = {"$ref": REF.format(model="Flag"), **kept}
-        elif key != "Flag":
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(part, dict):
+        members = [(key, value) for key, value in part.items() if key != "Flag"]
+    elif isinstance(part, list):
+        members = enumerate(part)
+    for key, value in members:
+        if isinstance(value, dict) and FLAG.items() <= value.items():
+            part[key] = {"$ref": REF.format(model="Flag")} | {k: v for k, v in value.items() if k not in FLAG}
+        else:
             _name_flags(value)
 
 
