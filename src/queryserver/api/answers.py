@@ -36,7 +36,7 @@ def moment(time: datetime | None) -> str | None:
     """A UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
     if time is None:
         return None
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def moment_without_zone(time: datetime | None) -> str | None:

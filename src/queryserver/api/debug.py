@@ -6,10 +6,10 @@ from queryserver.administration.readiness import ReadinessCheck
 from queryserver.api.answers import answer
 from queryserver.api.dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 from queryserver.api.monitoring import metrics_response
-from queryserver.api.routes import contents, failures, path_group
+from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
 
-router = path_group("health", prefix="")
+router = PathGroup("health", prefix="")
 
 
 @router.get("/desktop/debug/is_alive", response_class=Response, responses=contents("text/plain"))

@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request, Response
 from queryserver.api.authentication import services_of
 from queryserver.api.dependencies import ClientDep
 from queryserver.api.errors import failure
-from queryserver.api.routes import PAGE, contents, path_group
+from queryserver.api.routes import PAGE, PathGroup, contents
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -143,7 +143,7 @@ def _read(prefix: str) -> Mapping[str, StaticContent]:
     return found
 
 
-router = path_group("description", prefix="")
+router = PathGroup("description", prefix="")
 
 
 def describe(app: FastAPI) -> None:

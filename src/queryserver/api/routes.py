@@ -1,10 +1,13 @@
 """Path groups, and classes of routes, which say what the failures of a group look like."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
 
 from queryserver.api import path_parameters
 from queryserver.api.errors import internal_error, respond, wrong_method
@@ -87,6 +90,21 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def path_group(tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> APIRouter:
-    """The router of a path group, whose operations have the ids that clients are generated from."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
+class PathGroup(APIRouter):
+    """The router of a path group, whose operations have the ids that clients are generated from.
+
+    Without `matches` FastAPI would try every route of every router before the one of the call, and those of its own
+    router twice: 0.3 ms for the last routers (docs/benchmarks.md).
+    """
+
+    def __init__(self, tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> None:
+        super().__init__(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As FastAPI's; paths that no route of this group can have are passed over at once."""
+        return super().matches(scope) if scope["path"].startswith(self._beginnings) else (Match.NONE, {})
+
+    @cached_property
+    def _beginnings(self) -> tuple[str, ...]:
+        """The beginnings of the paths up to their first parameter."""
+        return tuple({route.path.partition("{")[0] for route in self.routes if isinstance(route, APIRoute)})

@@ -15,14 +15,14 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
-from queryserver.api.routes import contents, failures, path_group
+from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.statements.overview import OverviewEntry, OverviewFilter
 from queryserver.statements.status import parse_operation_id
 
-router = path_group("admin")
+router = PathGroup("admin")
 
 
 @router.get("/check_config", response_model=wire.CheckConfigResponse)

@@ -15,7 +15,7 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType
@@ -23,7 +23,7 @@ from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
 
-router = path_group("connector")
+router = PathGroup("connector")
 
 Group = TypeVar("Group", wire.ConnectorTypeGroup, wire.ConnectorGroup)
 

@@ -8,12 +8,12 @@ from fastapi import Response
 
 from queryserver.api.answers import answer
 from queryserver.api.dependencies import AnyUser, ClientDep, ConfigurationDep, NoFields, QueryUser
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import NotSupported
 
-router = path_group("context", prefix="")
-optimizer = path_group("optimizer")
+router = PathGroup("context", prefix="")
+optimizer = PathGroup("optimizer")
 
 
 @router.get("/api/v1/context/namespaces/{interface:interface}", response_model=wire.NamespacesResponse)

@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from queryserver import __version__
 from queryserver.administration.client_configuration import Browser, Configuration
 from queryserver.api.dependencies import AnyUser, ClientConfigurationDep, NoFields, SettingsDep
-from queryserver.api.routes import path_group
+from queryserver.api.routes import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import takes_sql
 from queryserver.connectors.types import flags_of
 from queryserver.platform.settings.tree import Settings
 
-router = path_group("get_config")
+router = PathGroup("get_config")
 
 _HUE_LEVEL = "4.11.0"  # the Hue version that clients may assume
 

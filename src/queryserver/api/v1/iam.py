@@ -8,14 +8,14 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment_without_zone
 from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
-from queryserver.api.routes import path_group
+from queryserver.api.routes import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import Preferences
 from queryserver.identity.users import GroupName, UserDetails, UserSummary
 
-router = path_group("iam", prefix="/api/v1/iam")
+router = PathGroup("iam", prefix="/api/v1/iam")
 
 # larger responses are written in a thread: 50,000 users take a third of a second
 _FEW = 2000

@@ -22,7 +22,7 @@ from queryserver.api.dependencies import (
     TableCreationsDep,
     ThreadsDep,
 )
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute
@@ -74,8 +74,8 @@ def _fields(model: type[requests.ImportFields]) -> Any:
     return Depends(FieldsOf(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
 
 
-router = path_group("importer", prefix="/api/v1/importer", route_class=ImporterRoute)
-detection_router = path_group("importer", prefix="/api/v1/importer", route_class=DetectionRoute)
+router = PathGroup("importer", prefix="/api/v1/importer", route_class=ImporterRoute)
+detection_router = PathGroup("importer", prefix="/api/v1/importer", route_class=DetectionRoute)
 
 
 async def _file(

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 
 from queryserver.api.answers import answer, moment_without_zone, while_connected
 from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
@@ -17,7 +17,7 @@ from queryserver.search.model import MAX_REACH, Record, SourceName
 from queryserver.search.query_language import Term, folded
 from queryserver.search.search import SearchParameters, SearchResult
 
-router = path_group("metadata")
+router = PathGroup("metadata")
 
 _ON_THE_LOOP = 50  # records; marking the matches in a thousand long comments takes a tenth of a second
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}

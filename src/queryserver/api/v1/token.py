@@ -18,7 +18,7 @@ from queryserver.api.dependencies import (
     fields,
     unchecked_fields,
 )
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import is_clean
@@ -29,7 +29,7 @@ from queryserver.identity.model import RequestInfo, Scope, User, UsernameRule
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.text import boolean_of
 
-router = path_group("token", prefix="")
+router = PathGroup("token", prefix="")
 
 TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
 """An API token without this scope cannot create or revoke tokens; its user need not be an administrator."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from queryserver import errors
 from queryserver.api import answers
 from queryserver.api.dependencies import QueryUser, SettingsDep, StatementReaderDep, StreamsDep, editor_fields
-from queryserver.api.routes import StatementRoute, contents, failures, path_group
+from queryserver.api.routes import PathGroup, StatementRoute, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
@@ -22,7 +22,7 @@ from queryserver.identity.model import User
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.status import StatementProgress, StatementReader, parse_operation_id
 
-router = path_group("editor", prefix="/api/v1/editor", route_class=StatementRoute)
+router = PathGroup("editor", prefix="/api/v1/editor", route_class=StatementRoute)
 
 _COMMENT_EVERY_S = 15.0
 # An event id contains the log position, so any instance can continue from it.

@@ -21,7 +21,7 @@ from queryserver.api.dependencies import (
     editor_fields,
 )
 from queryserver.api.path_parameters import names_of
-from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.result_page import cell_form
@@ -39,9 +39,9 @@ from queryserver.search.model import storage_path
 from queryserver.sql.types import SqlType
 from queryserver.statements.model import RecordedStatement
 
-router = path_group("editor", prefix="", route_class=StatementRoute)
+router = PathGroup("editor", prefix="", route_class=StatementRoute)
 # Its paths start with the name of a connector.
-analyze_router = path_group("dialect", route_class=StatementRoute)
+analyze_router = PathGroup("dialect", route_class=StatementRoute)
 
 _AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
 _DescribeRequest = Annotated[DescribeRequest, editor_fields(DescribeRequest)]

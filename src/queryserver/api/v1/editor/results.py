@@ -16,7 +16,7 @@ from queryserver.api.dependencies import (
     ThreadsDep,
     editor_fields,
 )
-from queryserver.api.routes import FILE, StatementRoute, contents, failures, path_group
+from queryserver.api.routes import FILE, PathGroup, StatementRoute, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
@@ -30,7 +30,7 @@ from queryserver.statements.paging import PageRequest
 from queryserver.statements.states import ACTIVE
 from queryserver.statements.status import parse_operation_id
 
-router = path_group("editor", prefix="", route_class=StatementRoute)
+router = PathGroup("editor", prefix="", route_class=StatementRoute)
 
 
 @router.post("/notebook/api/fetch_result_data", include_in_schema=False)

@@ -19,7 +19,7 @@ from queryserver.api.dependencies import (
     StatementHistoryDep,
     editor_fields,
 )
-from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
@@ -33,9 +33,9 @@ from queryserver.statements.sessions import NewSession
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery
 
-router = path_group("editor", prefix="", route_class=StatementRoute)
+router = PathGroup("editor", prefix="", route_class=StatementRoute)
 # Its path ends with the name of any connector, so other calls below the same path must come first.
-query_router = path_group("editor", prefix="/api/v1/query", route_class=StatementRoute)
+query_router = PathGroup("editor", prefix="/api/v1/query", route_class=StatementRoute)
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
 """The result exists; for `success` it is an empty table."""

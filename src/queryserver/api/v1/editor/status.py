@@ -12,7 +12,7 @@ from queryserver.api.dependencies import (
     StatementReaderDep,
     editor_fields,
 )
-from queryserver.api.routes import StatementRoute, failures, path_group
+from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
@@ -29,7 +29,7 @@ from queryserver.api.v1.editor.shapes import (
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import parse_operation_id
 
-router = path_group("editor", prefix="", route_class=StatementRoute)
+router = PathGroup("editor", prefix="", route_class=StatementRoute)
 
 _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}

@@ -1,12 +1,12 @@
 """The routes of storage calls: what failures look like (Contract storage 3), and the count of calls."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from queryserver import errors
 from queryserver.api.authentication import services_of
 from queryserver.api.errors import respond
-from queryserver.api.routes import RouteHandler, path_group
+from queryserver.api.routes import PathGroup, RouteHandler
 from queryserver.api.schemas.requests.storage import NAME_FIELDS, PATH_FIELDS, RequestFields
 from queryserver.files.access import Caller
 from queryserver.platform.metrics import OTHER
@@ -37,9 +37,9 @@ class StorageRoute(APIRoute):
         return handle_and_count
 
 
-def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> APIRouter:
+def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> PathGroup:
     """A router of storage calls."""
-    return path_group(tag, prefix=prefix, route_class=StorageRoute)
+    return PathGroup(tag, prefix=prefix, route_class=StorageRoute)
 
 
 def _shown(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:

@@ -7,7 +7,7 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import Admin, MailsDep, NoFields, SchedulesDep, UsersDep, fields
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
@@ -15,7 +15,7 @@ from queryserver.identity.model import Scope, User
 from queryserver.tasks.schedule_model import Schedule, ScheduleKind
 from queryserver.tasks.schedules import Author, Schedules
 
-router = path_group("taskserver", prefix="/api/v1/taskserver")
+router = PathGroup("taskserver", prefix="/api/v1/taskserver")
 
 _LARGEST_ID = 2**63 - 1
 

@@ -6,7 +6,7 @@ from fastapi import Response
 
 from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import Admin, BodyDep, EnabledTasksDep, NoFields, TasksDep, UploadSpaceDep, fields
-from queryserver.api.routes import failures, path_group
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields
@@ -14,7 +14,7 @@ from queryserver.api.v1.storage.route import storage_group
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
 
-router = path_group("taskserver", prefix="/api/v1/taskserver")
+router = PathGroup("taskserver", prefix="/api/v1/taskserver")
 storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
 """Its call belongs to uploads of storage: failures have the same shape."""
 
