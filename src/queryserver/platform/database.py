@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.asyncpg_internals import register_arrays
 from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Tasks, background
@@ -27,31 +28,6 @@ Row: TypeAlias = asyncpg.Record
 _RETAINED = 4
 _RETAINED_FOR_S = 300.0
 _MAX_IDLE_S = 120.0
-
-# Array types of PostgreSQL that our statements use; their OIDs are the same in every release. asyncpg has text arrays
-# built in.
-_ARRAYS = tuple(
-    {
-        "oid": oid,
-        "ns": "pg_catalog",
-        "name": f"_{element}",
-        "kind": b"b",
-        "basetype": None,
-        "elemtype": element_oid,
-        "elemdelim": ",",
-        "range_subtype": None,
-        "attrtypoids": None,
-        "attrnames": None,
-    }
-    for oid, element, element_oid in (
-        (1000, "bool", 16),
-        (1001, "bytea", 17),
-        (1007, "int4", 23),
-        (1016, "int8", 20),
-        (1185, "timestamptz", 1184),
-        (2951, "uuid", 2950),
-    )
-)
 
 _UNAVAILABLE = (
     OSError,
@@ -232,10 +208,7 @@ async def _prepare_connection(connection: Connection) -> None:
         return orjson.dumps(value).decode()
 
     await connection.set_type_codec("jsonb", encoder=to_json, decoder=orjson.loads, schema="pg_catalog")
-    # On each new connection asyncpg queries the definition of array types: 10 ms of server time for the first type, 4
-    # ms for each further one. There is no public way to register them; if this one is gone, asyncpg queries them.
-    with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
-        connection._protocol.get_settings().register_data_types(_ARRAYS)  # noqa: SLF001
+    register_arrays(connection)
 
 
 async def _skip_reset(connection: Connection) -> None:

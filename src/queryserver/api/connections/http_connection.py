@@ -14,7 +14,7 @@ import orjson
 
 from queryserver.api.connections.admission import Admission, Admissions, ConnectionLimits
 from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
-from queryserver.api.connections.uvicorn_http import UvicornHttp
+from queryserver.api.connections.uvicorn_internals import UvicornHttp
 from queryserver.platform.metrics import ConnectionCounts, Cut
 
 MAX_HEAD_BYTES = 64 * 1024

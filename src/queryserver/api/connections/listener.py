@@ -9,7 +9,7 @@ from uvicorn.config import Config
 from queryserver.api.connections.admission import ConnectionLimits
 from queryserver.api.connections.http_connection import ConnectionGuard, HttpConnection
 from queryserver.api.connections.tls import TlsConnection
-from queryserver.api.connections.uvicorn_http import load_without_tls, use_protocol
+from queryserver.api.connections.uvicorn_internals import load_without_tls, use_protocol
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.settings.desktop import DesktopSettings
 

@@ -5,12 +5,11 @@ import itertools
 import re
 import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import asyncpg
-import asyncpg.cursor
 import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
@@ -45,6 +44,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import LogLines
 from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
+from queryserver.platform.asyncpg_internals import Portal, TappedConnection
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.splitter_scan import first_word
 
@@ -60,7 +60,7 @@ _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
 _CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
-class PostgresqlConnection(asyncpg.Connection):
+class PostgresqlConnection(TappedConnection):
     """A connection that returns complete column descriptions and passes notices to `on_notice`."""
 
     clean_up_s: float = 5
@@ -69,16 +69,13 @@ class PostgresqlConnection(asyncpg.Connection):
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
         self.guard = MessageGuard(protocol, transport)
-        self._driver_protocol: asyncio.Protocol = self.guard
-        transport.set_protocol(self.guard)
-        self._wire = transport
+        self.receive_by(self.guard)
         self._names = itertools.count(1)
         self._as_text = set[int]()
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
-        settings: Any = self.get_settings()
         for oid, codec in _AS_INTEGERS.items():
-            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
+            self.decode_as(codec, oid)
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
         """Prepare a statement and return it with its columns, which are empty without a result set. Executes nothing.
@@ -86,12 +83,8 @@ class PostgresqlConnection(asyncpg.Connection):
         The statement is a named one, so that the server notices a table that changes before the rows are read.
         """
         known = _NATIVE | _AS_INTEGERS.keys() | self._as_text
-        tap = RowDescriptionTap(self._driver_protocol, known, self._read_as_text)
-        self._wire.set_protocol(tap)
-        try:
+        with self.tapped(RowDescriptionTap(self.receiver, known, self._read_as_text)) as tap:
             statement = await self.prepare(sql, name=f"queryserver_{next(self._names)}")
-        finally:
-            self._wire.set_protocol(self._driver_protocol)
         columns = statement.get_attributes()
         described = tap.described or [(column.type.oid, NO_MODIFIER) for column in columns]
         return statement, tuple(
@@ -113,31 +106,22 @@ class PostgresqlConnection(asyncpg.Connection):
 
         Raises ConnectionResetError instead of the event loop's RuntimeError for writing to a lost connection.
         """
-        tap = RefusalTap(self._driver_protocol)
-        self._wire.set_protocol(tap)
-        try:
-            yield tap
-        except RuntimeError as error:
-            if not tap.is_lost:
-                raise
-            lost = "the server has closed the connection"
-            raise ConnectionResetError(lost) from error
-        finally:
-            self._wire.set_protocol(self._driver_protocol)
+        with self.tapped(RefusalTap(self.receiver)) as tap:
+            try:
+                yield tap
+            except RuntimeError as error:
+                if not tap.is_lost:
+                    raise
+                lost = "the server has closed the connection"
+                raise ConnectionResetError(lost) from error
 
-    @contextmanager
-    def counted(self) -> Generator["CompletionTap"]:
+    def counted(self) -> AbstractContextManager["CompletionTap"]:
         """Wrap `executemany` to count changed rows, which asyncpg does not report."""
-        tap = CompletionTap(self._driver_protocol)
-        self._wire.set_protocol(tap)
-        try:
-            yield tap
-        finally:
-            self._wire.set_protocol(self._driver_protocol)
+        return self.tapped(CompletionTap(self.receiver))
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
         """Let the operating system detect a lost server, for which a statement would otherwise wait for ever."""
-        connected: socket.socket | None = self._wire.get_extra_info("socket")
+        connected: socket.socket | None = self.transport.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -151,10 +135,6 @@ class PostgresqlConnection(asyncpg.Connection):
             return False
         is_clean = not self.is_in_transaction() or await self.end_transaction()
         return is_clean and await self._confirms("DISCARD ALL")
-
-    def forget_statements(self) -> None:
-        """Forget the prepared statements of earlier sessions, which DISCARD ALL has already closed."""
-        self._stmts_to_close.clear()
 
     async def end_transaction(self) -> bool:
         """Roll back the open transaction, if any; False if the server did not confirm."""
@@ -180,11 +160,10 @@ class PostgresqlConnection(asyncpg.Connection):
 
         asyncpg would query the catalog for these types, and cannot decode all of them.
         """
-        settings: Any = self.get_settings()
         if RECORD in oids:
-            settings.set_builtin_type_codec(RECORD, "bytes of a record", "pg_catalog", "scalar", "bytea", "binary")
+            self.decode_as("bytea", RECORD)
         for oid in oids - {RECORD}:
-            settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
+            self.decode_as("text", oid, text=True)
         self._as_text |= oids
 
     def _notice(self, _connection: object, message: Any) -> None:
@@ -198,7 +177,6 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
 
     The role must be set again because DISCARD ALL resets it.
     """
-    connection.forget_statements()
     if role is not None:
         await connection.execute(f"SET ROLE {role}")
     if options.settings:
@@ -246,7 +224,7 @@ class PostgresqlStatement(StatementSource):
         self._readers: Sequence[ColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
-        self._portal: _Portal | None = None
+        self._portal: _GuardedPortal | None = None
         self._owns_transaction = False
         self._in_use = asyncio.Lock()
         self._rows_read = 0
@@ -315,7 +293,7 @@ class PostgresqlStatement(StatementSource):
             refused = refusals(guard, self._names, self._rows_read)
             with canceled_as(self._canceled), refused, statement_errors(started=True):
                 if self._portal is None:
-                    self._portal = _Portal(self._connection, self._prepared, self._sent)
+                    self._portal = _GuardedPortal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if not guard.was_cut and len(rows) < count:
@@ -353,29 +331,17 @@ class PostgresqlStatement(StatementSource):
                 await self._portal.close()
 
 
-class _Portal(asyncpg.cursor.Cursor):
-    """An asyncpg cursor that binds and requests its first rows in a single round trip."""
-
-    def __init__(self, connection: PostgresqlConnection, prepared: Any, values: Sequence[str]) -> None:
-        super().__init__(connection, prepared.get_query(), prepared._state, tuple(values), None)  # noqa: SLF001 nothing public gives it
+class _GuardedPortal(Portal):
+    def __init__(self, connection: PostgresqlConnection, prepared: PreparedStatement, values: Sequence[str]) -> None:
+        super().__init__(connection, prepared, values)
         self._guard = connection.guard
 
     async def rows(self, count: int) -> Rows:
-        """The next chunk, of at most `count` rows."""
         self._guard.begin_chunk()
         try:
-            # Not `fetch`, which takes a short chunk for the last one.
-            return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
+            return await super().rows(count)
         finally:
             self._guard.in_chunk = False
-
-    async def close(self) -> None:
-        """Close the portal, inside a transaction that continues.
-
-        Even after its last row, a portal would prevent dropping or altering its tables.
-        """
-        if self._portal_name:
-            await self._close_portal(None)
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:

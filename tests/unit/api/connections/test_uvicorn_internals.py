@@ -1,4 +1,4 @@
-"""The parts of uvicorn that `uvicorn_http.py` uses without a promise: each of these tests names one of them."""
+"""The parts of uvicorn that `uvicorn_internals.py` uses without a promise: each of these tests names one of them."""
 
 import asyncio
 import inspect
@@ -9,7 +9,7 @@ from tests.timing import until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from queryserver.api.connections.uvicorn_http import UvicornHttp, load_without_tls, use_protocol
+from queryserver.api.connections.uvicorn_internals import UvicornHttp, load_without_tls, use_protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 

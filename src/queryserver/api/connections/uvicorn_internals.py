@@ -13,7 +13,7 @@ The names that are used, and why:
 - `Config.load`, `Config.ssl`, `Config.http_protocol_class`: TLS begins behind our own count of connections (`tls.py`),
   so the listener must not do it.
 
-`tests/unit/api/connections/test_uvicorn_http.py` fails when one of them changes.
+`tests/unit/api/connections/test_uvicorn_internals.py` fails when one of them changes.
 """
 
 import asyncio

@@ -1,0 +1,117 @@
+"""The parts of asyncpg that its documentation does not describe. No other file uses them (ADR 80).
+
+The names that are used, and why:
+
+- The arguments of `Connection`: asyncpg documents that `connect` takes a subclass of it, but not that the first ones
+  are its protocol and the transport. Between these two, the engine limits the size of rows and reads the modifiers of
+  types: asyncpg receives rows of any size, and drops the modifiers.
+- `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
+  each type, which takes milliseconds on each new connection, and refuse some types.
+- `PreparedStatement._state` and, of `Cursor`, the constructor, `_bind_exec`, `_exec`, `_close_portal` and
+  `_portal_name`: a documented cursor needs one more round trip before its first rows, takes a short chunk for the last
+  one, and cannot be closed before its end.
+
+`tests/unit/platform/test_asyncpg_internals.py` fails when one of them changes.
+"""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import asyncpg
+import asyncpg.cursor
+from asyncpg.pool import PoolConnectionProxy
+from asyncpg.prepared_stmt import PreparedStatement
+
+TapT = TypeVar("TapT", bound=asyncio.Protocol)
+
+_ARRAYS = tuple(
+    {
+        "oid": oid,
+        "ns": "pg_catalog",
+        "name": f"_{element}",
+        "kind": b"b",
+        "basetype": None,
+        "elemtype": element_oid,
+        "elemdelim": ",",
+        "range_subtype": None,
+        "attrtypoids": None,
+        "attrnames": None,
+    }
+    for oid, element, element_oid in (
+        (1000, "bool", 16),
+        (1001, "bytea", 17),
+        (1007, "int4", 23),
+        (1016, "int8", 20),
+        (1185, "timestamptz", 1184),
+        (2951, "uuid", 2950),
+    )
+)
+"""Array types with the same OIDs in every release of PostgreSQL. asyncpg has text arrays built in."""
+
+
+def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
+    """Describe common array types to a new connection.
+
+    asyncpg queries the server for their elements otherwise: 10 ms of the server's time for the first array type, 4 ms
+    for each other. A release in which this fails queries them again.
+    """
+    with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+        settings: Any = connection.get_settings()
+        settings.register_data_types(_ARRAYS)
+
+
+class TappedConnection(asyncpg.Connection):
+    """A connection with filters between its transport and the driver's protocol."""
+
+    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
+        super().__init__(protocol, transport, *rest)
+        self.transport = transport
+        self.receiver = protocol
+        """The protocol that receives the bytes of the server: the driver's, or the filter of `receive_by`."""
+
+    def receive_by(self, tap: asyncio.Protocol) -> None:
+        """Let `tap`, which passes bytes on to `receiver`, receive the bytes of the server."""
+        self.receiver = tap
+        self.transport.set_protocol(tap)
+
+    @contextmanager
+    def tapped(self, tap: TapT) -> Generator[TapT]:
+        """Inside, `tap` receives the bytes of the server, and passes them on to `receiver`."""
+        self.transport.set_protocol(tap)
+        try:
+            yield tap
+        finally:
+            self.transport.set_protocol(self.receiver)
+
+    def decode_as(self, codec: str, oid: int, *, text: bool = False) -> None:
+        """Decode the type `oid` as asyncpg decodes its built-in type `codec`, from its text or its binary form."""
+        settings: Any = self.get_settings()
+        settings.set_builtin_type_codec(
+            oid, f"{codec} of {oid}", "pg_catalog", "scalar", codec, "text" if text else "binary"
+        )
+
+
+class Portal(asyncpg.cursor.Cursor):
+    """A cursor that binds its statement and requests the first rows in a single round trip."""
+
+    def __init__(self, connection: asyncpg.Connection, prepared: PreparedStatement, values: Sequence[Any]) -> None:
+        super().__init__(connection, prepared.get_query(), _state_of(prepared), tuple(values), None)
+
+    async def rows(self, count: int) -> Sequence[Sequence[Any]]:
+        """The next rows, at most `count`. After a short list there may be more."""
+        records: Any = await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
+        return records
+
+    async def close(self) -> None:
+        """Close the portal, inside a transaction that continues.
+
+        Even after its last row, a portal prevents its tables from being dropped or altered.
+        """
+        if self._portal_name:
+            await self._close_portal(None)
+
+
+def _state_of(prepared: Any) -> Any:
+    return prepared._state  # noqa: SLF001 see above

@@ -1,0 +1,112 @@
+"""The parts of asyncpg that `asyncpg_internals.py` uses without a promise: each of these tests names some of them."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+import asyncpg.cursor
+import pytest
+from asyncpg.prepared_stmt import PreparedStatement
+from asyncpg.protocol import protocol
+from tests.timing import settle
+
+from queryserver.platform.asyncpg_internals import Portal, TappedConnection, register_arrays
+
+ARRAYS = {
+    "boolean[]": [True, None],
+    "bytea[]": [b"\0\1"],
+    "int[]": [1, 2],
+    "bigint[]": [2**40],
+    "timestamptz[]": [datetime(2026, 1, 1, tzinfo=UTC)],
+    "uuid[]": [UUID(int=1)],
+}
+
+
+class Tap(asyncio.Protocol):
+    """Counts the bytes that it passes on."""
+
+    def __init__(self, receiver: asyncio.Protocol) -> None:
+        self._receiver = receiver
+        self.received = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        self._receiver.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._receiver.connection_lost(exc)
+
+
+@pytest.fixture
+async def connection(shared_database_dsn: str) -> AsyncIterator[TappedConnection]:
+    connection = await asyncpg.connect(shared_database_dsn, connection_class=TappedConnection)
+    yield connection
+    await connection.close()
+
+
+def parameters(called: object) -> list[str]:
+    return list(inspect.signature(called).parameters)
+
+
+def test_the_signatures_are_those_that_we_call():
+    assert parameters(asyncpg.Connection)[:3] == ["protocol", "transport", "loop"]
+    assert parameters(asyncpg.cursor.Cursor) == ["connection", "query", "state", "args", "record_class"]
+    assert parameters(asyncpg.cursor.Cursor._exec) == ["self", "n", "timeout"]
+    assert parameters(asyncpg.cursor.Cursor._bind_exec) == ["self", "n", "timeout"]
+    assert parameters(asyncpg.cursor.Cursor._close_portal) == ["self", "timeout"]
+    assert "_portal_name" in asyncpg.cursor.BaseCursor.__slots__
+    assert "_state" in PreparedStatement.__slots__
+    assert hasattr(protocol.ConnectionSettings, "register_data_types")
+    assert hasattr(protocol.ConnectionSettings, "set_builtin_type_codec")
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+async def test_registered_arrays_are_read_and_written_without_a_query_of_the_catalog(
+    connection: TappedConnection, name: str
+):
+    register_arrays(connection)
+    queries: list[str] = []
+    connection.add_query_logger(lambda record: queries.append(record.query))
+    assert await connection.fetchval(f"SELECT $1::{name}", ARRAYS[name]) == ARRAYS[name]
+    await settle()
+    assert queries == [f"SELECT $1::{name}"]
+
+
+async def test_an_array_that_is_not_registered_needs_such_a_query(connection: TappedConnection):
+    queries: list[str] = []
+    connection.add_query_logger(lambda record: queries.append(record.query))
+    await connection.fetchval("SELECT $1::bigint[]", [1])
+    await settle()
+    assert len(queries) > 1
+
+
+async def test_a_type_is_decoded_as_another(connection: TappedConnection):
+    connection.decode_as("int4", 1082)
+    connection.decode_as("text", 600, text=True)
+    assert await connection.fetchval("SELECT DATE '2000-01-03'") == 2
+    assert await connection.fetchval("SELECT POINT '(1,2)'") == "(1,2)"
+
+
+async def test_the_bytes_of_the_server_pass_through_the_filters(connection: TappedConnection):
+    always = Tap(connection.receiver)
+    connection.receive_by(always)
+    with connection.tapped(Tap(connection.receiver)) as tap:
+        assert await connection.fetchval("SELECT 1") == 1
+    assert tap.received == always.received > 0
+    await connection.fetchval("SELECT 2")
+    assert always.received > tap.received
+
+
+async def test_a_portal_gives_its_rows_in_chunks_and_can_be_closed(connection: TappedConnection):
+    prepared = await connection.prepare("SELECT n FROM generate_series($1::int, 10) AS n", name="of_this_test")
+    async with connection.transaction():
+        portal = Portal(connection, prepared, [1])
+        chunks = [[row["n"] for row in await portal.rows(4)] for _ in range(3)]
+        assert chunks == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+        open_portals = "SELECT count(*) FROM pg_cursors WHERE name <> ''"
+        assert await connection.fetchval(open_portals) == 1
+        await portal.close()
+        assert await connection.fetchval(open_portals) == 0
