@@ -88,7 +88,7 @@ load: $(DEV) ## Let 1,000 users work for ten minutes (ARGS="--servers 2 --worker
 
 .PHONY: smoke
 smoke: $(DEV) ## Install and use the server with every Python of this machine
-	$(BIN)/python scripts/smoke.py
+	$(BIN)/python -m tests.smoke
 
 .PHONY: bench
 bench: $(DEV) ## Measure speed and memory; writes bench-results/
@@ -117,31 +117,23 @@ typecheck: $(DEV) ## Check the types of src, strictly
 
 .PHONY: in-sync
 in-sync: $(DEV) ## Compare the generated files with their sources
-	$(BIN)/python scripts/generate_models.py --check
-	$(BIN)/python scripts/export_openapi.py --check
-	$(BIN)/python scripts/document_settings.py --check
-	$(BIN)/python scripts/document_engines.py --check
-	$(BIN)/python scripts/document_options.py --check
-	$(BIN)/python scripts/document_storage.py --check
-	$(BIN)/python scripts/draw_rooms.py --check
+	$(BIN)/python -m scripts.generate_models --check
+	$(BIN)/python -m scripts.export_openapi --check
+	$(BIN)/python -m scripts.document --check
 
 ##@ Generate
 
 .PHONY: models
 models: $(DEV) ## Make the wire models from openapi/resources.yaml
-	$(BIN)/python scripts/generate_models.py
+	$(BIN)/python -m scripts.generate_models
 
 .PHONY: openapi
 openapi: $(DEV) ## Write openapi/openapi.json from the routes
-	$(BIN)/python scripts/export_openapi.py
+	$(BIN)/python -m scripts.export_openapi
 
 .PHONY: docs
 docs: models openapi ## Refresh everything that is generated: models, API description, tables and picture in docs/
-	$(BIN)/python scripts/document_settings.py
-	$(BIN)/python scripts/document_engines.py
-	$(BIN)/python scripts/document_options.py
-	$(BIN)/python scripts/document_storage.py
-	$(BIN)/python scripts/draw_rooms.py
+	$(BIN)/python -m scripts.document
 
 .PHONY: lock
 lock: $(DEV) ## Bring the lock files up to pyproject.toml (ARGS=--upgrade for newer packages, --wheels to check)

@@ -204,15 +204,18 @@ def describe_defaults(schema: Mapping[str, Any]) -> None:
         field["description"] = f"{field.get('description', '')} Default: `{text}`.".strip()
 
 
-def references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, dict):
-        if isinstance(name := schema.get("$ref"), str):
-            yield name.rpartition("/")[2]
-        for value in schema.values():
-            yield from references(value)
-    elif isinstance(schema, list):
-        for element in schema:
-            yield from references(element)
+def objects_in(part: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a part of the document, outer ones first."""
+    if isinstance(part, dict):
+        yield part
+    members = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    for member in list(members):
+        yield from objects_in(member)
+
+
+def references(part: Any) -> Iterator[str]:
+    """Names of the schemas that a part of the document refers to."""
+    return (one["$ref"].rpartition("/")[2] for one in objects_in(part) if isinstance(one.get("$ref"), str))
 
 
 def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> None:

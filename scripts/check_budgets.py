@@ -1,8 +1,8 @@
 """Print the sizes of files and functions of the server and the client; compare them with docs/architecture.md.
 
 Exit code 1 when a file has more than 600 lines or a function more than 50 (120 where services are built one after the
-other), the median file has less than 150 lines or the median function more than 12, more than 6 % of the files have
-less than 40 lines, or a function lacks a return type.
+other), the median file has less than 150 lines or the median function more than 12, or more than 6 % of the files have
+less than 40 lines.
 """
 
 import ast
@@ -33,7 +33,6 @@ class Function:
     place: str
     lines: int
     most: int
-    has_return_type: bool
 
 
 def functions_of(file: Path) -> Iterator[Function]:
@@ -46,7 +45,7 @@ def functions_of(file: Path) -> Iterator[Function]:
             lines = (node.end_lineno or body[0].lineno) - body[0].lineno + 1
             place = f"{file.relative_to(PROJECT)}:{node.lineno} {node.name}"
             most = MAX_BUILD if file.name in BUILDING else MAX_FUNCTION
-            yield Function(place, lines, most, node.returns is not None)
+            yield Function(place, lines, most)
 
 
 def problems(files: dict[Path, int], functions: list[Function]) -> Iterator[str]:
@@ -59,8 +58,6 @@ def problems(files: dict[Path, int], functions: list[Function]) -> Iterator[str]
     for function in functions:
         if function.lines > function.most:
             yield f"{function.place}: {function.lines} lines, at most {function.most}"
-        if not function.has_return_type:
-            yield f"{function.place}: no return type"
     if median(files.values()) < MEDIAN_FILE:
         yield f"median of the files: {median(files.values())} lines, at least {MEDIAN_FILE}"
     if small_share(files) > SMALL_SHARE:
@@ -84,12 +81,11 @@ def main() -> int:
     }
     functions = [function for file in sources for function in functions_of(file)]
     sizes = [function.lines for function in functions]
-    untyped = sum(not function.has_return_type for function in functions)
     print(
         f"{len(files)} files of {sum(files.values())} lines: median {median(files.values()):.0f},"
         f" longest {max(files.values())}, {small_share(files):.1%} under {SMALL_FILE}"
     )
-    print(f"{len(functions)} functions: median {median(sizes):.0f} lines, longest {max(sizes)}, {untyped} without type")
+    print(f"{len(functions)} functions: median {median(sizes):.0f} lines, longest {max(sizes)}")
     found = list(problems(files, functions))
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -22,6 +22,7 @@ from scripts.api_schemas import (
     add_bodies,
     describe_defaults,
     form_example,
+    objects_in,
     query_parameters,
     references,
     repeated_fields,
@@ -152,7 +153,9 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
         describe_defaults(schema)
     components["schemas"]["Flag"] = {**FLAG, "description": known.words["flag"]}
     _name_flags(document)
-    _drop_citations(document)
+    for part in objects_in(document):
+        if isinstance(text := part.get("description"), str):
+            part["description"] = without_citations(text)
     tidy([document["paths"], components])
     return document
 
@@ -339,17 +342,6 @@ def _name_flags(part: Any) -> None:
             part[key] = {"$ref": REF.format(model="Flag")} | {k: v for k, v in value.items() if k not in FLAG}
         else:
             _name_flags(value)
-
-
-def _drop_citations(part: Any) -> None:
-    if isinstance(part, dict):
-        if isinstance(text := part.get("description"), str):
-            part["description"] = without_citations(text)
-        for value in part.values():
-            _drop_citations(value)
-    elif isinstance(part, list):
-        for element in part:
-            _drop_citations(element)
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

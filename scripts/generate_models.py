@@ -10,17 +10,16 @@ Those of the client, clients/python/src/queryserver_client/generated.py, are Typ
 client runs, and any further key of a newer server does no harm.
 """
 
-import argparse
 import ast
-import difflib
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "openapi" / "resources.yaml"
-TARGET = ROOT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
-CLIENT_TARGET = ROOT / "clients" / "python" / "src" / "queryserver_client" / "generated.py"
+from scripts.generated_files import PROJECT, refresh
+
+SOURCE = PROJECT / "openapi" / "resources.yaml"
+TARGET = PROJECT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
+CLIENT_TARGET = PROJECT / "clients" / "python" / "src" / "queryserver_client" / "generated.py"
 WIRE = "queryserver.api.schemas.fields"
 HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
 DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'
@@ -162,29 +161,8 @@ def _omittable(nullable: ast.expr) -> ast.expr:
 
 def _run(command: list[str], text: str | None = None) -> str:
     """What a tool of this environment prints; its complaints go to the terminal."""
-    return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
-
-
-def main() -> int:
-    """Exit code 1 when --check finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare only; exit 1 when the committed file differs")
-    check = parser.parse_args().check
-    wanted = {TARGET: generate(), CLIENT_TARGET: generate_client()}
-    if not check:
-        for target, text in wanted.items():
-            target.write_text(text, encoding="utf-8")
-        return 0
-    return max(_compared(target, text) for target, text in wanted.items())
-
-
-def _compared(target: Path, wanted: str) -> int:
-    present = target.read_text(encoding="utf-8") if target.exists() else ""
-    sys.stdout.writelines(
-        difflib.unified_diff(present.splitlines(True), wanted.splitlines(True), "committed", "generated")
-    )
-    return int(present != wanted)
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PROJECT).stdout
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(refresh({TARGET: generate(), CLIENT_TARGET: generate_client()}))

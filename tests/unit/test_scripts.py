@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from scripts import smoke
 from scripts.install_locked import Progress, install, not_installed, pip_command
+from tests import smoke
 
 OLD_PIP = """\
 Looking in links: /wheels

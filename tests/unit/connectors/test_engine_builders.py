@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from scripts import document_options
-from scripts.document_engines import CAPABILITIES, COLUMNS, table
-from scripts.support_table import Suite
+from scripts.document import INTERFACES
+from tests.contract.engine_table import CAPABILITIES, COLUMNS, table
+from tests.contract.support_table import Suite
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
@@ -283,7 +283,7 @@ def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
 def test_every_tested_engine_has_a_column() -> None:
     shown = {column.tests for column in COLUMNS} | {"fake", "documented"}
     assert {file.split("_")[1] for file in (*ENGINE_TESTS, *CATALOG_TESTS)} == shown
-    assert {column.interface for column in COLUMNS} == set(BUILDERS) == set(document_options.INTERFACES)
+    assert {column.interface for column in COLUMNS} == set(BUILDERS) == set(INTERFACES)
 
 
 def test_no_row_is_without_any_test() -> None:

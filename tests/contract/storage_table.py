@@ -1,19 +1,15 @@
-"""Write the support table of docs/storage.md from the marks of the contract suite; --check: exit 1 when it is stale.
+"""The support table of docs/storage.md, from the marks of the contract suite; `make docs` writes it.
 
 A row is what tests are marked with by `power`, a column a test class that says what it was tested with. A power whose
 suite a class does not inherit is none of its store. No cell is written by hand.
 """
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
-
-from scripts.support_table import Footnotes, Page, Suite, rendered, suite_of  # noqa: E402 the project is no installed package
-from tests.contract.storage_contract import StorageContract  # noqa: E402 as above
+from tests.contract.storage_contract import StorageContract
+from tests.contract.support_table import Footnotes, Suite, rendered, suite_of
 
 POWERS = (
     "Read and write",
@@ -36,7 +32,7 @@ POWERS = (
 )
 """All names that the mark `power` may have, in the order of the table."""
 
-_SUITES = PROJECT / "tests" / "contract"
+_SUITES = Path(__file__).parent
 
 
 def tested_stores() -> Iterator[type[StorageContract]]:
@@ -52,7 +48,7 @@ def tested_stores() -> Iterator[type[StorageContract]]:
 
 
 def table() -> str:
-    """The part of the page between the two comments."""
+    """The table in Markdown, with its notes."""
     notes = Footnotes()
     stores = list(tested_stores())
     suites = [suite_of(tests, "power", POWERS) for tests in stores]
@@ -64,15 +60,3 @@ def table() -> str:
 
 def _cell(suite: Suite, power: str, notes: Footnotes) -> str:
     return (suite.verdict(power) or "no") + notes.mark(suite.reasons(power))
-
-
-PAGE = Page(
-    PROJECT / "docs" / "storage.md",
-    "<!-- support table: made by make docs -->",
-    "<!-- end of the support table -->",
-    table,
-)
-
-
-if __name__ == "__main__":
-    sys.exit(PAGE.main())

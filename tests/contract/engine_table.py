@@ -1,31 +1,23 @@
-"""Write the support table of docs/engines.md from the marks of the contract suites; --check: exit 1 when it is stale.
+"""The support table of docs/engines.md, from the marks of the contract suites; `make docs` writes it.
 
 A row is a capability that tests are marked with, a column an engine. A cell is what the test classes of the engine say:
 the tests they inherit, their `known_failures`, and the facts they declare. No cell is written by hand.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-PROJECT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(PROJECT))
+from tests.contract.catalog_facts import CatalogFacts
+from tests.contract.support_table import Footnotes, Proved, Suite, is_test, names_in, rendered, suite_of
+from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS, LOADING_TESTS, SLOW_LOADING_TESTS
 
-from scripts.support_table import Footnotes, Page, Proved, Suite, is_test, names_in, rendered, suite_of  # noqa: E402 the project is no installed package
-from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
-from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS, LOADING_TESTS, SLOW_LOADING_TESTS  # noqa: E402 as above
-
-from queryserver.connectors.engine_builders import EngineBuilder  # noqa: E402 the project is no installed package
-from queryserver.connectors.model import Connector, ConnectorLimits  # noqa: E402 as above
-from queryserver.engines.protocol import CatalogEngine, Engine  # noqa: E402 the project is no installed package
-from queryserver.platform.settings.tree import Settings  # noqa: E402 as above
-
-TARGET = PROJECT / "docs" / "engines.md"
-BEGIN, END = "<!-- support table: made by make docs -->", "<!-- end of the support table -->"
+from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.model import Connector, ConnectorLimits
+from queryserver.engines.protocol import CatalogEngine, Engine
+from queryserver.platform.settings.tree import Settings
 
 CAPABILITIES = (
     "Run and follow",
@@ -95,7 +87,7 @@ COLUMNS = (
 
 
 def table() -> str:
-    """The part of the page between the two comments."""
+    """The table in Markdown, with its notes."""
     footnotes = Footnotes()
     engines = [column.engine() for column in COLUMNS]
     suites = [list(_suites(column)) for column in COLUMNS]
@@ -111,7 +103,7 @@ def table() -> str:
 def _cell(capability: str, engine: Engine, suites: list[Suite], facts: CatalogFacts | None, notes: Footnotes) -> str:
     about = [suite for suite in suites if suite.verdict(capability)]
     if not about:
-        return "–"  # noqa: RUF001 a dash is what it is
+        return "–"
     verdicts = {suite.verdict(capability) for suite in about}
     word = "yes" if "yes" in verdicts else "part" if "part" in verdicts else "no"
     said = _DECIDED[capability](engine, facts) if capability in _DECIDED and word == "yes" else word
@@ -167,12 +159,12 @@ def _progress(engine: Engine, _: CatalogFacts | None) -> str:
 
 
 def _described(_: Engine, facts: CatalogFacts | None) -> str:
-    return "yes" if facts and facts.tables else "–"  # noqa: RUF001 a dash is what it is
+    return "yes" if facts and facts.tables else "–"
 
 
 def _comments(_: Engine, facts: CatalogFacts | None) -> str:
     if facts is None or not (facts.tables or facts.comment_database):
-        return "–"  # noqa: RUF001 a dash is what it is
+        return "–"
     of_columns = any(column.comment for table in facts.tables for column in table.columns)
     return "yes" if facts.comment_database or of_columns or any(table.comment for table in facts.tables) else "no"
 
@@ -204,10 +196,3 @@ _DECIDED: Mapping[str, Callable[[Engine, CatalogFacts | None], str]] = {
     "Functions": _functions,
     "Values inside nested columns": _nested,
 }
-
-
-PAGE = Page(TARGET, BEGIN, END, table)
-
-
-if __name__ == "__main__":
-    sys.exit(PAGE.main())

@@ -1,10 +1,8 @@
-"""What the generated support tables share: verdicts from the marks of test classes, numbered reasons, pages."""
+"""What the generated support tables share: verdicts from the marks of test classes, numbered reasons."""
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 Proved = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Row of the table to test to the reasons why it is known to fail."""
@@ -88,32 +86,3 @@ def rendered(rows: Sequence[Sequence[str]], notes: Footnotes) -> str:
     head, *body = rows
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)]
     return "\n".join([*lines, "", *(f"{number}. {text}." for number, text in enumerate(notes.texts, 1))])
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page with a table between two comments."""
-
-    target: Path
-    begin: str
-    end: str
-    table: Callable[[], str]
-
-    def document(self, text: str) -> str:
-        """The page with the table put in its place."""
-        before, _, rest = text.partition(self.begin)
-        _, found, after = rest.partition(self.end)
-        if not found:
-            raise SystemExit(f"{self.target.name} lacks its comments {self.begin} and {self.end}")
-        return f"{before}{self.begin}\n\n{self.table()}\n\n{self.end}{after}"
-
-    def main(self) -> int:
-        """Write the page anew, or with --check compare it; the exit code."""
-        written = self.target.read_text(encoding="utf-8")
-        text = self.document(written)
-        if "--check" not in sys.argv:
-            self.target.write_text(text, encoding="utf-8")
-        elif written != text:
-            print(f"{self.target.name} is not up to date: run make docs")
-            return 1
-        return 0

@@ -36,7 +36,7 @@ UV = find_uv_bin()
 WHEELS = "dist/*.whl"
 EXTRAS = ("arrow", "cli", "sqlalchemy")
 """Of the client; pandas and polars are left out, which are large, and which only their own names import."""
-PASSWORD = "a password for a minute"  # noqa: S105 of a server that lives that long
+PASSWORD = "a password for a minute"
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
 LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy machine
 ENDS_WITHIN_S = 120
