@@ -92,7 +92,8 @@ _BEYOND_SCHEMAS = (
     "has_header is required", "sql_dialect is required", "compression is for the format arrow alone",
     "begin must not be above end", "begin and end must enclose",
     # The kind of a schedule, and whether it is new, decides what it needs; addresses and connectors must exist.
-    "schedule", "notify", "connectors: there is no connector", "sources: there is no source", "offset must be below",
+    "schedule", "notify", "connectors: there is no connector", "connectors: a token with the scope",
+    "sources: there is no source", "offset must be below",
     # An operation has only the statements of its script that were begun.
     "statement_id: this operation has",
     # The letters that an encoding has.
