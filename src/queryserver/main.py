@@ -31,7 +31,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from queryserver.api.application import create_application, middlewares
 from queryserver.api.connections.admission import limits_of
-from queryserver.api.connections.listener import guard_connections, http_config
+from queryserver.api.connections.http_connection import guard_connections, http_config
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.logs import configure_logging

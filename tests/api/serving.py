@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from tests.api.driving import Api
 
 from queryserver.api.connections.admission import limits_of
-from queryserver.api.connections.listener import guard_connections
+from queryserver.api.connections.http_connection import guard_connections
 from queryserver.main import server
 from queryserver.platform.metrics import ConnectionCounts
 

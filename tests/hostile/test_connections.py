@@ -23,8 +23,7 @@ from tests.engines.certificates import Authority
 
 from queryserver.api.addresses import AddressSlots
 from queryserver.api.connections.admission import ConnectionLimits
-from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection
-from queryserver.api.connections.listener import guard_connections
+from queryserver.api.connections.http_connection import MAX_HEAD_BYTES, MAX_PIPELINED, HttpConnection, guard_connections
 from queryserver.api.connections.unread_responses import UnreadResponses
 from queryserver.platform.metrics import ConnectionCounts, Cut
 from queryserver.platform.networks import LOOPBACK

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from queryserver.api.addresses import client_address
 from queryserver.api.connections.admission import ConnectionLimits
-from queryserver.api.connections.listener import guard_connections, http_config
+from queryserver.api.connections.http_connection import guard_connections, http_config
 from queryserver.api.errors import failure
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.metrics import ConnectionCounts

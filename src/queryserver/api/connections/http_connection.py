@@ -1,4 +1,4 @@
-"""HTTP on one connection: the deadline of request heads, their size, and the number of requests ahead of a response.
+"""HTTP of all ports: the deadline of request heads, their size, and the number of requests ahead of a response.
 
 Uvicorn's own protocol waits for ever for the rest of a request head, keeps heads of any size, and queues any number of
 requests that a client sends before it has read a response.
@@ -7,22 +7,64 @@ requests that a client sends before it has read a response.
 import asyncio
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import orjson
+from uvicorn.config import Config
 
 from queryserver.api.connections.admission import Admission, Admissions, ConnectionLimits
+from queryserver.api.connections.tls import TlsConnection
 from queryserver.api.connections.unread_responses import CountedTransport, UnreadResponses
-from queryserver.api.connections.uvicorn_internals import UvicornHttp
+from queryserver.api.connections.uvicorn_internals import UvicornHttp, load_without_tls, use_protocol
 from queryserver.platform.metrics import ConnectionCounts, Cut
+from queryserver.platform.settings.desktop import DesktopSettings
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
 """Requests of one connection that wait for the response to an earlier one."""
+_KEEP_ALIVE_S = 75
 _RETRY_AFTER_S = 5
 # Closing with unread input resets the connection, and the client would lose the response. So input is discarded first.
 _LINGER_S = 1.0
+
+
+def http_config(app: Any, desktop: DesktopSettings, **options: Any) -> Config:
+    """Uvicorn's settings of a port, whose own ones are `options`. Call `guard_connections` before it is served."""
+    return Config(
+        app,
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        ssl_certfile=desktop.ssl_certificate or None,
+        ssl_keyfile=desktop.ssl_private_key or None,
+        **options,
+    )
+
+
+def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
+    """Load `config`, and let it accept connections within `limits`. Raises OSError for an unusable certificate."""
+    guard = ConnectionGuard(limits, metrics)
+    context = load_without_tls(config)
+
+    def make(**of_server: Any) -> asyncio.Protocol:
+        make_http = partial(HttpConnection, guard, **of_server)
+        if context is None:
+            return make_http()
+        return TlsConnection(
+            context,
+            guard.admissions,
+            make_http,
+            handshake_s=limits.request_head_s,
+            failed=partial(metrics.cut, "handshake"),
+        )
+
+    use_protocol(config, make)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,13 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from asyncmy import Connection as DriverConnection
 from asyncmy import errors as driver
-from asyncmy.constants.CLIENT import MULTI_STATEMENTS, PS_MULTI_RESULTS
 from asyncmy.cursors import SSCursor
-from asyncmy.protocol import MysqlPacket, parse_binary_rows_from_buffer
 
 from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql import prepared
+from queryserver.engines.mysql.asyncmy_internals import Packet, RawConnection
 from queryserver.engines.mysql.values import (
     Spec,
     binary_reader,
@@ -151,9 +149,7 @@ def _text_of(error: Exception) -> str:
 
 _READS_AS_LITERALS = "SELECT @@character_set_client = 'utf8mb4' AND @@collation_connection = COLLATION(_utf8mb4 X'61')"
 _CLEAN_UP_S = 5
-_COM_RESET_CONNECTION = 0x1F
 _PACKET_HEADER_BYTES = 4
-_LONGEST_PART = 2**24 - 1
 _BEGINNING_BYTES = 4096
 _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
@@ -168,15 +164,7 @@ class _RefusedLogin:
         raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
 
 
-class _Packet(MysqlPacket):
-    """Corrects how asyncmy detects the last packet of a text result."""
-
-    def is_auth_switch_request(self) -> bool:
-        """A row whose first value has 16 MiB or more starts with the same byte, but is longer."""
-        return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _LONGEST_PART
-
-
-class MysqlConnection(DriverConnection):
+class MysqlConnection(RawConnection):
     """A connection that returns the server's raw bytes and reads results in chunks.
 
     If `is_private`, that is, safe from eavesdropping, the server may request the password in clear text.
@@ -185,25 +173,10 @@ class MysqlConnection(DriverConnection):
     cell_max_bytes: int | None = None
     """Largest value of a row; None for no limit."""
 
-    # Missing in the driver's stubs.
-    _proto: Any
-    _client_flag: int
-    _result: Any
-    _stream_broken: bool
-    _transport: asyncio.Transport | None
-    _deprecate_eof: bool
-    _next_seq_id: int
-    _execute_command: Callable[[int, bytes], Awaitable[None]]
-    _read_ok_packet: Callable[[], Awaitable[object]]
-    _read_query_result: Callable[[bool], Awaitable[None]]
-
     def __init__(self, *, is_private: bool, **options: Any) -> None:
         methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
         fixed: dict[str, Any] = {"use_unicode": False, "conv": {}, "autocommit": None, "local_infile": False}
         super().__init__(auth_plugin_map=methods, **fixed, **options)
-        # The server refuses texts with several statements.
-        self._client_flag &= ~MULTI_STATEMENTS
-        self._client_flag |= PS_MULTI_RESULTS
         self._database = options.get("database")
         self._cursor: Any = None
         self._prepared: Any = None
@@ -250,10 +223,7 @@ class MysqlConnection(DriverConnection):
 
     async def start_prepared(self, statement: BoundStatement) -> None:
         """As `start`, for the last prepared statement. The driver's own method would read all rows at once."""
-        body: bytes = self._prepared._execute_header + prepared.packed(statement.values_in_order)  # noqa: SLF001 no public accessor
-        await self._execute_command(prepared.COM_STMT_EXECUTE, body)
-        await self._read_query_result(True)
-        await self._cursor._do_get_result()  # noqa: SLF001 as its own execute does
+        await self.execute_prepared(self._prepared, prepared.packed(statement.values_in_order), self._cursor)
         self._specs = row_specs(self.fields)
         if not self._specs:
             await self._drop_further_results()
@@ -268,7 +238,7 @@ class MysqlConnection(DriverConnection):
 
     async def _begin(self) -> Any:
         """Reset the state of the last statement and return a cursor for the next."""
-        self._resume()
+        self.resume()
         self._warnings, self._warning_count = [], 0
         self._row_count, self.has_ended = 0, False
         self._specs, self._binary_rows = (), []
@@ -278,12 +248,6 @@ class MysqlConnection(DriverConnection):
         cursor: Any = self.cursor(SSCursor)
         self._cursor = cursor
         return cursor
-
-    @property
-    def fields(self) -> Sequence[Any]:
-        """asyncmy's field descriptors of the result set; empty without one."""
-        result = self._result
-        return () if result is None or not result.field_count else result.fields
 
     async def take_warnings(self) -> list[str]:
         """Return and clear the warnings of the statement whose last result was just read."""
@@ -306,7 +270,7 @@ class MysqlConnection(DriverConnection):
         if self._cursor is None:
             self.has_ended = True
             return []
-        self._resume()
+        self.resume()
         chunk: list[tuple[Any, ...]] = []
         size = 0
         while len(chunk) < count and size < BATCH_BYTES:
@@ -318,36 +282,22 @@ class MysqlConnection(DriverConnection):
             chunk += part
             self._row_count += len(part)
             size += _size_of(part)
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self.pause()
         return chunk
 
     async def _next_rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """The next row and those that the driver has already buffered; empty at the end."""
+        """The next row and those that have been received after it; empty at the end."""
         part = await self._cursor.fetchmany(1)
-        if part:
-            part += self._cursor._result._take_pending_rows(count - 1)  # noqa: SLF001 no public accessor
-        return part
+        return part + self.take_received_rows(count - 1) if part else part
 
     async def _next_binary_rows(self, count: int) -> list[tuple[Any, ...]]:
         if not self._binary_rows:
-            proto, rows = self._proto, list[tuple[Any, ...]]()
-            proto.pos, self._next_seq_id = parse_binary_rows_from_buffer(
-                proto.buffer, proto.pos, proto.length, self._specs, self._next_seq_id, rows, self._deprecate_eof
-            )
-            if not rows:
-                packet = await self.read_packet()
-                if self._result._check_packet_is_eof(packet):  # noqa: SLF001 it takes the warnings from it
-                    self._result.unbuffered_active, self._result.connection = False, None
-                    return []
-                rows.append(packet.read_binary_row(self._specs))
-            self._binary_rows = rows
+            self._binary_rows = await self.next_binary_rows(self._specs)
         part = self._binary_rows[:count]
         del self._binary_rows[:count]
         return part
 
-    async def read_packet(self, packet_type: Any = _Packet) -> Any:
-        """Called by asyncmy for each packet, except for rows that are completely buffered."""
+    async def read_packet(self, packet_type: Any = Packet) -> Any:
         self._packet_bytes = 0
         try:
             return await super().read_packet(packet_type)
@@ -357,27 +307,21 @@ class MysqlConnection(DriverConnection):
             message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
             raise errors.OutcomeUnknown(message) from None
 
-    async def _fill_buffer(self, need: int) -> None:
-        """Called by asyncmy before waiting for the rest of a packet, or of a part of one (at most 16 MiB - 1)."""
-        if self.cell_max_bytes is not None and need > _PACKET_HEADER_BYTES:
-            try:
-                await self._check_size(need, self.cell_max_bytes)
-            except errors.EngineError:
-                self.close()
-                raise
-            self._packet_bytes += need
-        await self._fill(need)
+    async def check_size(self, need: int) -> None:
+        """Refuse a value or row above the limit. A part of a packet has at most 16 MiB - 1."""
+        if self.cell_max_bytes is None or need <= _PACKET_HEADER_BYTES:
+            return
+        try:
+            await self._check_row(need, self.cell_max_bytes)
+        except errors.EngineError:
+            self.close()
+            raise
+        self._packet_bytes += need
 
-    async def _fill(self, need: int) -> None:
-        driver: Any = super()
-        await driver._fill_buffer(need)  # noqa: SLF001 the stubs leave it out
-
-    async def _check_size(self, need: int, limit: int) -> None:
+    async def _check_row(self, need: int, limit: int) -> None:
         if need > limit and self._packet_bytes == 0 and self.fields:
             # The first bytes of a row include the lengths of its first values.
-            await self._fill(min(need, _BEGINNING_BYTES))
-            proto = self._proto
-            row = bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)])
+            row = await self.received(min(need, _BEGINNING_BYTES))
             specs = self._specs
             column = long_binary_value(row, limit, specs) if specs else long_text_value(row, limit)
             if column is not None and column < len(self.fields):
@@ -389,14 +333,11 @@ class MysqlConnection(DriverConnection):
 
     async def drain(self) -> None:
         """Read and discard the rest of the last statement's results."""
-        self._resume()
+        self.resume()
         if self._cursor is not None and self.fields and not self._specs:
             while await self._cursor.fetchmany(1000):
                 pass
         await self._drop_further_results()
-
-    def is_closed(self) -> bool:
-        return not self.connected or self._stream_broken
 
     async def clean(self) -> bool:
         """Reset the session to its state after login; False if that may have failed, as on servers without reset."""
@@ -406,8 +347,7 @@ class MysqlConnection(DriverConnection):
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.drain()
                 self._prepared = None  # the reset ends it
-                await self._execute_command(_COM_RESET_CONNECTION, b"")
-                await self._read_ok_packet()
+                await self.reset_session()
                 await self.set_up()
                 # A reset keeps the database that a statement may have selected; it can be changed but not unset.
                 if self._database is not None:
@@ -422,7 +362,7 @@ class MysqlConnection(DriverConnection):
         """Close the connection, by force if the server does not respond."""
         with suppress(*DRIVER_ERRORS):
             if not self.is_closed():
-                self._resume()
+                self.resume()
                 async with asyncio.timeout(_CLEAN_UP_S):
                     await self.ensure_closed()
         self.close()
@@ -430,12 +370,8 @@ class MysqlConnection(DriverConnection):
     async def _drop_further_results(self) -> None:
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            self._warning_count = 0 if self._result is None else self._result.warning_count
+            self._warning_count = self.warning_count
             await cursor.close()
-
-    def _resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
 
 
 def _size_of(rows: Sequence[Sequence[Any]]) -> int:

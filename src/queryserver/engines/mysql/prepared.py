@@ -11,8 +11,6 @@ from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameter, digits_of
 
-COM_STMT_EXECUTE = 0x17
-
 PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
 """First keywords of statements to prepare. None of them changes how the session interprets texts.
 

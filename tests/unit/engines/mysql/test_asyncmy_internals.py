@@ -1,0 +1,83 @@
+"""The parts of asyncmy that `asyncmy_internals.py` uses without a promise. Tests on a server: `make test-engines`."""
+
+import inspect
+import struct
+
+import pytest
+from asyncmy.connection import Connection, MySQLResult, PreparedStatement
+from asyncmy.constants import FIELD_TYPE
+from asyncmy.constants.CLIENT import MULTI_STATEMENTS, PS_MULTI_RESULTS
+from asyncmy.cursors import Cursor
+from asyncmy.protocol import MysqlPacket, parse_binary_rows_from_buffer
+
+from queryserver.engines.mysql.asyncmy_internals import Packet, RawConnection
+
+_PART = 2**24 - 1
+
+
+@pytest.mark.parametrize(
+    ("called", "signature"),
+    [
+        (Connection._fill_buffer, "(self, need)"),
+        (Connection._execute_command, "(self, command, sql)"),
+        (Connection._read_query_result, "(self, unbuffered=False)"),
+        (Connection._read_ok_packet, "(self)"),
+        (Cursor._do_get_result, "(self)"),
+        (MySQLResult._take_pending_rows, "(self, limit=None)"),
+        (MySQLResult._check_packet_is_eof, "(self, packet)"),
+        (MysqlPacket.is_auth_switch_request, "(self)"),
+        (MysqlPacket.read_binary_row, "(self, colspecs)"),
+        (parse_binary_rows_from_buffer, "(buf, pos, buf_len, colspecs, seq_id, rows, deprecate_eof=False)"),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", ""),
+)
+def test_the_signatures_are_those_that_we_call(called, signature: str):
+    assert str(inspect.signature(called)) == signature
+
+
+def test_a_connection_has_the_attributes_that_we_read():
+    connection = RawConnection()
+    assert [connection._proto, connection._result, connection._transport] == [None, None, None]
+    assert connection._next_seq_id == 0
+    assert connection._deprecate_eof is False
+    assert connection.is_closed()
+    assert connection.fields == ()
+    assert connection.warning_count == 0
+    connection.pause()
+    connection.resume()
+
+
+def test_a_result_has_the_attributes_that_we_read():
+    result = MySQLResult(Connection())
+    assert (result.field_count, result.warning_count, result.unbuffered_active) == (0, 0, False)
+    assert result.fields is None
+    assert isinstance(result.connection, Connection)
+    assert result._take_pending_rows(10) == []
+
+
+def test_several_statements_in_one_text_are_permitted_by_the_driver_and_not_by_us():
+    assert Connection()._client_flag & MULTI_STATEMENTS
+    flag = RawConnection()._client_flag
+    assert not flag & MULTI_STATEMENTS
+    assert flag & PS_MULTI_RESULTS
+
+
+def test_the_body_of_an_execution_begins_with_the_number_of_the_statement():
+    header = PreparedStatement(Connection(), 7, 1)._execute_header
+    assert header == struct.pack("<I", 7) + b"\0" + struct.pack("<I", 1)
+
+
+def test_received_binary_rows_are_unpacked_up_to_the_end_of_the_buffer():
+    row = b"\0\0" + struct.pack("<i", 42)
+    packet = struct.pack("<I", len(row))[:3] + b"\5" + row
+    buffer, rows = bytearray(packet + packet[:6]), []
+    specs = ((FIELD_TYPE.LONG, False, 0, None, None),)
+    assert parse_binary_rows_from_buffer(buffer, 0, len(buffer), specs, 5, rows, False) == (len(packet), 6)
+    assert rows == [(42,)]
+
+
+@pytest.mark.parametrize(("size", "is_end"), [(7, True), (_PART, False)])
+def test_a_long_row_that_begins_like_the_end_of_a_result_is_a_row(size: int, is_end: bool):
+    data = b"\xfe" + bytes(size - 1)
+    assert MysqlPacket(data, "utf8").is_auth_switch_request()
+    assert Packet(data, "utf8").is_auth_switch_request() is is_end
