@@ -20,7 +20,7 @@ from queryserver.services import Services
 from queryserver.wiring import open_services
 
 if TYPE_CHECKING:
-    from queryserver.api.monitoring import Monitoring
+    from queryserver.api.monitoring import MetricsListener
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             _parent_watched(stop, stop_at_once) if with_parent else nullcontext(),
             open_services(settings, role=role) as services,
             background(return_memory(), "return-memory"),
-            monitoring.answering(services.metrics_text) if monitoring else nullcontext(),
+            monitoring.serving(services.metrics_text) if monitoring else nullcontext(),
         ):
             keep_what_is_there()
             log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
@@ -104,13 +104,13 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
     clock.set(THREADS_END_WITHIN_S)
 
 
-def _monitoring(settings: Settings) -> "AbstractContextManager[Monitoring | None]":
+def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener | None]":
     """The listener for metrics, if one is wanted. Entering it raises ConfigurationError."""
     if not settings.desktop.task_server.metrics_port:
         return nullcontext()
-    from queryserver.api.monitoring import listening  # noqa: PLC0415 a web server: a third of a second
+    from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 a web server: a third of a second
 
-    return listening(settings.desktop)
+    return metrics_listener(settings.desktop)
 
 
 async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:

@@ -19,7 +19,7 @@ from tests.engines.certificates import Authority
 from tests.ports import free_port
 from tests.unit.cli.test_commands import command_in
 
-from queryserver.api.monitoring import listening
+from queryserver.api.monitoring import metrics_listener
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.desktop import DesktopSettings
 
@@ -43,9 +43,9 @@ def listener(api: Api) -> Opener:
     @asynccontextmanager
     async def opened(*, page: bool = True, **desktop: Any) -> AsyncIterator[httpx.AsyncClient]:
         port = free_port()
-        with listening(desktop_with(port, **desktop)) as monitoring:
+        with metrics_listener(desktop_with(port, **desktop)) as opened:
             async with (
-                monitoring.answering(api.services.metrics_text if page else None),
+                opened.serving(api.services.metrics_text if page else None),
                 httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
             ):
                 yield client
@@ -155,9 +155,9 @@ async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):
     port = free_port()
     desktop = desktop_with(port, ssl_certificate=str(certificate), ssl_private_key=str(key))
     context = ssl.create_default_context(cadata=authority.certificate)
-    with listening(desktop) as monitoring:
+    with metrics_listener(desktop) as opened:
         async with (
-            monitoring.answering(api.services.metrics_text),
+            opened.serving(api.services.metrics_text),
             httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context) as client,
         ):
             assert (await client.get("/metrics")).status_code == 200
@@ -166,15 +166,15 @@ async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):
 async def test_a_certificate_that_is_not_there_is_a_problem_of_the_settings(tmp_path: Path):
     missing = str(tmp_path / "missing.pem")
     desktop = desktop_with(free_port(), ssl_certificate=missing, ssl_private_key=missing)
-    with listening(desktop) as monitoring, pytest.raises(ConfigurationError, match=r"desktop\.ssl_certificate: "):
-        async with monitoring.answering(None):
+    with metrics_listener(desktop) as opened, pytest.raises(ConfigurationError, match=r"desktop\.ssl_certificate: "):
+        async with opened.serving(None):
             raise AssertionError
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_an_address_that_cannot_be_had_is_a_problem_of_the_settings(host: str):
     problem = f"metrics_host: {host} is no address of this machine"
-    with pytest.raises(ConfigurationError, match=problem), listening(desktop_with(free_port(), host=host)):
+    with pytest.raises(ConfigurationError, match=problem), metrics_listener(desktop_with(free_port(), host=host)):
         raise AssertionError
 
 

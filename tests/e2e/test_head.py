@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Response
 from starlette.middleware import Middleware
 
-from queryserver.api.answers import stream
 from queryserver.api.middlewares import PathForm, RequestIds
+from queryserver.api.responses import stream
 
 pytestmark = pytest.mark.platform(4)
 

@@ -1,4 +1,4 @@
-"""The fields of a call: form, JSON, multipart or query; the bytes held for them; the fields that no route reads."""
+"""The fields of a request (form, JSON, multipart or query), memory limits of bodies, and unknown fields."""
 
 import asyncio
 import re
@@ -33,8 +33,8 @@ _WINDOW_BYTES = 64 * 1024
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """The members of a JSON object; none for an empty body. The object itself is the first level of `max_depth`.
 
-    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and half a surrogate pair), and invalid_body for a value
-    that is no object.
+    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), and invalid_body for a value that is
+    not an object.
     """
     if not body:
         return {}
@@ -45,15 +45,15 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """The fields of `application/x-www-form-urlencoded`; of a repeated one the last counts.
+    """The fields of `application/x-www-form-urlencoded`; of a repeated field the last value counts.
 
-    Raises InvalidParameter for text that is no UTF-8 or holds U+0000, and above 1000 fields.
+    Raises InvalidParameter for text with invalid UTF-8 or U+0000, and above 1000 fields.
     """
     return dict(form_fields(body))
 
 
 def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """Every field of `application/x-www-form-urlencoded` in its order, repeated ones too. Raises as `parse_form`."""
+    """All fields of `application/x-www-form-urlencoded` in order, including repeated ones. Raises as `parse_form`."""
     if body.count(b"&") >= max_fields:
         raise errors.InvalidParameter(f"A form has at most {max_fields} fields.")
     fields: list[tuple[str, str]] = []
@@ -66,16 +66,16 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
 
 
 def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
-    """The text parts of `multipart/form-data`; of a repeated one the last counts. None for an empty body.
+    """The text parts of `multipart/form-data`; of a repeated one the last value counts. Empty for an empty body.
 
-    Raises InvalidParameter (a file, a body that ends early, no boundary, above 1000 parts, text as in `parse_form`)
-    and PayloadTooLarge (headers of one part above 16 KiB).
+    Raises InvalidParameter (a file, a truncated body, no boundary, above 1000 parts, text as in `parse_form`) and
+    PayloadTooLarge (headers of one part above 16 KiB).
     """
     return dict(multipart_fields(body, content_type))
 
 
 def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """Every text part of `multipart/form-data` in its order, repeated ones too. Raises as `parse_multipart`."""
+    """All text parts of `multipart/form-data` in order, including repeated ones. Raises as `parse_multipart`."""
     if not body:
         return []
     fields: list[tuple[str, str]] = []
@@ -100,7 +100,7 @@ def _value(name: str, raw: bytes) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Raises ValueError with what is wrong."""
+    """Raises ValueError with the problem."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -117,7 +117,7 @@ def _decoded(raw: bytes) -> bytes:
     start = 0
     while start < len(raw):
         end = start + _WINDOW_BYTES
-        escape = raw.rfind(b"%", end - 2, end)  # no window ends inside of %41
+        escape = raw.rfind(b"%", end - 2, end)  # no window ends inside an escape such as %41
         end = end if escape < 0 else escape
         windows.append(_unquoted(raw[start:end]))
         start = end
@@ -133,14 +133,14 @@ _MIB = 1024 * 1024
 _OF_USERS_BYTES = 192 * _MIB
 _OF_STRANGERS_BYTES = 64 * _MIB
 
-Hold = Callable[[int], None]
+CountBytes = Callable[[int], None]
 """Counts that many further bytes. Raises TooManyRequests, ServiceUnavailable."""
 
 
 class BodyShares:
-    """The bytes of one process. Users together have one bound, and callers without credentials another.
+    """Limits the bytes of request bodies in memory, separately for users and for callers without credentials.
 
-    Anybody can send bodies of logins from many addresses; they must not keep users from sending theirs.
+    Anyone can send login bodies from many addresses; they must not exhaust the memory for users' bodies.
     """
 
     def __init__(self, of_users: int = _OF_USERS_BYTES, of_strangers: int = _OF_STRANGERS_BYTES) -> None:
@@ -150,8 +150,8 @@ class BodyShares:
         self._sums: Counter[bool] = Counter()
 
     @contextmanager
-    def holding(self, sender: str, most: int, *, is_user: bool) -> Generator[Hold]:
-        """Counts the bytes of one body while inside; `most` bounds those of all bodies of the sender."""
+    def holding(self, sender: str, most: int, *, is_user: bool) -> Generator[CountBytes]:
+        """Count the bytes of one body while inside; `most` limits those of all bodies of the sender."""
         held = 0
         in_all = self._of_users if is_user else self._of_strangers
 
@@ -178,17 +178,17 @@ log = structlog.get_logger(__name__)
 
 HEADER = "X-Unknown-Fields"
 SEEN_FIELDS = "queryserver.seen_fields"
-"""Key of a scope: the `SeenFields` of the call."""
+"""Scope key of the `SeenFields` of the call."""
 
 SENT_BY_HUE: Final = frozenset({
     "_", "cluster", "clusters", "csrfmiddlewaretoken", "editorMode", "executable", "fileFieldLabel", "format",
     "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
     "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
 })  # fmt: skip
-"""What Hue's own clients send to calls that do not need it; never reported."""
+"""Fields that Hue's clients send to calls that do not use them; never reported."""
 
 _MOST_SEEN = 2000
-"""Names of one body. Forms have fewer; a JSON object may have a million, and sorting them takes seconds."""
+"""Maximum names of one body. Forms have fewer; a JSON object may have a million, which take seconds to sort."""
 
 _MOST_NAMES = 20
 _MOST_CHARACTERS = 1024
@@ -201,57 +201,57 @@ _MOST_LINES = 100
 
 
 class SeenFields:
-    """The names of the fields of one call: those that came, and those that its route reads."""
+    """The field names of one call: those received, and those that the route reads."""
 
     def __init__(self) -> None:
         self._read: set[str] | None = None
         self.unread: set[str] = set()
-        """Names that came and are not read so far."""
+        """Received names that have not been read so far."""
         self.misplaced: set[str] = set()
-        """Names in a place that this call does not read at all: the query string of a POST."""
+        """Received names in a place that this call does not read: the query string of a POST."""
 
-    def came(self, names: Iterable[str]) -> None:
-        """Names of the fields or query parameters that the call takes; the first 2000 of them count."""
+    def note_received(self, names: Iterable[str]) -> None:
+        """Note received fields or query parameters; the first 2000 count."""
         self.unread.update(islice(names, _MOST_SEEN))
         self.unread -= SENT_BY_HUE
         if self._read:
             self.unread -= self._read
 
     def read(self, names: Iterable[str]) -> None:
-        """Names that the route reads, whether they came or not."""
+        """Note names that the route reads, whether received or not."""
         self._read = {*(self._read or ()), *names}
         self.unread -= self._read
 
     def unknown(self, status: int) -> tuple[str, ...]:
-        """What came and is not read, in order; nothing for a call that was refused before its fields were read."""
+        """Received names that are not read, sorted; none for a call that was refused before its fields were read."""
         if self._read is None and status >= 400:
             return ()
         return tuple(sorted(self.unread | self.misplaced))
 
 
-def came(scope: Scope, names: Iterable[str]) -> None:
+def note_received(scope: Scope, names: Iterable[str]) -> None:
     if names:
-        scope.setdefault(SEEN_FIELDS, SeenFields()).came(names)
+        scope.setdefault(SEEN_FIELDS, SeenFields()).note_received(names)
 
 
-def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
-    """Note that the query string of a POST is not read, `but` for these names."""
+def note_unread_query(scope: Scope, but: Collection[str] = ()) -> None:
+    """Note that the query string of a POST is not read, except for the names `but`."""
     if scope.get("query_string"):
         seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
-        with suppress(errors.InvalidRequest):  # what is not read need not be valid
+        with suppress(errors.InvalidRequest):  # a query string that is not read may be invalid
             names = {name for name, _ in form_fields(scope["query_string"])}
             seen.misplaced |= names.difference(but, SENT_BY_HUE)
 
 
-def reads(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
+def note_read(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
     """Note that the route of this call reads the fields of `models`."""
     seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None:  # else nothing came
+    if seen is not None:  # otherwise no fields were received
         seen.read({*also}.union(*map(wire_names, models)))
 
 
 def header_value(names: Iterable[str]) -> str:
-    """The names with commas between them, percent-encoded; at most 20 of them, and 1 KiB."""
+    """The names, percent-encoded and separated by commas; at most 20 of them, and 1 KiB."""
     shown: list[str] = []
     left = _MOST_CHARACTERS
     for name in names:
@@ -264,22 +264,22 @@ def header_value(names: Iterable[str]) -> str:
 
 
 def log_value(names: Iterable[str]) -> str:
-    """The same for the log: a body that is no form reads as one long name, and may be a secret, so such names are `?`.
+    """The distinct names for the log, in order, with `?` for anything that does not look like a field name.
 
-    Each name once, in their order.
+    A body that is not a form parses as one long name, which may contain a secret.
     """
     return ",".join(dict.fromkeys(name if _NAME.fullmatch(name) else "?" for name in islice(names, _MOST_NAMES)))
 
 
 class UnknownFieldsLog:
-    """One line for a path and its unknown names a minute, and at most 100 lines a minute in all."""
+    """Logs one line per minute for a path and its unknown names, and at most 100 lines per minute in all."""
 
     def __init__(self) -> None:
         self._lines: set[tuple[str, str]] = set()
         self._until = 0.0
 
     def note(self, path: str, names: Iterable[str]) -> None:
-        """Write a line, unless the same one was written lately. Logins are left out: what they send is secret."""
+        """Log the names unless that was done recently. Login calls are skipped, because their content is secret."""
         if path.startswith(_LOGINS):
             return
         shown = log_value(names)
@@ -299,20 +299,20 @@ _MOST_DIGITS = 18
 
 
 def multipart_type(request: Request) -> str | None:
-    """The header Content-Type; None unless it says that the body is multipart."""
+    """The Content-Type header if the body is multipart, else None."""
     content_type = request.headers.get("content-type", "")
     return content_type if content_type.partition(";")[0].strip().lower() == MULTIPART else None
 
 
 def announced_bytes(request: Request) -> int | None:
-    """Length of the body in bytes, by the header Content-Length."""
+    """Length of the body in bytes from the Content-Length header."""
     length = request.headers.get("content-length", "")
-    # Of a number beyond all bounds the first digits are beyond them, too.
+    # of a longer number, the first digits already exceed every limit
     return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
 
 
 async def pieces(request: Request) -> AsyncGenerator[bytes]:
-    """The body as it arrives. Raises upload_aborted."""
+    """The body as it is received. Raises upload_aborted."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -324,10 +324,10 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
 
 
 ANONYMOUS = 0
-"""The user id of callers without credentials: all of them take turns as one user."""
+"""The user id of callers without credentials, who take turns as if they were one user."""
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
-# 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
+# 16 MiB in this time are 280 kB/s; a client that trickles bytes must not hold a connection forever
 _BODY_WITHIN_S = 60.0
 
 T = TypeVar("T")
@@ -336,7 +336,7 @@ Model = TypeVar("Model", bound=Fields)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The fields of a body, and whether it is too large to be looked through on the event loop."""
+    """The fields of a body, and whether it is too large to process on the event loop."""
 
     fields: Mapping[str, Any]
     is_large: bool = False
@@ -344,7 +344,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class RawBody:
-    """A body as it came: `kind` is its media type in lower case, without parameters."""
+    """A body as received; `kind` is its media type in lower case, without parameters."""
 
     kind: str
     content_type: str
@@ -355,10 +355,10 @@ def _unbounded(size: int) -> None:
     del size
 
 
-def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[Hold]:
-    """Counts the bytes of a body of at most `max_bytes` against the share of its sender.
+def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[CountBytes]:
+    """Count the bytes of a body of at most `max_bytes` against the share of its sender.
 
-    A share is four bodies for a user, and two for an address without credentials; each size of bodies has its own.
+    A share is four bodies for a user, and two for an address without credentials, separately for each maximum size.
     """
     shares = cast("BodyShares", request.app.state.body_shares)
     if user_id != ANONYMOUS:
@@ -368,12 +368,12 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
 
 
 async def raw_body(
-    request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: Hold = _unbounded
+    request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: CountBytes = _unbounded
 ) -> RawBody | None:
-    """A POST body of a kind that is read; None when it is empty (Contract platform 1.2).
+    """A POST body of a supported type; None if it is empty (Contract platform 1.2).
 
-    `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the body is read to its end), LateBody
-    after `within_s`, and what `hold` raises.
+    `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
+    after `within_s`, and the errors of `hold`.
     """
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
@@ -394,30 +394,32 @@ async def read_body(
     request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
     """The fields of a POST body (Contract platform 1.2). Raises as `raw_body`, and InvalidRequest."""
-    came_unread(request.scope)
+    note_unread_query(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
         if body is None:
             return Body({})
         services = cast("Services", request.app.state.services)
         parsed = partial(_parse, body, services.settings.limits.max_json_depth)
-        fields, is_large = await parsed_aside(services.threads, user_id, parsed, len(body.content))
-        came(request.scope, fields)
+        fields, is_large = await parse_in_thread_if_large(services.threads, user_id, parsed, len(body.content))
+        note_received(request.scope, fields)
         return Body(fields, is_large)
 
 
 def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
-    """The query parameters of a GET call; those of `repeated` with all their values. Raises InvalidParameter."""
+    """The query parameters of a GET call; all values of those in `repeated`. Raises InvalidParameter."""
     pairs = form_fields(request.scope["query_string"])
     fields: dict[str, Any] = dict(pairs)
-    came(request.scope, fields)
+    note_received(request.scope, fields)
     for name in fields.keys() & repeated:
         fields[name] = [value for one, value in pairs if one == name]
     return Body(fields)
 
 
-async def parsed_aside(threads: Threads, user_id: int, parsed: Callable[[], T], size_bytes: int) -> tuple[T, bool]:
-    """What `parsed` gives, and whether it was too large for the event loop. Raises TooManyRequests."""
+async def parse_in_thread_if_large(
+    threads: Threads, user_id: int, parsed: Callable[[], T], size_bytes: int
+) -> tuple[T, bool]:
+    """The result of `parsed`, and whether it had to run in a thread because of its size. Raises TooManyRequests."""
     if size_bytes <= _THREAD_ABOVE_BYTES:
         return parsed(), False
     return await threads.bodies.run(user_id, lambda _: parsed()), True
@@ -432,14 +434,14 @@ async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
 
 
 async def _is_empty(request: Request) -> bool:
-    """Whether a body whose length nobody told has no byte; reads no further than the first."""
+    """Whether a body of unknown length is empty; reads at most its first chunk."""
     async for piece in request.stream():
         if piece:
             return False
     return True
 
 
-async def _read(request: Request, max_bytes: int, hold: Hold) -> bytes:
+async def _read(request: Request, max_bytes: int, hold: CountBytes) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():

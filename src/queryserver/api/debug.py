@@ -3,9 +3,9 @@
 from fastapi import Request, Response
 
 from queryserver.administration.readiness import ReadinessCheck
-from queryserver.api.answers import answer
 from queryserver.api.dependencies import MetricsPageDep, ReadinessDep, SettingsDep
 from queryserver.api.monitoring import metrics_response
+from queryserver.api.responses import json_response
 from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
 
@@ -33,10 +33,10 @@ async def is_ready(readiness: ReadinessDep) -> Response:
     )
     stopping = readiness.stopping
     if all(check.ok for check in checks.values()) and not stopping:
-        return answer(wire.ReadyResponse(status=0, ready=True, checks=shown))
+        return json_response(wire.ReadyResponse(status=0, ready=True, checks=shown))
     code, message = ("stopping", "This server is stopping.") if stopping else ("not_ready", "This server is not ready.")
     refused = wire.NotReadyResponse(status=-1, code=code, message=message, ready=False, checks=shown)
-    return answer(refused, status=503, headers={"Retry-After": "5"})
+    return json_response(refused, status=503, headers={"Retry-After": "5"})
 
 
 @router.get("/metrics", response_class=Response, responses=contents("text/plain") | failures(403, 404))

@@ -1,7 +1,7 @@
-"""What handlers declare in their signatures: the caller, the fields of the request, the services that they use.
+"""What handlers declare in their signatures: the caller, the request fields, and the services they use.
 
-All of it is FastAPI's dependency injection. A handler names the caller before the fields: nothing of a body is read
-for somebody who may not make the call.
+Plain FastAPI dependency injection. A handler declares the caller before the fields, so the body is not read for a
+caller who may not make the call.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -70,7 +70,7 @@ T = TypeVar("T")
 class Caller:
     """A dependency: the user who makes the call. Raises NotAuthenticated, InsufficientScope, admin_required.
 
-    `scope` is what an API token needs for the call besides the rights of its user (ADR 62).
+    `scope` is what an API token needs in addition to the rights of its user (ADR 62).
     """
 
     def __init__(self, scope: Scope | None, *, is_admin: bool) -> None:
@@ -94,14 +94,14 @@ def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
 
 
 def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
-    """The dependencies of a route in the order in which FastAPI solves them, those of dependencies included."""
+    """The dependencies of a route, including nested ones, in the order in which FastAPI solves them."""
     for one in dependant.dependencies:
         yield from solved_order(one)
         yield one.call
 
 
 def caller_of(route: APIRoute) -> Caller | None:
-    """Who may make the calls of a route; None: anyone, without credentials."""
+    """Who may call a route; None: anyone, without credentials."""
     return next((one for one in solved_order(route.dependant) if isinstance(one, Caller)), None)
 
 
@@ -113,7 +113,7 @@ Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 async def count_client(request: Request) -> str:
     """The address of a client without credentials; its calls are counted (Contract platform 1.6).
 
-    Raises TooManyRequests before anything of the call is read.
+    Raises TooManyRequests before any of the request is read.
     """
     services = services_of(request)
     address = client_address(request, services.settings.desktop.trusted_proxies)
@@ -126,7 +126,7 @@ ClientDep = Annotated[str, Depends(count_client)]
 
 
 _READ_BODY = "queryserver.read_body"
-"""Key of a scope: the body, where something is checked between reading it and validating its fields."""
+"""Scope key of the body, for calls with a check between reading it and validating its fields."""
 
 
 async def _read_body(
@@ -139,14 +139,14 @@ async def _read_body(
 
 
 class FieldsReader:
-    """A dependency that reads the fields of a call. `model` describes them; None: the call takes none."""
+    """A dependency that reads the fields of a call. `model` describes them; None: the call has none."""
 
     def __init__(self, model: type[Fields] | None) -> None:
         self.model = model
 
 
-class FieldsOf(FieldsReader):
-    """A dependency: the fields of a call as a model. They come as form, multipart or JSON, of a GET as query.
+class ModelFields(FieldsReader):
+    """A dependency: the fields of a call as a model, from form, multipart or JSON, or from the query of a GET.
 
     Raises InvalidRequest, and as `read_body`.
     """
@@ -159,7 +159,10 @@ class FieldsOf(FieldsReader):
         parse: Callable[..., Fields] = parse,
         repeated: Collection[str] = (),
     ) -> None:
-        """`max_bytes` of a body. `parse` makes the model. `repeated`: query parameters of which every value counts."""
+        """`max_bytes`: of a body. `parse` creates the model.
+
+        `repeated`: query parameters of which every value counts.
+        """
         super().__init__(model)
         self._fields = model
         self._max_bytes = max_bytes
@@ -169,7 +172,7 @@ class FieldsOf(FieldsReader):
     async def __call__(self, request: Request) -> Fields:
         services, user = services_of(request), request.scope["user"]
         body = request.scope.get(_READ_BODY) or await _read_body(request, self._max_bytes, self._repeated)
-        bodies.reads(request.scope, self._fields)
+        bodies.note_read(request.scope, self._fields)
         parsed = partial(self._parse, self._fields, body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not body.is_large:
             return parsed()
@@ -177,16 +180,16 @@ class FieldsOf(FieldsReader):
 
 
 def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
-    """For `Annotated[Model, fields(Model)]`: the fields that the call takes.
+    """For `Annotated[Model, fields(Model)]`: the fields of the call.
 
-    `repeated` are names of query parameters of which every value counts.
+    `repeated`: query parameters of which every value counts.
     """
-    return Depends(FieldsOf(model, _body_limit, repeated=repeated))
+    return Depends(ModelFields(model, _body_limit, repeated=repeated))
 
 
 def editor_fields(model: type[Fields]) -> Any:
-    """The same for calls of the editor, whose bodies may hold long scripts."""
-    return Depends(FieldsOf(model, _editor_body_limit))
+    """Like `fields`, for calls of the editor, whose bodies may contain long scripts."""
+    return Depends(ModelFields(model, _editor_body_limit))
 
 
 def _body_limit(settings: Settings) -> int:
@@ -197,10 +200,10 @@ def _editor_body_limit(settings: Settings) -> int:
     return settings.editor.request_body_max_bytes
 
 
-class NothingOf(FieldsReader):
-    """A dependency of calls that take no fields: what is sent nevertheless is read within the limits.
+class IgnoredBody(FieldsReader):
+    """A dependency of calls without fields: a body is read within the limits, and its fields are ignored.
 
-    The header X-Unknown-Fields names it. Raises as `read_body`.
+    The header X-Unknown-Fields lists them. Raises as `read_body`.
     """
 
     def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
@@ -216,13 +219,13 @@ async def _keep_body(request: Request) -> None:
 
 
 BodyDep = Annotated[None, Depends(_keep_body)]
-"""Reads the body and leaves its fields to a later dependency, for calls that check something in between."""
-NoFields = Annotated[None, Depends(NothingOf(_body_limit))]
-NoEditorFields = Annotated[None, Depends(NothingOf(_editor_body_limit))]
+"""Reads the body, for calls with a check before a later dependency validates the fields."""
+NoFields = Annotated[None, Depends(IgnoredBody(_body_limit))]
+NoEditorFields = Annotated[None, Depends(IgnoredBody(_editor_body_limit))]
 
 
-class FormOf(FieldsReader):
-    """A dependency: the fields of a POST without credentials as they came; the handler checks them.
+class UncheckedForm(FieldsReader):
+    """A dependency: the unvalidated fields of a POST without credentials; the handler checks them.
 
     Raises as `read_body`.
     """
@@ -232,20 +235,22 @@ class FormOf(FieldsReader):
         self._fields = model
 
     async def __call__(self, request: Request) -> Mapping[str, Any]:
-        # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
+        # Set before the body is read, so that the response to a refused body also lists unknown query parameters.
         request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
-        bodies.reads(request.scope, self._fields)
+        bodies.note_read(request.scope, self._fields)
         max_bytes = services_of(request).settings.limits.max_body_bytes
         return (await bodies.read_body(request, max_bytes=max_bytes)).fields
 
 
 def unchecked_fields(model: type[Fields]) -> Any:
-    """For `Annotated[Mapping[str, Any], unchecked_fields(Model)]`: the model is what the document shows."""
-    return Depends(FormOf(model))
+    """For `Annotated[Mapping[str, Any], unchecked_fields(Model)]`: `Model` only describes the fields in the API
+    document.
+    """
+    return Depends(UncheckedForm(model))
 
 
 def _service(read: Callable[[Services], T]) -> Any:
-    async def service(request: Request) -> T:  # FastAPI gives a plain function to a thread
+    async def service(request: Request) -> T:  # async, because FastAPI would run a plain function in a thread
         return read(services_of(request))
 
     return Depends(service)

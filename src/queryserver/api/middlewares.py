@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api import bodies
-from queryserver.api.answers import HEADERS_ONLY
 from queryserver.api.call_records import CALL, CallRecord, described_path
 from queryserver.api.errors import failure
+from queryserver.api.responses import HEADERS_ONLY
 from queryserver.errors.base import TooManyRequests
 
 InternalError = Callable[[Request], Response]

@@ -1,6 +1,6 @@
-"""Who may read the metrics of a process, and the listener of those that answer no calls: workers and beats.
+"""Access control of the metrics, and the metrics port of processes that serve no calls: workers and beats.
 
-It is imported where such a listener is wanted, and imports no routes (Contract platform 9.3).
+Imported only by processes with such a port; imports no routes (Contract platform 9.3).
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
-# A few Prometheus servers and probes. A page has some ten KiB.
-_MOST_CONNECTIONS = 32
+# A few Prometheus servers and probes. A page has about ten KiB.
+_MAX_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
 _HEAD_WITHIN_S = 5.0
 _STALL_S = 10.0
@@ -61,18 +61,18 @@ def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Netwo
     return contains(settings.allowed_networks, client_address(request, trusted))
 
 
-class Monitoring:
-    """Answers `/metrics` and `/desktop/debug/is_alive` of this process, and nothing else."""
+class MetricsListener:
+    """Serves `/metrics` and `/desktop/debug/is_alive` of this process, and nothing else."""
 
     def __init__(self, listener: socket.socket, desktop: DesktopSettings) -> None:
         self._listener = listener
         self._desktop = desktop
 
     @asynccontextmanager
-    async def answering(self, page: MetricsPage | None) -> AsyncGenerator[None]:
-        """Inside, calls are answered; what came before has waited. Raises ConfigurationError.
+    async def serving(self, page: MetricsPage | None) -> AsyncGenerator[None]:
+        """Serve requests while inside; earlier ones have waited. Raises ConfigurationError.
 
-        After a failure it is tried again: the process has other work, which goes on.
+        After a failure the server is restarted, because the process has other work that continues.
         """
         stopped, tasks = asyncio.Event(), Tasks()
         tasks.start(self._keep(self._config(page), stopped), "monitoring")
@@ -89,9 +89,10 @@ class Monitoring:
         while not stopped.is_set():
             restarts.begin()
             try:
-                # Its own copy, which it closes: between two of them calls wait at the port.
+                # A duplicate, because the server closes its socket: requests wait at the port until the next server
+                # starts.
                 await _Server(config, stopped).serve([self._listener.dup()])
-            except Exception:  # the outer wall of a task: the next one may do better
+            except Exception:  # the outer wall of a task: the next server may succeed
                 pause_s = restarts.pause_s()
                 log.exception("metrics are not served", again_in_s=pause_s)
                 with suppress(TimeoutError):
@@ -112,29 +113,29 @@ class Monitoring:
         limits = ConnectionLimits(
             request_head_s=_HEAD_WITHIN_S,
             response_stall_s=_STALL_S,
-            in_all=_MOST_CONNECTIONS,
+            in_all=_MAX_CONNECTIONS,
             per_address=_MOST_PER_ADDRESS,
             unsent_bytes=_UNSENT_BYTES,
             trusted_proxies=desktop.trusted_proxies,
         )
         try:
-            # The counts of connections are those of clients of the service: these are not among them.
+            # not the service's counts: those are about clients of the service
             guard_connections(config, limits, ConnectionCounts(CollectorRegistry()))
-        except OSError as error:  # that of OpenSSL is one, too
+        except OSError as error:  # including those of OpenSSL
             problem = f"desktop.ssl_certificate: cannot be used with its key: {error.strerror or error}."
             raise ConfigurationError([problem]) from error
         return config
 
 
 class _Server(uvicorn.Server):
-    """Without handlers of signals: the process has its own, and stops this server by `stopped`."""
+    """Installs no signal handlers: the process has its own, and stops this server through `stopped`."""
 
     def __init__(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
         super().__init__(config)
         self._stopped = stopped
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """What is open at a failure is closed, too."""
+        """Also closes open connections after a failure."""
         try:
             await super().serve(sockets)
         except Exception:
@@ -154,8 +155,8 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def listening(desktop: DesktopSettings) -> Generator[Monitoring]:
-    """The port is taken inside, before anything is slow. Raises ConfigurationError when that is not possible."""
+def metrics_listener(desktop: DesktopSettings) -> Generator[MetricsListener]:
+    """Bind the port first, before anything slow. Raises ConfigurationError if that fails."""
     tasks = desktop.task_server
     host, port = tasks.metrics_host.strip("[]"), tasks.metrics_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -164,11 +165,11 @@ def listening(desktop: DesktopSettings) -> Generator[Monitoring]:
     except OSError as error:
         raise ConfigurationError([_problem(error, host, port)]) from error
     with listener:
-        yield Monitoring(listener, desktop)
+        yield MetricsListener(listener, desktop)
 
 
 def _problem(error: OSError, host: str, port: int) -> str:
-    if isinstance(error.__context__, socket.gaierror):  # `create_server` raises another error in its place
+    if isinstance(error.__context__, socket.gaierror):  # `create_server` replaces the original error
         return f"{_HOST}: {host} is no address of this machine."
     match error.errno:
         case errno.EADDRINUSE:

@@ -58,7 +58,7 @@ class StaticContent:
         packed = gzip.compress(content, mtime=0)
         return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
 
-    def answer(self, request: Request, headers: Mapping[str, str]) -> Response:
+    def json_response(self, request: Request, headers: Mapping[str, str]) -> Response:
         """200 in an encoding that the client accepts, or 304 if the client has this version."""
         is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
@@ -91,7 +91,7 @@ class Pages:
         headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
         if request.query_params.get("v") == found.digest:
             headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
-        return found.answer(request, headers)
+        return found.json_response(request, headers)
 
     async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
         async with self._lock:
@@ -207,7 +207,7 @@ async def _shown(request: Request, name: str) -> Response:
 
 async def _described(request: Request, make: Callable[[], StaticContent], *, cached: str = "no-cache") -> Response:
     pages: Pages = request.app.state.pages
-    return (await pages.kept(request, make)).answer(request, {"Cache-Control": cached})
+    return (await pages.kept(request, make)).json_response(request, {"Cache-Control": cached})
 
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:

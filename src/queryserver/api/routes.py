@@ -1,4 +1,4 @@
-"""Path groups, and classes of routes, which say what the failures of a group look like."""
+"""Path groups, and route classes that define the form of a group's failures."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
@@ -47,11 +47,11 @@ class PlatformRoute(APIRoute):
 
 
 StatementRoute = APIRoute
-"""The `status` of a failure says what became of the statement (Contract editor 1.4)."""
+"""The `status` of a failure reflects the state of the statement (Contract editor 1.4)."""
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For `responses=`: statuses besides those that every call of its kind can answer with."""
+    """For `responses=`: the statuses of a call beyond those common to all calls of its kind."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
 
 
@@ -86,10 +86,11 @@ def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | st
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the handler, or the `name` of one of several routes of a handler."""
+    """The name of the handler, or the `name` of the route if a handler has several."""
     return route.name
 
 
+<<<<<<< HEAD
 class PathGroup(APIRouter):
     """The router of a path group, whose operations have the ids that clients are generated from.
 
@@ -108,3 +109,8 @@ class PathGroup(APIRouter):
     def _beginnings(self) -> tuple[str, ...]:
         """The beginnings of the paths up to their first parameter."""
         return tuple({route.path.partition("{")[0] for route in self.routes if isinstance(route, APIRoute)})
+=======
+def path_group(tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> APIRouter:
+    """The router of a path group, with the operation ids that client generators use."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)

@@ -195,7 +195,7 @@ class FileDownloads:
     async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
         """The bytes of a part. Ends without an error only if the store delivered all of them and confirmed the end.
 
-        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamPlace.recheck`.
+        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamSlot.recheck`.
         """
 
         def require(user: User) -> None:
@@ -205,12 +205,12 @@ class FileDownloads:
         length = None if part.is_whole else part.length
         outcome, sent = "interrupted", 0
         try:
-            with self._streams.place(caller.user) as location:
+            with self._streams.slot(caller.user) as slot:
                 path = found.location.path.path
                 stored = found.location.storage.read(path, offset=part.start, length=length, version=found.status)
                 async with aclosing(stored) as pieces:
                     async for piece in _exactly(pieces, part.length):
-                        await location.recheck(require)
+                        await slot.recheck(require)
                         sent += len(piece)
                         if sent == part.length:
                             outcome = "ok"

@@ -124,7 +124,7 @@ def _anything(user: User) -> None:
     del user
 
 
-class StreamPlace:
+class StreamSlot:
     def __init__(self, user: User, records: CallerRepository, every_s: float, clock: Callable[[], float]) -> None:
         self._user = user
         self._records = records
@@ -183,13 +183,13 @@ class Streams:
     _open: Counter[int] = field(default_factory=Counter[int], init=False)
 
     @contextmanager
-    def place(self, user: User) -> Generator[StreamPlace]:
+    def slot(self, user: User) -> Generator[StreamSlot]:
         """Occupy a slot for the duration of the context. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
             raise errors.TooManyStreams(f"{self.max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1
         try:
-            yield StreamPlace(user, self.records, self.every.total_seconds(), self.clock)
+            yield StreamSlot(user, self.records, self.every.total_seconds(), self.clock)
         finally:
             self._open[user.id] -= 1
             if not self._open[user.id]:

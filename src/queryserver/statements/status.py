@@ -10,7 +10,7 @@ from uuid import UUID
 
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.statements import OperationNotFound
-from queryserver.identity.limits import StreamPlace, Streams
+from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
@@ -136,15 +136,15 @@ class StatementReader:
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
         """The current status, or the first terminal one within `wait_s`.
 
-        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
+        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamSlot.recheck`.
         """
         if wait_s <= 0:
             return await self.with_queue_position(await self._access.status(user, operation_id))
         with self._signals.watch(operation_id, ends_only=True) as watch:
             status = await self._access.status(user, operation_id)
             if not status.state.is_terminal:
-                with self._streams.place(user) as place:
-                    status = await self.wait_on_watch(status, wait_s, watch, place)
+                with self._streams.slot(user) as slot:
+                    status = await self.wait_on_watch(status, wait_s, watch, slot)
         return await self.with_queue_position(status)
 
     async def with_queue_position(self, status: StatementStatus) -> StatementStatus:
@@ -160,24 +160,24 @@ class StatementReader:
             raise OperationNotFound(str(status.id))
         return record.status
 
-    async def wait_for_end(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
+    async def wait_for_end(self, status: StatementStatus, wait_s: float, slot: StreamSlot) -> StatementStatus:
         """The first terminal status within `wait_s` of a statement that was just recorded, else the latest one.
 
-        Raises as `StreamPlace.recheck` once the user of `place` may no longer read the statement.
+        Raises as `StreamSlot.recheck` once the user of `slot` may no longer read the statement.
         """
         with self._signals.watch(status.id, ends_only=True) as watch:
-            return await self.wait_on_watch(status, wait_s, watch, place)
+            return await self.wait_on_watch(status, wait_s, watch, slot)
 
-    async def _recheck(self, status: StatementStatus, place: StreamPlace) -> None:
-        await place.recheck(lambda user: self._access.require_reader(user, status))
+    async def _recheck(self, status: StatementStatus, slot: StreamSlot) -> None:
+        await slot.recheck(lambda user: self._access.require_reader(user, status))
 
     async def wait_on_watch(
-        self, status: StatementStatus, wait_s: float, watch: Watch, place: StreamPlace | None = None
+        self, status: StatementStatus, wait_s: float, watch: Watch, slot: StreamSlot | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the latest one. Raises as `StreamPlace.recheck`.
+        """The first terminal status within `wait_s`, else the latest one. Raises as `StreamSlot.recheck`.
 
         `status` must have been read after `watch` began, unless the statement could not change before. Queries the
-        record only after a change, and the rights of the user whenever `place` has them due.
+        record only after a change, and the rights of the user whenever `slot` has them due.
         """
         now = asyncio.get_running_loop().time
         give_up = now() + wait_s
@@ -185,9 +185,9 @@ class StatementReader:
             left_s = give_up - now()
             if left_s <= 0:
                 break
-            has_changed = await watch.changed_within(left_s if place is None else min(left_s, place.due_in_s))
-            if place is not None:
-                await self._recheck(status, place)
+            has_changed = await watch.changed_within(left_s if slot is None else min(left_s, slot.due_in_s))
+            if slot is not None:
+                await self._recheck(status, slot)
             if has_changed or now() >= give_up:
                 status = await self._read(status.id)
         return status
@@ -200,11 +200,11 @@ class StatementReader:
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(
-        self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
+        self, status: StatementStatus, slot: StreamSlot, *, log_from: int, until_s: float
     ) -> AsyncGenerator[StatementProgress]:
         """The progress now, at every change of state, and once a second.
 
-        Ends with the terminal state or after `until_s`. Raises as `StreamPlace.recheck` once the user of `place` may no
+        Ends with the terminal state or after `until_s`. Raises as `StreamSlot.recheck` once the user of `slot` may no
         longer read the statement.
         """
         give_up = asyncio.get_running_loop().time() + until_s
@@ -225,7 +225,7 @@ class StatementReader:
                         break
                     if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
                         break
-                await self._recheck(status, place)
+                await self._recheck(status, slot)
 
     async def _read(self, operation_id: UUID) -> StatementStatus:
         status = await self._records.status(operation_id)

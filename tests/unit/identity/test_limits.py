@@ -32,7 +32,7 @@ class Clock:
 
 @dataclass
 class MemoryCounts:
-    """Counts of one process, in place of `RequestCounts`."""
+    """Counts of one process, in slot of `RequestCounts`."""
 
     clock: Clock = field(default_factory=Clock)
     """Of the database."""
@@ -195,9 +195,9 @@ def require_download(user: User) -> None:
 
 async def test_a_user_is_read_again_once_in_the_time() -> None:
     records = Records(owner(rights=("download",)))
-    with streams_of(records).place(ANA) as place:
+    with streams_of(records).slot(ANA) as slot:
         for records.now in (0, 4.9, 5, 5.1, 9.9, 10):
-            await place.recheck(require_download)
+            await slot.recheck(require_download)
     assert records.asked == [TokenKey(1, "family", "jti")] * 2
 
 
@@ -206,25 +206,25 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
     (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied)])  # fmt: skip
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)
-    with streams_of(records).place(ANA) as place:
+    with streams_of(records).slot(ANA) as slot:
         records.now = 5
         with pytest.raises(error):
-            await place.recheck(require_download)
+            await slot.recheck(require_download)
 
 
 async def test_a_caller_without_a_token_of_ours_has_no_epoch_to_lose() -> None:
     records = Records(owner(epoch=9))
-    with streams_of(records).place(User(1, "ana")) as place:
+    with streams_of(records).slot(User(1, "ana")) as slot:
         records.now = 5
-        await place.recheck()
+        await slot.recheck()
     assert records.asked == [TokenKey(1, "", "")]
 
 
 async def test_while_the_database_is_away_a_call_goes_on() -> None:
     records = Records(None, is_down=True)
-    with streams_of(records).place(ANA) as place:
+    with streams_of(records).slot(ANA) as slot:
         records.now = 5
-        await place.recheck(require_download)
+        await slot.recheck(require_download)
     assert len(records.asked) == 1
 
 
@@ -242,13 +242,13 @@ async def test_pieces_end_and_their_source_is_closed() -> None:
             is_closed = True
 
     seen: list[bytes] = []
-    with streams_of(records).place(ANA) as place, pytest.raises(UserInactive):
-        seen.extend([piece async for piece in place.rechecked(source())])
+    with streams_of(records).slot(ANA) as slot, pytest.raises(UserInactive):
+        seen.extend([piece async for piece in slot.rechecked(source())])
     assert is_closed
 
 
-async def test_places_are_bounded_and_given_back() -> None:
+async def test_slots_are_limited_and_released() -> None:
     streams = streams_of(Records(owner()), most=1)
     for _ in range(2):
-        with streams.place(ANA), pytest.raises(TooManyStreams), streams.place(ANA):
+        with streams.slot(ANA), pytest.raises(TooManyStreams), streams.slot(ANA):
             pass

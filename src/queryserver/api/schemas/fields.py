@@ -116,12 +116,12 @@ EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 """Text exactly as decoded; other JSON types are refused."""
 
-TextOrNothing: TypeAlias = Annotated[
+OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]
 """Text that counts as absent if it is blank."""
 
-Filled: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
+RequiredText: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
 """Required text; blank text is refused by the handler."""
 
 Name: TypeAlias = Annotated[
@@ -131,7 +131,7 @@ Name: TypeAlias = Annotated[
 ]
 """Text, or an integer in place of its decimal text: ids of connectors occur in both forms."""
 
-NameOrNumber: TypeAlias = Annotated[
+TextOrInteger: TypeAlias = Annotated[
     int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))
 ]
 """Text, or an integer with a meaning of its own."""
@@ -152,7 +152,7 @@ Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, reading: _object(js
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object within another one."""
 
-Few: TypeAlias = Annotated[T, BeforeValidator(_few)]
+ShortArray: TypeAlias = Annotated[T, BeforeValidator(_few)]
 """An array of at most 1000 entries."""
 
 
@@ -179,7 +179,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Capped:
+class PageSize:
     """Annotation of a page size: an integer of at least `minimum`; values above `most` are reduced to it.
 
     Clients send a huge number to get as many entries as possible (Contract platform 1.2).

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import (
     Admin,
     ConfigurationCheckDep,
@@ -15,7 +14,12 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, contents, failures
+=======
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import contents, failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
@@ -29,7 +33,7 @@ router = PathGroup("admin")
 async def check_config(_user: Admin, _: NoFields, check: ConfigurationCheckDep) -> Response:
     """What `queryserver config check` finds, without checks that would change something, within 30 s."""
     report = await check.report()
-    return answer(
+    return json_response(
         wire.CheckConfigResponse(
             hue_config_dir=report.directory,
             config_errors=[
@@ -49,7 +53,7 @@ async def get_server_logs(
 ) -> Response:
     """Complete lines from the last 32 KiB of the log file, or of the log of the answering process."""
     lines = await logs.lines(newest_first=request.reverse)
-    return answer(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
+    return json_response(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
 
 
 @router.get("/logs/download", response_class=Response, responses=contents("application/zip") | failures(404))
@@ -68,7 +72,7 @@ _SHOWN = 100
 @router.get("/available_app_examples", response_model=wire.AppExamplesResponse)
 async def list_app_examples(_user: Admin, _: NoFields) -> Response:
     """Names for install_app_examples, with display names."""
-    return answer(wire.AppExamplesResponse(apps={_CONNECTORS: "Connectors"}, status=0))
+    return json_response(wire.AppExamplesResponse(apps={_CONNECTORS: "Connectors"}, status=0))
 
 
 @router.post("/install_app_examples", response_model=wire.InstallAppExamplesResponse, responses=failures(501))
@@ -87,7 +91,7 @@ async def install_app_examples(
         raise InvalidParameter(f"Unsupported app name: {name[:_SHOWN]}")
     await connectors.install_examples(user)
     message = f"Successfully installed examples for {name}."
-    return answer(wire.InstallAppExamplesResponse(message=message, status=0))
+    return json_response(wire.InstallAppExamplesResponse(message=message, status=0))
 
 
 @router.get("/admin/statements", response_model=wire.AdminStatementsResponse)
@@ -99,7 +103,7 @@ async def list_statements(
     """Statements of all users, newest first, without their texts; by default those that wait or run."""
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
-    return answer(
+    return json_response(
         wire.AdminStatementsResponse(status=0, statements=[_shown(entry) for entry in page], next_after=following)
     )
 
@@ -110,14 +114,14 @@ async def show_statement(
 ) -> Response:
     """A statement with its text; an audit event records the access."""
     found = await statements.details(parse_operation_id(operation_id), by=user.username)
-    return answer(
-        like(
+    return json_response(
+        model_from(
             wire.AdminStatementResponse,
             found,
             status=0,
             statement=_shown(found.entry),
             text=found.statement,
-            deadline=moment(found.deadline) or "",
+            deadline=utc_text(found.deadline) or "",
         )
     )
 
@@ -130,19 +134,19 @@ async def cancel_statement_of_user(
     entry = await statements.stop(
         parse_operation_id(operation_id), by=user.username, wait_s=settings.editor.cancel_wait.total_seconds()
     )
-    return answer(wire.AdminCancelResponse(status=0, statement=_shown(entry)))
+    return json_response(wire.AdminCancelResponse(status=0, statement=_shown(entry)))
 
 
 def _shown(entry: OverviewEntry) -> wire.AdminStatement:
     times = entry.times
-    return like(
+    return model_from(
         wire.AdminStatement,
         entry,
         id=str(entry.id),
         state=entry.state.value,
-        submitted=moment(times.submitted) or "",
-        started=moment(times.started),
-        ended=moment(times.ended),
+        submitted=utc_text(times.submitted) or "",
+        started=utc_text(times.started),
+        ended=utc_text(times.ended),
         elapsed_ms=round(times.elapsed.total_seconds() * 1000),
         queued_ms=round(times.queued.total_seconds() * 1000),
         bytes=entry.size_bytes,

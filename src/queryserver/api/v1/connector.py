@@ -5,7 +5,6 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import (
     Admin,
     AnyUser,
@@ -15,7 +14,12 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType
@@ -39,7 +43,7 @@ async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredCo
         for category in Category
     ]
     categories = [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
-    return answer(wire.ConnectorTypeList(connectors=groups, categories=categories, status=0))
+    return json_response(wire.ConnectorTypeList(connectors=groups, categories=categories, status=0))
 
 
 @router.get("/connector/instances", response_model=wire.ConnectorList)
@@ -50,7 +54,7 @@ async def list_connectors(user: QueryUser, _: NoFields, connectors: StoredConnec
         _group(wire.ConnectorGroup, category, [_connector(one) for one in found if one.category is category])
         for category in Category
     ]
-    return answer(wire.ConnectorList(connectors=groups, status=0))
+    return json_response(wire.ConnectorList(connectors=groups, status=0))
 
 
 @router.post("/connector/instance/new/{dialect}/{interface}", response_model=wire.ConnectorTemplateResponse)
@@ -63,7 +67,7 @@ async def new_connector(
 ) -> Response:
     """A type with its defaults, overridden by the submitted values. Nothing is stored, and no connection is made."""
     found = await connectors.template(dialect, interface, given(request.connector))
-    return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
+    return json_response(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
 
 @router.get("/connector/instance/get/{id}", response_model=wire.ConnectorResponse)
@@ -75,7 +79,7 @@ async def get_connector(
 ) -> Response:
     """A connector with its settings; secrets are masked."""
     shown = await connectors.get(user, id)
-    return answer(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
+    return json_response(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
 
 
 @router.post("/connector/instance/update", response_model=wire.ConnectorUpdateResponse, responses=failures(404, 409))
@@ -86,7 +90,7 @@ async def save_connector(
 ) -> Response:
     """Create a connector, or change the one with the id. No connection is made."""
     shown, is_new = await connectors.save(user, given(request.connector))
-    return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
+    return json_response(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
 
 @router.post("/connector/instance/delete", response_model=wire.ConnectorDeleteResponse, responses=failures(404, 409))
@@ -99,14 +103,14 @@ async def delete_connector(
     if request.connector.id is None:
         raise connector_not_found("(none)")
     deleted = await connectors.delete(user, request.connector.id)
-    return answer(wire.ConnectorDeleteResponse(id=str(deleted), status=0))
+    return json_response(wire.ConnectorDeleteResponse(id=str(deleted), status=0))
 
 
 @router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
 async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
     """Add missing examples, and update those that this call added and nobody edited since."""
     done = await connectors.install_examples(user)
-    return answer(
+    return json_response(
         wire.ConnectorExamplesResponse(
             status=0,
             message=done.message,
@@ -125,14 +129,14 @@ async def test_connector(
 ) -> Response:
     """Connect with these settings, or those stored under the id, and store nothing."""
     outcome = await connection_tests.test(user, given(request.connector))
-    return answer(
-        like(
+    return json_response(
+        model_from(
             wire.ConnectorTestResponse,
             outcome,
             status=0,
             ok=not outcome.reason,
             hasWarnings=bool(outcome.warnings),
-            checks=[like(wire.ConnectionCheck, one) for one in outcome.checks],
+            checks=[model_from(wire.ConnectionCheck, one) for one in outcome.checks],
         )
     )
 
@@ -148,7 +152,7 @@ def _group(group: type[Group], category: Category, values: list[Any]) -> Group:
 
 def _connector(shown: ShownInstance) -> wire.Connector:
     instance = shown.instance
-    return like(
+    return model_from(
         wire.Connector,
         instance,
         id=str(instance.id),
@@ -159,7 +163,7 @@ def _connector(shown: ShownInstance) -> wire.Connector:
         dialect_properties=wire.DialectProperties.model_validate(shown.flags),
         is_runnable=shown.is_runnable,
         groups=list(instance.groups) if shown.shows_groups else None,
-        last_modified=moment(instance.last_modified) or "",
+        last_modified=utc_text(instance.last_modified) or "",
     )
 
 
@@ -171,7 +175,7 @@ def _template(found: ShownType) -> wire.ConnectorTemplate:
 
 def _type(shown: ShownType) -> wire.ConnectorType:
     row = shown.row
-    return like(
+    return model_from(
         wire.ConnectorType,
         row,
         name=row.dialect,

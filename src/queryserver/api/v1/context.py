@@ -6,9 +6,13 @@ even an unknown one, has the same namespace, compute and cluster: clients reques
 
 from fastapi import Response
 
-from queryserver.api.answers import answer
 from queryserver.api.dependencies import AnyUser, ClientDep, ConfigurationDep, NoFields, QueryUser
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import NotSupported
 
@@ -28,7 +32,7 @@ optimizer = PathGroup("optimizer")
 async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -> Response:
     """The only namespace and its compute, under the name in the path."""
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
-    return answer(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
+    return json_response(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
 
 
 @router.get("/api/v1/context/computes/{interface:interface}", response_model=wire.ComputesResponse)
@@ -42,7 +46,7 @@ async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> 
     found = wire.Compute(
         id="default", name="default", namespace="default", interface=interface, type="direct", options={}
     )
-    return answer(wire.ComputesResponse.model_validate({interface: [found], "status": 0}))
+    return json_response(wire.ComputesResponse.model_validate({interface: [found], "status": 0}))
 
 
 @router.get("/api/v1/context/clusters/{interface:interface}", response_model=wire.ClustersResponse)
@@ -53,13 +57,13 @@ async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> 
 )
 async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> Response:
     """The only cluster, under the name in the path."""
-    return answer(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
+    return json_response(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
 
 
 @router.get("/api/v1/banners", response_model=wire.BannersResponse)
 async def get_banners(_client: ClientDep, configuration: ConfigurationDep) -> Response:
     """The text of `desktop.custom.banner_top_html`, with only harmless HTML tags. Needs no credentials."""
-    return answer(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
+    return json_response(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
 
 
 @optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))

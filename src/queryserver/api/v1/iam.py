@@ -6,9 +6,13 @@ from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, like, moment_without_zone
 from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup
+=======
+from queryserver.api.responses import json_response, model_from, utc_text_without_zone
+from queryserver.api.routes import path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound
@@ -48,7 +52,7 @@ async def get_users_by_id(
 ) -> Response:
     """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
     found = await users.with_ids(request.userids)
-    return answer(wire.UsersResponse(users=[shown_user(user) for user in found], status=0))
+    return json_response(wire.UsersResponse(users=[shown_user(user) for user in found], status=0))
 
 
 @router.get("/users/autocomplete", response_model=wire.UserAutocompleteResponse)
@@ -67,7 +71,7 @@ async def autocomplete_users(
         only_groups_of_caller=request.only_mygroups,
     )
     shown = [shown_user(one, with_groups=request.extend_user) for one in found]
-    return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
+    return json_response(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
 
 
 @router.get("/preferences", response_model=wire.PreferencesResponse)
@@ -91,7 +95,7 @@ async def change_preferences(
 
 def _preferences(preferences: Preferences) -> Response:
     shown = wire.Preferences(big_numbers=preferences.big_numbers)
-    return answer(wire.PreferencesResponse(status=0, preferences=shown))
+    return json_response(wire.PreferencesResponse(status=0, preferences=shown))
 
 
 def _listed(count: int, users: Sequence[UserSummary]) -> Response:
@@ -106,14 +110,14 @@ def _listed(count: int, users: Sequence[UserSummary]) -> Response:
         )
         for user in users
     ]
-    return answer(wire.UserListResponse(users=shown, count=count, status=0))
+    return json_response(wire.UserListResponse(users=shown, count=count, status=0))
 
 
 def shown_user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
-    return like(
+    return model_from(
         wire.User,
         user,
-        last_login=moment_without_zone(user.last_login),
+        last_login=utc_text_without_zone(user.last_login),
         editURL=f"/useradmin/users/edit/{quote(user.username, safe='')}",
         groups=_groups(user.groups) if with_groups else None,
     )

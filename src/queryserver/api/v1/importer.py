@@ -7,22 +7,26 @@ from fastapi import Depends, Request, Response
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.answers import answer, moment, while_connected
 from queryserver.api.authentication import services_of
 from queryserver.api.dependencies import (
     Caller,
     ConnectorsDep,
     DetectionDep,
-    FieldsOf,
     ImportSourcesDep,
     ImportUploadsDep,
     MetricsDep,
+    ModelFields,
     PreviewsDep,
     StreamsDep,
     TableCreationsDep,
     ThreadsDep,
 )
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, utc_text, while_connected
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute
@@ -71,7 +75,7 @@ ImporterUser = Annotated[User, Depends(Importer(Scope.IMPORT, is_admin=False))]
 
 
 def _fields(model: type[requests.ImportFields]) -> Any:
-    return Depends(FieldsOf(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
+    return Depends(ModelFields(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
 
 
 router = PathGroup("importer", prefix="/api/v1/importer", route_class=ImporterRoute)
@@ -133,7 +137,7 @@ async def upload_import_file(
     length = bodies.announced_bytes(http)
     if length == 0:
         raise errors.MissingParameter(_MISSING)
-    with streams.place(user) as place, metrics.uploads.track_inprogress():
+    with streams.slot(user) as slot, metrics.uploads.track_inprogress():
         room_bytes = await uploads.admit(user, length)
         stream = MultipartStream(bodies.pieces(http), content_type)
         try:
@@ -142,13 +146,13 @@ async def upload_import_file(
             raise errors.MissingParameter(_MISSING) from None
         if stream.file_field != "file":
             raise errors.MissingParameter(_MISSING)
-        content = place.rechecked(stream.content(), _require_importer)
+        content = slot.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(user, name, content, room_bytes=room_bytes)
-    bodies.came_unread(http.scope)
-    bodies.came(http.scope, dict(stream.fields))
-    return answer(
+    bodies.note_unread_query(http.scope)
+    bodies.note_received(http.scope, dict(stream.fields))
+    return json_response(
         wire.ImportedFile(
-            file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""
+            file_path=str(received.reference), size=received.size_bytes, expires_at=utc_text(received.expires_at) or ""
         ),
         status=201,
     )
@@ -171,10 +175,10 @@ async def guess_file_metadata(
     file = await _file(sources, user, request)
     found = await while_connected(http, detection.metadata(user.id, file, encoding))
     if isinstance(found, Sheets):
-        return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
+        return json_response(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     if isinstance(found, Records):
-        return answer(wire.RecordsMetadata(type=found.type))
-    return answer(
+        return json_response(wire.RecordsMetadata(type=found.type))
+    return json_response(
         wire.DelimitedMetadata(
             type=found.type,
             field_separator=found.delimiters.field,
@@ -208,7 +212,7 @@ async def guess_file_header(
     reading = _reading(request)
     file = await _file(sources, user, request)
     found = await while_connected(http, previews.header(user.id, file, reading))
-    return answer(wire.HeaderGuess(has_header=found.has_header, **_skipped(found.skipped)))
+    return json_response(wire.HeaderGuess(has_header=found.has_header, **_skipped(found.skipped)))
 
 
 @router.get("/file/preview", response_model=wire.Preview, responses=failures(403))
@@ -272,7 +276,7 @@ async def list_sql_types(
     connectors: ConnectorsDep,
 ) -> Response:
     """The type names of a dialect, sorted. Spec §4, Contract importer 6."""
-    return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(connectors, user, request)])))
+    return json_response(wire.SqlTypes(list(SQL_TYPES[_dialect(connectors, user, request)])))
 
 
 @router.post("/create_table", status_code=202, response_model=wire.CreateTableResponse, responses=failures(403, 503))
@@ -293,7 +297,7 @@ async def create_table(
     key = requests.idempotency_key(http.headers.get("idempotency-key"))
     created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status
-    return answer(
+    return json_response(
         wire.CreateTableResponse(
             status=0,
             history_uuid=str(status.id),

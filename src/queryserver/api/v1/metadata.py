@@ -6,9 +6,13 @@ from typing import Annotated
 
 from fastapi import Request, Response
 
-from queryserver.api.answers import answer, moment_without_zone, while_connected
 from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, utc_text_without_zone, while_connected
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
@@ -50,8 +54,8 @@ async def search_metadata(
     )
     found = await while_connected(http, search.search(user, parameters))
     if len(found.records) <= _ON_THE_LOOP:
-        return answer(_response(found))
-    return await threads.searching.run(user.id, lambda _: answer(_response(found)))
+        return json_response(_response(found))
+    return await threads.searching.run(user.id, lambda _: json_response(_response(found)))
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:
@@ -105,8 +109,8 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
         owner=record.owner,
         tags=list(record.tags),
         identity=record.identity,
-        created=moment_without_zone(record.created),
-        lastModified=moment_without_zone(record.last_modified),
+        created=utc_text_without_zone(record.created),
+        lastModified=utc_text_without_zone(record.last_modified),
         connector=record.connector,
         dialect=record.dialect,
         properties=dict(record.properties),
@@ -115,7 +119,7 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
         doc_type=record.doc_type,
         uuid=record.uuid,
         parentUuid=record.parent_uuid,
-        last_modified=moment_without_zone(record.last_modified) if record.doc_type else None,
+        last_modified=utc_text_without_zone(record.last_modified) if record.doc_type else None,
         **dict(record.further),
     )
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import Request, Response
 
-from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import (
     ApiTokensDep,
     ClientDep,
@@ -18,7 +17,12 @@ from queryserver.api.dependencies import (
     fields,
     unchecked_fields,
 )
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import is_clean
@@ -48,7 +52,7 @@ async def log_in(
     password = read.text("password", most_bytes=1024)
     read.require_valid()
     pair = await logins.log_in(username, password, RequestInfo(client))
-    return answer(wire.TokenPair(refresh=pair.refresh, access=pair.access))
+    return json_response(wire.TokenPair(refresh=pair.refresh, access=pair.access))
 
 
 @router.post("/api/v1/token/verify", response_model=wire.TokenVerifyResponse, responses=failures(401))
@@ -60,7 +64,7 @@ async def verify_token(
 ) -> Response:
     """An empty object if the token is currently accepted as bearer token. Contract platform 3.4."""
     await tokens.verify(_one_token(form, "token"), client)
-    return answer(wire.TokenVerifyResponse())
+    return json_response(wire.TokenVerifyResponse())
 
 
 @router.post("/api/v1/token/refresh", response_model=wire.TokenRefreshResponse, responses=failures(401))
@@ -72,7 +76,7 @@ async def refresh_token(
 ) -> Response:
     """A new access token for a refresh token. Contract platform 3.5."""
     renewed = await tokens.refresh(_one_token(form, "refresh"))
-    return answer(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
+    return json_response(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
 
 
 @router.post("/api/v1/token/revoke", response_model=wire.TokenRevokeResponse, responses=failures(401))
@@ -94,7 +98,7 @@ async def revoke_token(
     read.require_valid()
     for token in revoked:
         await tokens.revoke(token, everything=everything)
-    return answer(wire.TokenRevokeResponse())
+    return json_response(wire.TokenRevokeResponse())
 
 
 @router.get("/api/v1/token/api_tokens", response_model=wire.ApiTokenList, responses=failures(403))
@@ -109,7 +113,7 @@ async def list_api_tokens(
     if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
     count, page = await api_tokens.page(None if request.all else username, page=request.page, limit=request.limit)
-    return answer(wire.ApiTokenList(status=0, tokens=[_shown(one) for one in page], count=count))
+    return json_response(wire.ApiTokenList(status=0, tokens=[_shown(one) for one in page], count=count))
 
 
 @router.post("/api/v1/token/api_tokens/new", response_model=wire.NewApiTokenResponse, responses=failures(403, 404, 409))
@@ -139,7 +143,7 @@ async def new_api_token(
         request.expires_in_days,
     )
     made, value = await api_tokens.create(username, new, by=user.username)
-    return answer(wire.NewApiTokenResponse(status=0, token=_shown(made), value=value))
+    return json_response(wire.NewApiTokenResponse(status=0, token=_shown(made), value=value))
 
 
 @router.post("/api/v1/token/api_tokens/revoke", response_model=wire.ApiTokenResponse, responses=failures(403, 404))
@@ -151,7 +155,7 @@ async def revoke_api_token(
     """Revoke an API token of the caller, or as administrator of any user. Idempotent."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
-    return answer(wire.ApiTokenResponse(status=0, token=_shown(ended)))
+    return json_response(wire.ApiTokenResponse(status=0, token=_shown(ended)))
 
 
 def _owner(user: User, username: str | None, settings: Settings) -> str:
@@ -165,15 +169,15 @@ def _owner(user: User, username: str | None, settings: Settings) -> str:
 
 
 def _shown(token: ApiToken) -> wire.ApiToken:
-    return like(
+    return model_from(
         wire.ApiToken,
         token,
         id=str(token.id),
         scopes=[one.value for one in token.scopes],
         connectors=None if token.connectors is None else list(token.connectors),
-        created_at=moment(token.created_at),
-        expires_at=moment(token.expires_at),
-        last_used_at=moment(token.last_used_at),
+        created_at=utc_text(token.created_at),
+        expires_at=utc_text(token.expires_at),
+        last_used_at=utc_text(token.last_used_at),
     )
 
 

@@ -14,16 +14,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJs
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
-    Capped,
-    Few,
     Fields,
     Flag,
     Json,
     Name,
     Nested,
     Number,
+    OptionalText,
+    PageSize,
+    ShortArray,
     Text,
-    TextOrNothing,
     Whole,
     any_of,
     filled,
@@ -60,7 +60,7 @@ class PreviousHandle(Fields):
     statements_count: Annotated[int, Whole(0)] = 0
     has_more_statements: Flag = False
     previous_statement_hash: Text = ""
-    guid: TextOrNothing = None
+    guid: OptionalText = None
 
     @property
     def steers(self) -> bool:
@@ -100,7 +100,7 @@ class Setting(Fields):
 class SnippetProperties(Fields):
     """Properties of a snippet that are passed to the engine."""
 
-    settings: Few[tuple[Nested[Setting], ...]] = ()
+    settings: ShortArray[tuple[Nested[Setting], ...]] = ()
 
 
 class Snippet(Fields):
@@ -108,8 +108,8 @@ class Snippet(Fields):
 
     type: Text | None = None
     connector: Nested[SnippetConnector] | None = None
-    statement: TextOrNothing = None
-    database: TextOrNothing = None
+    statement: OptionalText = None
+    database: OptionalText = None
     properties: Nested[SnippetProperties] = SnippetProperties()
     result: Nested[SnippetResult] = SnippetResult()
 
@@ -136,11 +136,11 @@ class NotebookFields(Fields):
     """The notebook around a snippet."""
 
     type: Text | None = None
-    uuid: TextOrNothing = None
+    uuid: OptionalText = None
     is_saved: Flag = Field(default=False, alias="isSaved")
     skip_historify: Flag = Field(default=False, alias="skipHistorify")
-    parent_saved_query_uuid: TextOrNothing = Field(default=None, alias="parentSavedQueryUuid")
-    sessions: Few[tuple[Nested[NotebookSession], ...]] = ()
+    parent_saved_query_uuid: OptionalText = Field(default=None, alias="parentSavedQueryUuid")
+    sessions: ShortArray[tuple[Nested[NotebookSession], ...]] = ()
 
     @property
     def hides_history(self) -> bool:
@@ -191,9 +191,9 @@ def _is_password(one: Mapping[str, Any]) -> bool:
 class SessionSpec(Fields):
     """A session in the form of create_session and close_session."""
 
-    type: TextOrNothing = None
+    type: OptionalText = None
     id: Annotated[int, Whole()] | None = None
-    properties: Annotated[Few[list[dict[str, Any]]], AfterValidator(_clean_tree)] = []  # noqa: RUF012
+    properties: Annotated[ShortArray[list[dict[str, Any]]], AfterValidator(_clean_tree)] = []  # noqa: RUF012
 
     @property
     def credentials(self) -> tuple[str, str] | None:
@@ -227,7 +227,7 @@ class SessionSpec(Fields):
         return self
 
 
-_SETTINGS = TypeAdapter(Few[list[Nested[Setting]]])
+_SETTINGS = TypeAdapter(ShortArray[list[Nested[Setting]]])
 
 
 def _idempotency_key(value: str) -> str:
@@ -268,19 +268,19 @@ class ExecuteRequest(Fields):
 
     model_config = any_of(filled("statement"), filled("operationId"), filled("snippet", "statement"))
 
-    statement: TextOrNothing = None
-    database: TextOrNothing = None
-    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    statement: OptionalText = None
+    database: OptionalText = None
+    operation_id: OptionalText = Field(default=None, alias="operationId")
     session_id: Annotated[int, Whole()] | None = None
     wait: Annotated[float, Number(0, 60)] = 0
     timeout: Annotated[int, Whole(1, 86400)] | None = None
-    limit: Annotated[int, Capped()] | None = Field(
+    limit: Annotated[int, PageSize()] | None = Field(
         default=None,
         description="Rows to keep; without it as many as `result_max_rows` and `result_max_bytes` of the server allow."
         " `query_status` says whether a result was cut. What the server cut, and not this limit, ends with"
         " `truncated` in fetch_result_data.",
     )
-    rows: Annotated[int, Capped(MAX_BATCH_ROWS, minimum=0)] = Field(
+    rows: Annotated[int, PageSize(MAX_BATCH_ROWS, minimum=0)] = Field(
         default=0,
         description="So many first rows, at most 100,000, come in `result` of this answer, as fetch_result_data gives"
         " them, if the statement ends within `wait`. Later fetches go on after them.",
@@ -367,7 +367,7 @@ class OperationRequest(Fields):
 
     model_config = any_of(filled("operationId"), filled("snippet", "result", "handle", "guid"))
 
-    operation_id: TextOrNothing = Field(default=None, alias="operationId")
+    operation_id: OptionalText = Field(default=None, alias="operationId")
     snippet: Json[Snippet] = Snippet()
     notebook: Json[NotebookFields] = NotebookFields()
 
@@ -409,7 +409,7 @@ class ResultRequest(OperationRequest):
 class FetchRequest(ResultRequest):
     """Fields of fetch_result_data (Contract editor 6.1). The default of `escape` is a setting."""
 
-    rows: Annotated[int, Capped(MAX_BATCH_ROWS)] = Field(
+    rows: Annotated[int, PageSize(MAX_BATCH_ROWS)] = Field(
         default=100,
         description="Rows of this batch; a number above 100,000 means 100,000. `has_more` says whether there are more.",
     )
@@ -429,7 +429,7 @@ class LogsRequest(OperationRequest):
     """Fields of get_logs (Contract editor 7.1). Without `from`: the whole log."""
 
     start: Annotated[int, Whole(0)] | None = Field(default=None, alias="from")
-    size: Annotated[int, Capped()] | None = None
+    size: Annotated[int, PageSize()] | None = None
     full_log: Text = Field(default="", description="Accepted, not used.")
 
 
@@ -472,9 +472,9 @@ class HistoryParameters(Fields):
     `doc_type` None: all dialects; `is_active`: only waiting and running ones.
     """
 
-    doc_type: TextOrNothing = None
-    doc_text: TextOrNothing = None
-    doc_connector: TextOrNothing = None
+    doc_type: OptionalText = None
+    doc_text: OptionalText = None
+    doc_connector: OptionalText = None
     # A page beyond the end is empty; the offset of this largest page number still fits PostgreSQL's bigint.
     page: Annotated[
         int,
@@ -497,8 +497,8 @@ class HistoryParameters(Fields):
 class CreateNotebookRequest(Fields):
     """Fields of create_notebook (Contract editor 12)."""
 
-    type: TextOrNothing = None
-    directory_uuid: TextOrNothing = None
+    type: OptionalText = None
+    directory_uuid: OptionalText = None
 
 
 class SessionRequest(Fields):
@@ -507,7 +507,7 @@ class SessionRequest(Fields):
     model_config = any_of(filled("session", "type"))
 
     session: Json[SessionSpec]
-    database: TextOrNothing = None
+    database: OptionalText = None
 
     @model_validator(mode="after")
     def _has_a_type(self) -> Self:
@@ -542,8 +542,8 @@ class AutocompleteRequest(MetadataRequest):
 
     operation: Literal["schema", "functions", "function"] = "schema"
     prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
-    page: Annotated[int, Capped(10**6)] = 1
-    limit: Annotated[int, Capped()] | None = Field(default=None, description="Names per page.")
+    page: Annotated[int, PageSize(10**6)] = 1
+    limit: Annotated[int, PageSize()] | None = Field(default=None, description="Names per page.")
 
 
 class SampleRequest(MetadataRequest):
@@ -574,8 +574,8 @@ class ExplainRequest(Fields):
 
     model_config = any_of(filled("statement"), filled("snippet", "statement"))
 
-    statement: TextOrNothing = None
-    database: TextOrNothing = None
+    statement: OptionalText = None
+    database: OptionalText = None
     session_id: Annotated[int, Whole()] | None = None
     parameters: ParametersField = None
     snippet: Json[Snippet] = Snippet()
@@ -594,9 +594,9 @@ class FormatRequest(Fields):
 
     model_config = any_of(filled("statements"), filled("statement"))
 
-    statements: TextOrNothing = None
-    statement: TextOrNothing = None
-    dialect: TextOrNothing = None
+    statements: OptionalText = None
+    statement: OptionalText = None
+    dialect: OptionalText = None
 
     @property
     def script(self) -> str | None:

@@ -14,11 +14,11 @@ from pydantic_core import ErrorDetails
 from queryserver.api.schemas.fields import (
     JSON_DEPTH,
     Fields,
-    Filled,
     Flag,
     Name,
-    NameOrNumber,
+    RequiredText,
     Text,
+    TextOrInteger,
     Whole,
     as_domain_error,
     is_clean,
@@ -45,8 +45,8 @@ _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
 FileEncoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": [UTF_8_WITH_MARK, *ENCODINGS]})]
 """Name of an encoding; case does not matter."""
-GivenOrigin: TypeAlias = Annotated[Origin, one_of(*Origin)]
-GivenFileType: TypeAlias = Annotated[FileType, one_of(*FileType)]
+OriginField: TypeAlias = Annotated[Origin, one_of(*Origin)]
+FileTypeField: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
     "duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino"
 ]
@@ -76,17 +76,17 @@ class ImportFields(Fields):
 
 
 class MetadataParameters(ImportFields):
-    file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
-    import_type: GivenOrigin
+    file_path: RequiredText = Field(description="The reference of an upload, or a path of a store.")
+    import_type: OriginField
     encoding: FileEncoding | None = Field(default=None, description="Of a text. Detected by default.")
 
 
 class HeaderParameters(ImportFields):
     """Query of guess_header. Separators may be written with backslash escapes."""
 
-    file_path: Filled = Field(description="The reference of an upload, or a path of a store.")
-    file_type: GivenFileType
-    import_type: GivenOrigin
+    file_path: RequiredText = Field(description="The reference of an upload, or a path of a store.")
+    file_type: FileTypeField
+    import_type: OriginField
     sheet_name: Text | None = Field(default=None, description="Only and always with workbooks.")
     field_separator: Text | None = Field(default=None, description="1 to 8 characters, raw or with backslash escapes.")
     quote_char: Text | None = Field(default=None, description='One character, or `\\0` for none; `"` by default.')
@@ -180,7 +180,7 @@ def _named(value: str) -> str:
 class ImportColumn(Fields):
     """One column of the table; omitted members are as in the preview."""
 
-    source: NameOrNumber = Field(description="Position in the file from 1, or name in the preview.")
+    source: TextOrInteger = Field(description="Position in the file from 1, or name in the preview.")
     name: Text | None = None
     type: Text | None = Field(
         default=None,
@@ -227,7 +227,7 @@ class CreateTableRequest(ColumnParameters):
 
     connector: Name = Field(description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1})
     database: Annotated[Text, AfterValidator(_named)] | None = None
-    table: Annotated[Filled, AfterValidator(_named)]
+    table: Annotated[RequiredText, AfterValidator(_named)]
     if_exists: Literal["error", "append", "replace"] = Field(
         default="error",
         description="`append` adds the rows to a table that is there. `replace` puts the new table in its place once"

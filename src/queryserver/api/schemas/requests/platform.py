@@ -13,15 +13,15 @@ from queryserver.api.schemas.fields import (
     FORM_PATTERN,
     INT64_MAX,
     MAX_ENTRIES,
-    Capped,
-    Few,
     Fields,
     Flag,
     Json,
     Name,
     Nested,
+    OptionalText,
+    PageSize,
+    ShortArray,
     Text,
-    TextOrNothing,
     Whole,
     any_of,
     given,
@@ -52,12 +52,12 @@ class InstallExamplesRequest(Fields):
 
     model_config = any_of(given("app_name", type="string"))
 
-    app_name: Annotated[TextOrNothing, one_of(CONNECTOR_EXAMPLES, *OTHER_EXAMPLES)] = None
+    app_name: Annotated[OptionalText, one_of(CONNECTOR_EXAMPLES, *OTHER_EXAMPLES)] = None
 
 
 class StatementListParameters(Fields):
-    user: Annotated[TextOrNothing, Field(description="Only statements of the user of that name.")] = None
-    connector: Annotated[TextOrNothing, Field(description="Only statements of the connector of that id.")] = None
+    user: Annotated[OptionalText, Field(description="Only statements of the user of that name.")] = None
+    connector: Annotated[OptionalText, Field(description="Only statements of the connector of that id.")] = None
     state: Annotated[StatementStates, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
         StatementStates.ACTIVE
     )
@@ -65,7 +65,7 @@ class StatementListParameters(Fields):
         Annotated[int, Whole(0, LONGEST_AGE_S)] | None,
         Field(description="Only statements that were submitted that many seconds ago, or earlier."),
     ] = None
-    limit: Annotated[int, Capped(1000), Field(description="Most statements of one answer.")] = 100
+    limit: Annotated[int, PageSize(1000), Field(description="Most statements of one answer.")] = 100
     after: Annotated[Annotated[int, Whole(1)] | None, Field(description="`next_after` of the page before.")] = None
 
     @property
@@ -102,8 +102,8 @@ class ConnectorFields(Fields):
     dialect: Text | None = None
     interface: Text | None = None
     description: Text | None = Field(default=None, description="Text about it, at most 1000 characters.")
-    settings: Few[tuple[Nested[ConnectorSettingFields], ...]] | None = None
-    groups: Few[tuple[Text, ...]] | None = None
+    settings: ShortArray[tuple[Nested[ConnectorSettingFields], ...]] | None = None
+    groups: ShortArray[tuple[Text, ...]] | None = None
     version: Annotated[int, Whole(0)] | None = Field(
         default=None, description="The version that is changed; another one than the stored is refused."
     )
@@ -194,7 +194,7 @@ def _scope(value: Any) -> Any:
 
 
 ScopeNames: TypeAlias = Annotated[
-    Few[tuple[Annotated[Scope, BeforeValidator(_scope), one_of(*Scope)], ...]],
+    ShortArray[tuple[Annotated[Scope, BeforeValidator(_scope), one_of(*Scope)], ...]],
     BeforeValidator(_listed),
     Field(
         json_schema_extra={"minItems": 1, FORM_PATTERN: list_pattern(*Scope)},
@@ -202,7 +202,7 @@ ScopeNames: TypeAlias = Annotated[
     ),
 ]
 ConnectorKeys: TypeAlias = Annotated[
-    Few[tuple[Name, ...]] | None,
+    ShortArray[tuple[Name, ...]] | None,
     BeforeValidator(_listed),
     Field(description="Ids of the connectors that it may use, as a JSON array; absent: all those of the user."),
 ]
@@ -210,10 +210,10 @@ _OF_USER = "Name of another user; for administrators."
 
 
 class ApiTokenListParameters(Fields):
-    username: Annotated[TextOrNothing, Field(description=_OF_USER)] = None
+    username: Annotated[OptionalText, Field(description=_OF_USER)] = None
     all: Annotated[Flag, Field(description="The tokens of all users; for administrators.")] = False
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, Capped(MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Most tokens of one page.")] = MAX_ENTRIES
 
 
 class NewApiTokenRequest(Fields):
@@ -226,7 +226,7 @@ class NewApiTokenRequest(Fields):
         Annotated[int, Whole(1)] | None,
         Field(description="Days to its end; `desktop.auth` says the usual and the longest life."),
     ] = None
-    username: Annotated[TextOrNothing, Field(description=_OF_USER)] = None
+    username: Annotated[OptionalText, Field(description=_OF_USER)] = None
 
 
 class ApiTokenIdRequest(Fields):
@@ -272,7 +272,7 @@ class UserListParameters(Fields):
     is_active: Flag | None = None
     is_service_account: Flag | None = None
     page: Annotated[int, Whole(1)] | None = None
-    limit: Annotated[int, Capped(MAX_ENTRIES)] | None = None
+    limit: Annotated[int, PageSize(MAX_ENTRIES)] | None = None
 
 
 class UsersParameters(Fields):
@@ -281,7 +281,7 @@ class UsersParameters(Fields):
 
 class UserAutocompleteParameters(Fields):
     filter: Text = ""
-    count: Annotated[int, Capped(MAX_ENTRIES)] = 100
+    count: Annotated[int, PageSize(MAX_ENTRIES)] = 100
     extend_user: Flag = False
     include_myself: Flag = False
     only_mygroups: Flag = False
@@ -324,10 +324,10 @@ class TaskListParameters(Fields):
         Field(description="Only tasks in that state.", json_schema_extra=EMPTY_ALLOWED),
     ] = None
     name: Annotated[
-        TextOrNothing, Field(description="Only tasks of that name; `statement`: only jobs of statements.")
+        OptionalText, Field(description="Only tasks of that name; `statement`: only jobs of statements.")
     ] = None
     page: Annotated[int, Whole(1)] = 1
-    limit: Annotated[int, Capped(1000), Field(description="Most tasks of one page.")] = 50
+    limit: Annotated[int, PageSize(1000), Field(description="Most tasks of one page.")] = 50
 
 
 class TaskRequest(Fields):
@@ -340,7 +340,7 @@ class TaskRequest(Fields):
 
 
 JsonText: TypeAlias = Annotated[Text, BeforeValidator(unquoted)]
-NamesInJson: TypeAlias = Annotated[Few[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
+NamesInJson: TypeAlias = Annotated[ShortArray[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
 
 
 class SearchRequest(Fields):
@@ -350,6 +350,6 @@ class SearchRequest(Fields):
     sources: NamesInJson = Field(default=(), description="Among documents, sql, hdfs, s3 and dialects; none: all four.")
     field_facets: NamesInJson = Field(default=(), description="Among type, owner, tags, lastModified.")
     interface: JsonText | None = Field(default=None, description="A catalogue, plain or as a JSON string.")
-    limit: Annotated[int, Capped(1000)] = 25
+    limit: Annotated[int, PageSize(1000)] = 25
     offset: Annotated[int, Whole(0)] = 0
     prefix: Text = Field(default="", description="Only facet values that begin so, without regard to case.")

@@ -8,13 +8,13 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from queryserver.api.schemas.fields import (
     MAX_ENTRIES,
-    Capped,
-    Few,
     Fields,
     Flag,
     Name,
+    OptionalText,
+    PageSize,
+    ShortArray,
     Text,
-    TextOrNothing,
     Whole,
     json_of,
     must,
@@ -57,10 +57,10 @@ Blankable: TypeAlias = Annotated[Text | None, BeforeValidator(_or_nothing)]
 class NotifyFields(Fields):
     """Who is notified when a run ends."""
 
-    on: Few[tuple[Literal["finished", "failed"], ...]] = Field(
+    on: ShortArray[tuple[Literal["finished", "failed"], ...]] = Field(
         default=("finished", "failed"), description="Which ends: `finished`, `failed`."
     )
-    to: Few[tuple[Text, ...]] = Field(default=(), description="Email addresses.")
+    to: ShortArray[tuple[Text, ...]] = Field(default=(), description="Email addresses.")
     url: Blankable = Field(default=None, description="Address that gets a signed call: https, or http on loopback.")
     attach_csv: Flag = Field(default=False, description="Attach the result to mails as CSV, within the bounds.")
 
@@ -137,10 +137,10 @@ class ScheduleIdRequest(Fields):
 
 class ScheduleListParameters(Fields):
     enabled: Annotated[Flag | None, Field(description="Only those that are switched on, or off.")] = None
-    owner: Annotated[TextOrNothing, Field(description="Only those of the user of that name.")] = None
+    owner: Annotated[OptionalText, Field(description="Only those of the user of that name.")] = None
     page: Annotated[int, Whole(1), Field(description="Number of the page.")] = 1
-    limit: Annotated[int, Capped(MAX_ENTRIES), Field(description="Most schedules of one page.")] = 50
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Most schedules of one page.")] = 50
 
 
 class EmailTestRequest(Fields):
-    to: Annotated[TextOrNothing, Field(description="Address; that of the caller by default.")] = None
+    to: Annotated[OptionalText, Field(description="Address; that of the caller by default.")] = None

@@ -12,13 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from queryserver.api.schemas.fields import (
     EMPTY_ALLOWED,
     MAX_ENTRIES,
-    Capped,
     Fields,
-    Filled,
     Flag,
     Json,
+    OptionalText,
+    PageSize,
+    RequiredText,
     Text,
-    TextOrNothing,
     Whole,
     any_of,
     given,
@@ -46,7 +46,7 @@ def _few_items(value: Any) -> Any:
     return value
 
 
-Items: TypeAlias = Annotated[tuple[Filled, ...], BeforeValidator(_few_items), Field(min_length=1)]
+Items: TypeAlias = Annotated[tuple[RequiredText, ...], BeforeValidator(_few_items), Field(min_length=1)]
 """Paths of the items of a call, at most 1000; more raise too_many_entries (Contract storage 7.8)."""
 
 
@@ -130,21 +130,21 @@ Encoding: TypeAlias = Annotated[Text, Field(json_schema_extra={"enum": list(ENCO
 class NewEntryRequest(StorageFields):
     """Fields of mkdir and touch: a directory and a name, or only the full path."""
 
-    path: Filled
+    path: RequiredText
     name: Text | None = None
 
 
 class NamedEntryRequest(StorageFields):
     """Fields of create/directory and create/file."""
 
-    path: Filled
-    name: Filled
+    path: RequiredText
+    name: RequiredText
 
 
 class SaveRequest(StorageFields):
     """Fields of save."""
 
-    path: Filled
+    path: RequiredText
     contents: Text
     encoding: Encoding = "utf-8"
 
@@ -152,7 +152,7 @@ class SaveRequest(StorageFields):
 class PathRequest(StorageFields):
     """A call whose only field is a path."""
 
-    path: Filled
+    path: RequiredText
 
 
 class OptionalPathRequest(StorageFields):
@@ -166,7 +166,7 @@ class ReplicationRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"path": ("path", "src_path")}
 
-    path: Filled
+    path: RequiredText
     replication_factor: Annotated[int, Whole(1, 512)]
 
 
@@ -283,8 +283,8 @@ class RenameRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
 
-    src_path: Filled
-    dest_path: Filled
+    src_path: RequiredText
+    dest_path: RequiredText
     overwrite: Flag = False
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
 
@@ -296,7 +296,7 @@ class MoveRequest(StorageFields):
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
 
     src_path: Items
-    dest_path: Filled
+    dest_path: RequiredText
     overwrite: Flag = False
     wait: Annotated[int, Whole(0, MAX_WAIT_S)] | None = None
 
@@ -326,12 +326,12 @@ class ReadParameters(StorageFields):
 class PathParameters(ReadParameters):
     model_config = _PATH_REQUIRED
 
-    path: Filled | None = None
+    path: RequiredText | None = None
 
 
 class DirectoryParameters(ReadParameters):
     pagenum: Annotated[int, Whole(1)] = 1
-    pagesize: Annotated[int, Capped(MAX_PAGE_SIZE)] = 30
+    pagesize: Annotated[int, PageSize(MAX_PAGE_SIZE)] = 30
     filter: Text = ""
     sortby: SortBy = "name"
     descending: Flag = False
@@ -369,7 +369,7 @@ def _digest(value: str | None) -> str | None:
 
 ClientUuid: TypeAlias = Annotated[UUID, BeforeValidator(_uuid)]
 Digest: TypeAlias = Annotated[
-    TextOrNothing, AfterValidator(_digest), Field(json_schema_extra={"pattern": rf"^(?:\s*|{_SHA256.pattern})$"})
+    OptionalText, AfterValidator(_digest), Field(json_schema_extra={"pattern": rf"^(?:\s*|{_SHA256.pattern})$"})
 ]
 Count: TypeAlias = Annotated[int, Whole(0)]
 
@@ -379,7 +379,7 @@ class UploadRequest(StorageFields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
 
-    dest: Filled
+    dest: RequiredText
     overwrite: Flag = False
     sha256: Digest = None
 
@@ -392,7 +392,7 @@ class UploadPartRequest(UploadRequest):
     qqpartbyteoffset: Count = 0
     qqtotalfilesize: Count
     qqtotalparts: Count = 0
-    qqfilename: Filled
+    qqfilename: RequiredText
     qqchunksize: Count | None = None
 
 
@@ -404,8 +404,8 @@ class UploadCompleteRequest(StorageFields):
     qquuid: ClientUuid
     qqtotalfilesize: Count | None = None
     qqtotalparts: Count | None = None
-    qqfilename: TextOrNothing = None
-    dest: TextOrNothing = None
+    qqfilename: OptionalText = None
+    dest: OptionalText = None
     overwrite: Flag | None = None
     sha256: Digest = None
 
@@ -422,9 +422,9 @@ _DEFAULT_WINDOW_BYTES = 4096
 
 class WindowParameters(StorageFields):
     offset: Annotated[int, Whole(0)] = Field(default=0, description="Bytes of the shown stream.")
-    length: Annotated[int, Capped(MAX_WINDOW_BYTES, minimum=0)] = _DEFAULT_WINDOW_BYTES
+    length: Annotated[int, PageSize(MAX_WINDOW_BYTES, minimum=0)] = _DEFAULT_WINDOW_BYTES
     begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
-    end: Annotated[int, Capped()] | None = Field(default=None, description="Last byte, instead of offset and length.")
+    end: Annotated[int, PageSize()] | None = Field(default=None, description="Last byte, instead of offset and length.")
     compression: Literal["none", "gzip", "bz2", "avro", "parquet", "snappy"] | None = None
     encoding: Encoding = "utf-8"
 
@@ -461,7 +461,7 @@ class DispositionParameters(StorageFields):
 class DownloadFileParameters(DispositionParameters):
     model_config = _PATH_REQUIRED
 
-    path: Filled | None = None
+    path: RequiredText | None = None
 
 
 class ViewPathParameters(ViewParameters, FileViewParameters):

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 
 from queryserver import errors
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.dependencies import QueryUser, SettingsDep, StatementReaderDep, StreamsDep, editor_fields
 from queryserver.api.routes import PathGroup, StatementRoute, contents, failures
 from queryserver.api.schemas import generated as wire
@@ -49,7 +49,7 @@ async def follow_events(
     resumed = http.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else request.log_from * _IDS_PER_LINE)
     stream = _Stream(user, reader, streams, settings.editor.stream_max_s)
-    return await answers.stream(
+    return await responses.stream(
         stream.events(status, sender), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )
 
@@ -64,9 +64,9 @@ class _Stream:
     longest_s: float
 
     async def events(self, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
-        with self.streams.place(self.user) as place:
+        with self.streams.slot(self.user) as slot:
             yield b"retry: 2000\n\n"
-            progress = self.reader.progress(status, place, log_from=sender.log_line, until_s=self.longest_s)
+            progress = self.reader.progress(status, slot, log_from=sender.log_line, until_s=self.longest_s)
             async with aclosing(progress) as steps:
                 try:
                     async for step in steps:

@@ -10,7 +10,6 @@ import structlog
 from fastapi import Depends, Request, Response
 
 from queryserver import errors
-from queryserver.api.answers import answer, while_connected
 from queryserver.api.dependencies import (
     ConnectorsDep,
     RecipientsDep,
@@ -20,12 +19,13 @@ from queryserver.api.dependencies import (
     StreamsDep,
     SubmissionsDep,
 )
+from queryserver.api.responses import json_response, while_connected
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.result_page import cell_form, page_answer
 from queryserver.connectors.registry import Connectors
-from queryserver.identity.limits import StreamPlace, Streams
+from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
 from queryserver.sql.splitter import PreviousStatement
@@ -68,7 +68,7 @@ class Execution:
         body, status = _executed(recorded.record), recorded.record.status
         page = await self._first_page(user, request, status) if request.rows and status.state in _WITH_ROWS else None
         if page is None:
-            return answer(body, headers=headers)
+            return json_response(body, headers=headers)
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
         return page_answer(page, form, beside=body.model_dump(by_alias=True), headers=headers)
 
@@ -95,20 +95,20 @@ class Execution:
         while_wanted = partial(while_connected, self.http)
         if wait_s <= 0:
             return await self.submissions.submit(user, submission, while_wanted=while_wanted)
-        with ExitStack() as places:
-            place: StreamPlace | None = None
+        with ExitStack() as slots:
+            slot: StreamSlot | None = None
 
-            def take_place() -> StreamPlace:
-                nonlocal place
-                place = places.enter_context(self.streams.place(user))
-                return place
+            def take_slot() -> StreamSlot:
+                nonlocal slot
+                slot = slots.enter_context(self.streams.slot(user))
+                return slot
 
             recorded = await self.submissions.submit(
-                user, submission, before_recording=take_place, while_wanted=while_wanted
+                user, submission, before_recording=take_slot, while_wanted=while_wanted
             )
             status = recorded.record.status
             try:
-                waiting = place or take_place()
+                waiting = slot or take_slot()
             except errors.TooManyStreams:
                 return recorded
             status = await self.reader.wait_for_end(status, wait_s, waiting)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends, Response
 
-from queryserver.api.answers import answer, like
 from queryserver.api.dependencies import (
     AnalysesDep,
     BrowsingDep,
@@ -21,7 +20,12 @@ from queryserver.api.dependencies import (
     editor_fields,
 )
 from queryserver.api.path_parameters import names_of
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, StatementRoute, failures
+=======
+from queryserver.api.responses import json_response, model_from
+from queryserver.api.routes import StatementRoute, failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.result_page import cell_form
@@ -95,7 +99,7 @@ class _Sampling:
                 return _rows(TableSample(message=NOT_SAMPLED), form)
             operation = str(started.record.status.id)
             result = wire.SampleStart(status=0, handle=shown_handle(started.record.handle, started.record.status))
-            return answer(
+            return json_response(
                 wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
             )
         if wanted is None:
@@ -125,7 +129,7 @@ async def autocomplete_databases(user: QueryUser, request: _AutocompleteRequest,
     if request.operation == "function":
         raise MissingParameter("The path must end with the name of a function.")
     found = await browsing.databases(_source(user, request), _name_filter(request))
-    return answer(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
+    return json_response(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
 
 
 @router.post("/notebook/api/autocomplete/{database:segment}", include_in_schema=False)
@@ -144,8 +148,8 @@ async def autocomplete_tables(
         return await _functions(browsing, user, request, database)
     if request.operation == "function":
         found = await browsing.function(_source(user, request), database)
-        detail = wire.FunctionDetail() if found is None else like(wire.FunctionDetail, found)
-        return answer(wire.FunctionResponse(status=0, function=detail))
+        detail = wire.FunctionDetail() if found is None else model_from(wire.FunctionDetail, found)
+        return json_response(wire.FunctionResponse(status=0, function=detail))
     names = await browsing.tables(_source(user, request), database, _name_filter(request))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
@@ -168,7 +172,7 @@ async def autocomplete_columns(
 ) -> Response:
     """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
     found = await browsing.table(_source_of_schema(user, request), database, table)
-    return answer(_table_metadata(found))
+    return json_response(_table_metadata(found))
 
 
 @router.post("/notebook/api/autocomplete/{database:segment}/{table:name}/{column:name}", include_in_schema=False)
@@ -188,7 +192,7 @@ async def autocomplete_column(
 ) -> Response:
     """A column and the parts of its type. Spec §4, Contract editor 10.1."""
     found = await browsing.column(_source_of_schema(user, request), database, table, column)
-    return answer(_column_metadata(found, nested_type(found, ()), ()))
+    return json_response(_column_metadata(found, nested_type(found, ()), ()))
 
 
 @router.post(
@@ -214,13 +218,13 @@ async def autocomplete_nested(
     """A column and the parts of its type. Spec §4, Contract editor 10.1."""
     source = _source_of_schema(user, request)
     found = await browsing.column(source, column.database, column.table, column.column)
-    return answer(_column_metadata(found, nested_type(found, column.nested), column.nested))
+    return json_response(_column_metadata(found, nested_type(found, column.nested), column.nested))
 
 
 async def _functions(browsing: Browsing, user: User, request: AutocompleteRequest, database: str | None) -> Response:
     found = await browsing.functions(_source(user, request), database, _name_filter(request))
-    shown = [like(wire.FunctionSummary, one) for one in found.shown]
-    return answer(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
+    shown = [model_from(wire.FunctionSummary, one) for one in found.shown]
+    return json_response(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
 
 def _source_of_schema(user: User, request: AutocompleteRequest) -> Source:
@@ -256,7 +260,7 @@ async def describe_database(
 ) -> Response:
     """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
     found = await browsing.database(_described(user, request), database)
-    return answer(_database_description(found))
+    return json_response(_database_description(found))
 
 
 @router.post(
@@ -275,7 +279,7 @@ async def describe_table(
 ) -> Response:
     """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
     found = await browsing.table(_described(user, request), database, table)
-    return answer(_table_description(found))
+    return json_response(_table_description(found))
 
 
 @router.post(
@@ -288,7 +292,7 @@ async def describe_column_statistics(
 ) -> Response:
     """Statistics of a column that the engine already has. Contract editor 10.4."""
     found = await browsing.statistics(_described(user, request), database, table, column)
-    return answer(_column_description(found))
+    return json_response(_column_description(found))
 
 
 def _described(user: User, request: DescribeRequest) -> Source:
@@ -352,14 +356,14 @@ TABLE_TYPES: Mapping[str, str] = MappingProxyType(
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
-    return like(
+    return model_from(
         wire.TableMetadata,
         found,
         status=0,
         is_view=found.kind.is_view,
         hdfs_link=storage_path(found.location) or None,
         columns=[one.name for one in found.columns],
-        extended_columns=[like(wire.ColumnSummary, one) for one in found.columns],
+        extended_columns=[model_from(wire.ColumnSummary, one) for one in found.columns],
         **_keys(found),
     )
 
@@ -383,11 +387,11 @@ def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[st
 
 def _database_description(found: protocol.DatabaseDescription) -> wire.DatabaseDescription:
     link = storage_path(found.location)
-    return like(wire.DatabaseDescription, found, status=0, message="", db_name=found.name, hdfs_link=link)
+    return model_from(wire.DatabaseDescription, found, status=0, message="", db_name=found.name, hdfs_link=link)
 
 
 def _table_description(found: protocol.TableDescription) -> wire.TableDescription:
-    return like(
+    return model_from(
         wire.TableDescription,
         found,
         status=0,
@@ -395,7 +399,7 @@ def _table_description(found: protocol.TableDescription) -> wire.TableDescriptio
         is_view=found.kind.is_view,
         path_location=found.location,
         hdfs_link=storage_path(found.location),
-        cols=[like(wire.DescribedColumn, one) for one in found.columns],
+        cols=[model_from(wire.DescribedColumn, one) for one in found.columns],
         **_keys(found),
         properties=[
             wire.TableProperty(col_name=one.name, data_type=one.value, comment=one.comment) for one in found.properties
@@ -421,9 +425,9 @@ def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
 
 def _keys(found: protocol.TableDescription) -> dict[str, Any]:
     return {
-        "partition_keys": [like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
-        "primary_keys": [like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
-        "foreign_keys": [like(wire.ForeignKey, one) for one in found.foreign_keys],
+        "partition_keys": [model_from(wire.PartitionKey, one) for one in found.columns if one.partition_key],
+        "primary_keys": [model_from(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
+        "foreign_keys": [model_from(wire.ForeignKey, one) for one in found.foreign_keys],
     }
 
 
@@ -488,7 +492,7 @@ def _require_named(dialect: str, user: User, connectors: Connectors) -> None:
 
 def _analyzed(started: RecordedStatement) -> Response:
     status = started.record.status
-    return answer(
+    return json_response(
         wire.AnalyzeResponse(
             status=0,
             message="",

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from fastapi import Response
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.schemas.requests.editor import OperationRequest
 from queryserver.api.v1.editor.shapes import details_of, failure_body
 from queryserver.identity.model import User
@@ -24,4 +24,4 @@ async def operation_of(access: StatementAccess, user: User, request: OperationRe
 async def failure_answer(reader: StatementReader, status: StatementStatus) -> Response:
     """HTTP 200: the call itself succeeded."""
     status = await reader.with_failure(status)
-    return answers.answer(failure_body(status, details_of(status)))
+    return responses.json_response(failure_body(status, details_of(status)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.files.downloads import Conditions, Part, Version, only_part, requested_part
 from queryserver.formats.download.encoder import ContentCoding, FileForm
 from queryserver.formats.download.packed import PackedStream
@@ -76,21 +76,21 @@ class ResultFile:
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
         audited = self._sender.downloads.audited(self._sender.user, self._rows.status.id, pieces)
         described = self.version_headers | self._description | headers
-        return await answers.stream(
+        return await responses.stream(
             audited, media_type=self._form.format.content_type, headers=described, status=status
         )
 
     async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
         """The whole file, or a part of a stored one."""
         sender = self._sender
-        with sender.streams.place(sender.user) as place:
+        with sender.streams.slot(sender.user) as slot:
             if self._stored is not None:
                 file = self._stored.pieces(part.start, part.length) if part else self._stored.pieces()
             else:
                 file = encode(self._rows, self._form, threads=sender.threads)
             async with aclosing(file) as pieces:
                 async for piece in pieces:
-                    await place.recheck(lambda user: sender.downloads.require(user, self._rows.status))
+                    await slot.recheck(lambda user: sender.downloads.require(user, self._rows.status))
                     yield piece
 
     async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from fastapi import Response
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.v1.editor.shapes import plain_meta, truncation
 from queryserver.formats.columns import CellForm
 from queryserver.identity.model import BigNumbers, User
@@ -47,7 +47,7 @@ def page_answer(
         return Response(head + page.rendered.json + tail, headers=dict(headers), media_type="application/json")
     length = len(head) + page.rendered.size_bytes + len(tail)
     sent = {**headers, "Content-Length": str(length)}
-    return answers.OwnedStream(_pieces(head, page, tail), b"", "application/json", sent)
+    return responses.OwnedStream(_pieces(head, page, tail), b"", "application/json", sent)
 
 
 async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[bytes]:
@@ -76,7 +76,7 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
         "start_row": page.start_row,
         "rows_total": None if status.state in ACTIVE else status.rows,
         **truncation(status),
-        "expires_at": answers.moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
+        "expires_at": responses.utc_text(status.expires_at) if status.state is StatementState.AVAILABLE else None,
     }
     if message:
         fields["message"] = message

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Request, Response
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.dependencies import (
     DownloadsDep,
     QueryUser,
@@ -70,7 +70,7 @@ def _cut_off(record: StatementRecord) -> Response:
     """
     body, rows = failure_body(record.status, FailureDetails(record.handle, None, None)), record.status.rows
     message = f"{body.message} To take these rows for the whole result, execute the statement with limit={rows}."
-    return answers.answer(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
+    return responses.json_response(body.model_copy(update={"status": 1, "code": "truncated", "message": message}))
 
 
 @router.post("/notebook/api/fetch_result_metadata", include_in_schema=False)
@@ -92,7 +92,7 @@ async def fetch_result_metadata(
     if status.outcome is not None:
         return await failure_answer(reader, status)
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(user, request.big_numbers))
-    return answers.answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
+    return responses.json_response(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
 
 @router.post("/notebook/api/fetch_result_size", include_in_schema=False)
@@ -120,7 +120,7 @@ async def fetch_result_size(
         message="Result status is not available" if is_active else status.message,
         truncated=status.truncated_reason is not None,
     )
-    return answers.answer(wire.ResultSizeResponse(status=0, result=size))
+    return responses.json_response(wire.ResultSizeResponse(status=0, result=size))
 
 
 @router.get(
@@ -146,17 +146,17 @@ async def download_result(
         allow_truncated=request.allow_truncated,
     )
     kind = DownloadFormat(request.format)
-    coding = ContentCoding.IDENTITY if kind.is_compressed or is_packed else answers.coding_for(http)
+    coding = ContentCoding.IDENTITY if kind.is_compressed or is_packed else responses.coding_for(http)
     stored = None
     if is_packed:
         finding = downloads.packed(user, rows, threads=threads.rendering)
-        stored = await answers.while_connected(http, finding)
+        stored = await responses.while_connected(http, finding)
     sender = ResultSender(user, downloads, streams, threads.rendering)
     form = FileForm(kind, request.guard, coding, is_packed)
-    file = ResultFile(sender, rows, form, stored, headers_only=answers.is_headers_only(http))
-    conditions = answers.conditions_of(http)
+    file = ResultFile(sender, rows, form, stored, headers_only=responses.is_headers_only(http))
+    conditions = responses.conditions_of(http)
     if is_unchanged(conditions, file.version):
         return Response(status_code=304, headers=file.version_headers)
-    if answers.is_headers_only(http) or not wants_part(conditions, file.version):
+    if responses.is_headers_only(http) or not wants_part(conditions, file.version):
         return await file.whole()
-    return await answers.while_connected(http, file.part(conditions))
+    return await responses.while_connected(http, file.part(conditions))

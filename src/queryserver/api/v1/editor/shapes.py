@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.schemas import generated as wire
 from queryserver.formats.columns import NUMBERS_AS_TEXT, Column
 from queryserver.sql.positions import Position
@@ -27,7 +27,7 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         **truncation(status),
         modified_row_count=status.modified_row_count,
         **shown_times(status),
-        expires_at=answers.moment(status.expires_at) if state is StatementState.AVAILABLE else None,
+        expires_at=responses.utc_text(status.expires_at) if state is StatementState.AVAILABLE else None,
         statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
     )
 
@@ -47,11 +47,11 @@ def _script_statement(part: StatementPart) -> wire.ScriptStatement:
         modified_row_count=part.modified_row_count,
         code=part.outcome[1] if part.outcome else None,
         sqlstate=part.error_sqlstate,
-        **error_place(part.error_position),
+        **error_position(part.error_position),
         start=wire.Position(row=start_row, column=start_column),
         end=wire.Position(row=end_row, column=end_column),
-        started=answers.moment(times.started),
-        ended=answers.moment(times.ended),
+        started=responses.utc_text(times.started),
+        ended=responses.utc_text(times.ended),
         elapsed_ms=times.elapsed // _MILLISECOND,
     )
 
@@ -70,9 +70,9 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     """When a statement was recorded, sent and ended, and its position in the queue (Contract editor 2.5)."""
     known = shown.times
     return {
-        "submitted": answers.moment(known.submitted),
-        "started": answers.moment(known.started),
-        "ended": answers.moment(known.ended),
+        "submitted": responses.utc_text(known.submitted),
+        "started": responses.utc_text(known.started),
+        "ended": responses.utc_text(known.ended),
         "elapsed_ms": known.elapsed // _MILLISECOND,
         "queued_ms": known.queued // _MILLISECOND,
         "queue_position": shown.queue_position,
@@ -81,7 +81,7 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
 
 def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handle:
     start_row, start_column, end_row, end_column = handle.position
-    return answers.like(
+    return responses.model_from(
         wire.Handle,
         handle,
         statement_id=handle.statement_index,
@@ -117,7 +117,7 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
         history_uuid=str(status.id),
         sqlstate=details.error_sqlstate,
         statement_id=failed_part(status),
-        **error_place(details.error_position),
+        **error_position(details.error_position),
     )
 
 
@@ -127,7 +127,7 @@ def failed_part(status: StatementStatus) -> int | None:
     return part.statement_index if part is not None else None
 
 
-def error_place(position: Position | None) -> dict[str, Any]:
+def error_position(position: Position | None) -> dict[str, Any]:
     """`line` and `column` of a failure (Contract editor 3.4)."""
     return {"line": position and position.line, "column": position and position.column}
 

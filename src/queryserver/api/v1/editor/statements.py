@@ -7,7 +7,6 @@ from uuid import uuid4
 import structlog
 from fastapi import Request, Response
 
-from queryserver.api.answers import answer, milliseconds, moment, while_connected
 from queryserver.api.dependencies import (
     ConnectorsDep,
     ExplanationsDep,
@@ -19,7 +18,12 @@ from queryserver.api.dependencies import (
     StatementHistoryDep,
     editor_fields,
 )
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, StatementRoute, failures
+=======
+from queryserver.api.responses import epoch_milliseconds, json_response, utc_text, while_connected
+from queryserver.api.routes import StatementRoute, failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
@@ -73,7 +77,7 @@ async def create_notebook(
         snippets=[],
         directoryUuid=request.directory_uuid,
     )
-    return answer(wire.NotebookResponse(status=0, notebook=notebook))
+    return json_response(wire.NotebookResponse(status=0, notebook=notebook))
 
 
 _Executed = wire.ExecuteResponse | wire.StatementFailure | wire.ErrorBody
@@ -112,7 +116,7 @@ async def cancel_statement(
     """Cancel at the engine and wait up to `editor.cancel_wait_s` for its confirmation. Contract editor 7.2."""
     operation_id = await operation_of(access, user, request)
     status = await control.cancel(user, operation_id)
-    return answer(
+    return json_response(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
     )
 
@@ -130,7 +134,9 @@ async def close_statement(
     before = await control.close(user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
-    return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
+    return json_response(
+        wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message)
+    )
 
 
 _ExplainRequest = Annotated[requests.ExplainRequest, editor_fields(requests.ExplainRequest)]
@@ -168,14 +174,14 @@ async def _explained(http: Request, explaining: Coroutine[Any, Any, Explained]) 
     explained = await while_connected(http, explaining)
     refusal = explained.refusal
     if refusal is None:
-        return answer(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
-    return answer(
+        return json_response(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
+    return json_response(
         wire.ExplainFailure(
             status=1,
             code=refusal.code,
             message=refusal.message,
             statement=explained.statement,
-            **shapes.error_place(refusal.position),
+            **shapes.error_position(refusal.position),
         )
     )
 
@@ -189,7 +195,7 @@ async def format_statements(
 ) -> Response:
     """Keywords in upper case, clauses on separate lines; nothing else changes. Contract editor 8.4."""
     laid_out = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
-    return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
+    return json_response(wire.FormatResponse(status=0, formatted_statements=laid_out))
 
 
 @router.get("/notebook/api/get_history", include_in_schema=False)
@@ -214,7 +220,7 @@ async def get_history(
             ),
         )
     shown = [_entry(one) for one in entries]
-    return answer(wire.HistoryResponse(status=0, count=count, message="History fetched", history=shown))
+    return json_response(wire.HistoryResponse(status=0, count=count, message="History fetched", history=shown))
 
 
 def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
@@ -225,7 +231,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
         type=f"query-{entry.dialect}",
         data=wire.HistoryData(
             statement=entry.statement,
-            lastExecuted=milliseconds(entry.times.submitted),
+            lastExecuted=epoch_milliseconds(entry.times.submitted),
             status=entry.state.wire_status,
             parentSavedQueryUuid=entry.parent_uuid,
             state=entry.state.value,
@@ -234,7 +240,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             rows=entry.rows,
             parameters=entry.parameter_count,
             **shapes.shown_times(entry),
-            **shapes.error_place(entry.error_position),
+            **shapes.error_position(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )
@@ -271,9 +277,9 @@ async def create_session(
         configuration=dict(opened.settings),
         reuse_session=False,
         http_addr=None,
-        expires_at=moment(opened.last_used_at + opened.idle),
+        expires_at=utc_text(opened.last_used_at + opened.idle),
     )
-    return answer(wire.CreateSessionResponse(status=0, session=session))
+    return json_response(wire.CreateSessionResponse(status=0, session=session))
 
 
 @router.post("/notebook/api/close_session", include_in_schema=False)
@@ -290,4 +296,4 @@ async def close_session(
         closed = await sessions.close(user, request.session.id)
     shown = wire.ClosedSession(id=closed.id, application=closed.dialect, status=4) if closed else None
     closure = wire.SessionClosure(status=0, message="Session successfully closed.", session=shown)
-    return answer(wire.CloseSessionResponse(status=0, session=closure))
+    return json_response(wire.CloseSessionResponse(status=0, session=closure))

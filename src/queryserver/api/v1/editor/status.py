@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Response
 
-from queryserver.api import answers
+from queryserver.api import responses
 from queryserver.api.dependencies import (
     NoEditorFields,
     QueryUser,
@@ -18,7 +18,7 @@ from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
 from queryserver.api.v1.editor.shapes import (
     details_of,
-    error_place,
+    error_position,
     failed_part,
     query_status,
     shown_handle,
@@ -54,7 +54,7 @@ async def check_status(
     if status.outcome is not None:
         return await failure_answer(reader, status)
     headers = RETRY_HINT if status.state in ACTIVE else None
-    return answers.answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
+    return responses.json_response(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
 
 
 @router.post("/notebook/api/get_logs", include_in_schema=False)
@@ -68,7 +68,7 @@ async def get_logs(
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
     operation_id = await operation_of(access, user, request)
     status, log = await reader.logs(user, operation_id, start=request.start or 0, size=request.size)
-    return answers.answer(
+    return responses.json_response(
         wire.LogsResponse(
             status=0,
             progress=shown_progress(status),
@@ -104,7 +104,7 @@ async def watch(
         "isFailure": status.state in _FAILED,
     }
     if status.outcome is None:
-        return answers.answer(wire.WatchResponse(status=0, **shown))
+        return responses.json_response(wire.WatchResponse(status=0, **shown))
     number, code = status.outcome
     details = details_of(await reader.with_failure(status))
     failure = wire.WatchFailure(
@@ -116,7 +116,7 @@ async def watch(
         history_uuid=str(status.id),
         sqlstate=details.error_sqlstate,
         statement_id=failed_part(status),
-        **error_place(details.error_position),
+        **error_position(details.error_position),
         **shown,
     )
-    return answers.answer(failure)
+    return responses.json_response(failure)

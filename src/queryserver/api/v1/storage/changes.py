@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Response
 
-from queryserver.api.answers import answer
-from queryserver.api.bodies import parsed_aside
+from queryserver.api.bodies import parse_in_thread_if_large
 from queryserver.api.dependencies import (
     AttributesDep,
     CreationsDep,
@@ -16,6 +15,7 @@ from queryserver.api.dependencies import (
     ThreadsDep,
     TrashDep,
 )
+from queryserver.api.responses import json_response
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -90,7 +90,7 @@ def _new_path(
 
 
 def _created(path: StoragePath) -> Response:
-    return answer(wire.PathResponse(status=0, path=str(path)), status=201)
+    return json_response(wire.PathResponse(status=0, path=str(path)), status=201)
 
 
 @router.post("/save", response_model=wire.SaveResponse, responses=_CREATION)
@@ -104,13 +104,13 @@ async def save_file(
     """Replace the content of a file in one step. Contract storage 6."""
     path = stores.path(request.path)
     # Some encodings take a thread's time for megabytes.
-    content, _ = await parsed_aside(
+    content, _ = await parse_in_thread_if_large(
         threads, caller.user.id, partial(encoded, request.contents, request.encoding), len(request.contents)
     )
     if len(content) > _MAX_TEXT_BYTES:
         raise PayloadTooLarge(f"Text of more than {_MAX_TEXT_BYTES} bytes is not saved.")
     saved = await creations.save(caller, path, content)
-    return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
+    return json_response(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
 
 @router.post("/chmod", response_model=wire.ChmodResponse | wire.BulkResponse, responses=_CHANGE)
@@ -153,7 +153,7 @@ async def set_replication(
     """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
     path = stores.path(request.path)
     await attributes.set_replication(caller, path, request.replication_factor)
-    return answer(wire.ReplicationResponse(status=0, path=str(path), replication=request.replication_factor))
+    return json_response(wire.ReplicationResponse(status=0, path=str(path), replication=request.replication_factor))
 
 
 _Deleted = wire.DeleteResponse | wire.BulkResponse | wire.RunningOperation
@@ -216,7 +216,9 @@ async def get_trash_path(
     """The trash folder for a path; null when there is none yet. Contract storage 8."""
     path = stores.path(repaired(request.path))
     found = await trash.where(caller, path)
-    return answer(wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found)))
+    return json_response(
+        wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found))
+    )
 
 
 @router.post("/trash/restore", response_model=wire.RestoreResponse | wire.BulkResponse, responses=_CHANGE)
@@ -244,4 +246,4 @@ async def purge_trash(
     """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
     path = stores.path(request.path) if request.path else stores.default_home(caller)
     root, purged = await trash.purge(caller, path)
-    return answer(wire.PurgeResponse(status=0, path=str(root), purged=purged))
+    return json_response(wire.PurgeResponse(status=0, path=str(root), purged=purged))

@@ -109,7 +109,7 @@ class StorageFieldsOf(FieldsReader):
         if self._fields is None:
             return None
         services = services_of(request)
-        bodies.reads(request.scope, self._fields)
+        bodies.note_read(request.scope, self._fields)
         parsed = partial(parse_request, self._fields, fields, max_json_depth=services.settings.limits.max_json_depth)
         if not is_large:
             return parsed()
@@ -117,15 +117,15 @@ class StorageFieldsOf(FieldsReader):
 
     async def _read(self, request: Request, query: FieldValues) -> tuple[RequestFields, bool]:
         if request.method == "GET":
-            bodies.came(request.scope, query.keys() - {_DOAS})
+            bodies.note_received(request.scope, query.keys() - {_DOAS})
             return RequestFields(query, {}), False
         body, is_large = ({}, False) if request.method == "DELETE" else await self._body(request)
         _refuse_doas(query)
         _refuse_doas(body)
         chosen = {name: query[name] for name in query if self._query_too is None or name in self._query_too}
-        bodies.came(request.scope, body)
-        bodies.came(request.scope, chosen)
-        bodies.came_unread(request.scope, but=chosen)
+        bodies.note_received(request.scope, body)
+        bodies.note_received(request.scope, chosen)
+        bodies.note_unread_query(request.scope, but=chosen)
         return RequestFields(chosen, body), is_large
 
     async def _body(self, request: Request) -> tuple[FieldValues, bool]:
@@ -135,7 +135,7 @@ class StorageFieldsOf(FieldsReader):
             if body is None:
                 return {}, False
             grouped = partial(_values_of, body, services.settings.limits.max_json_depth)
-            return await bodies.parsed_aside(services.threads, user_id, grouped, len(body.content))
+            return await bodies.parse_in_thread_if_large(services.threads, user_id, grouped, len(body.content))
 
 
 def _values_of(body: bodies.RawBody, max_json_depth: int) -> FieldValues:
@@ -202,8 +202,8 @@ class UploadBody(Generic[Model]):
         name = await self._stream.file_name()
         fields = _grouped(self._stream.fields)
         _refuse_doas(fields)
-        bodies.came(scope, fields)
-        bodies.reads(scope, self._model)
+        bodies.note_received(scope, fields)
+        bodies.note_read(scope, self._model)
         max_json_depth = services_of(self._request).settings.limits.max_json_depth
         return parse_request(self._model, RequestFields(self._query, fields), max_json_depth=max_json_depth), name
 
@@ -213,7 +213,7 @@ class UploadBody(Generic[Model]):
 
     def note_fields(self) -> None:
         """To be called behind the file: fields that follow it count for X-Unknown-Fields, too."""
-        bodies.came(self._request.scope, dict(self._stream.fields))
+        bodies.note_received(self._request.scope, dict(self._stream.fields))
 
 
 class UploadBodyOf(FieldsReader):
@@ -227,7 +227,7 @@ class UploadBodyOf(FieldsReader):
 
     async def __call__(self, request: Request, query: QueryValuesDep) -> UploadBody[Any]:
         _refuse_doas(query)
-        bodies.came(request.scope, query)
+        bodies.note_received(request.scope, query)
         request.state.storage_fields = RequestFields(query, {})
         return UploadBody(request, query, *self._parts)
 

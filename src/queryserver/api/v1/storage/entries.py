@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from queryserver.api.answers import answer, conditions_of, is_headers_only, stream
 from queryserver.api.dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
+from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream
 from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -32,7 +32,7 @@ _PathParameters = Annotated[requests.PathParameters, storage_fields(requests.Pat
 async def list_file_systems(caller: FilesReader, _: _ReadParameters, file_systems: FileSystemsDep) -> Response:
     """The stores that are configured and permitted. Spec §4, Contract storage 5.1."""
     known = await file_systems.all(caller)
-    return answer(wire.FilesystemList(list(map(_file_system, known))))
+    return json_response(wire.FilesystemList(list(map(_file_system, known))))
 
 
 def _file_system(known: AvailableFileSystem) -> wire.Filesystem:
@@ -70,7 +70,7 @@ async def stat(caller: FilesReader, request: _PathParameters, stores: StoresDep,
 async def _stat(location: Location, settings: Settings) -> Response:
     status = await location.storage.stat(location.path.path)
     flat = EntryShapes.of(settings, location.path.scheme).flat(status)
-    return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
+    return json_response(wire.StatResponse.model_validate({"status": 0, **flat}))
 
 
 def _location(stores: Stores, caller: Caller, text: str) -> Location:
@@ -114,7 +114,7 @@ async def _summary(location: Location) -> Response:
         "replication": found.replication,
     }
     body = {**counts, "status": 0, "message": "", "path": str(location.path), "summary": counts}
-    return answer(wire.ContentSummaryResponse.model_validate(body))
+    return json_response(wire.ContentSummaryResponse.model_validate(body))
 
 
 @dataclass(frozen=True, slots=True)

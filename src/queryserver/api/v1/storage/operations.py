@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Response
 
-from queryserver.api.answers import answer
 from queryserver.api.dependencies import LongOperationsDep
 from queryserver.api.errors import http_status
+from queryserver.api.responses import json_response
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -39,7 +39,7 @@ async def get_storage_operation(
 ) -> Response:
     """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
     status = await operations.status(caller, request.id)
-    return answer(
+    return json_response(
         wire.OperationProgress(
             status=0,
             operation_id=str(status.operation_id),
@@ -69,7 +69,7 @@ class LongCall:
     path: str
     wait_s: int | None
 
-    async def answer(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
+    async def json_response(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
         """The answer at the end of the work, or 202; the work goes on without the client. Raises as `run`."""
         work = Work(self.kind, self.path, run, lambda final: final.body)
         outcome = await self.operations.run(self.caller, work, wait_s=self.wait_s)
@@ -77,7 +77,7 @@ class LongCall:
             running = wire.RunningOperation(
                 status=0, path=outcome.path, operation_id=str(outcome.operation_id), state="running"
             )
-            return answer(running, status=202)
+            return json_response(running, status=202)
         return _json_answer(outcome)
 
 
@@ -104,7 +104,7 @@ async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, lon
             return Final(body)
         return _final_of(await each_of(items, each, progress))
 
-    return await long.answer(run) if long else _json_answer(await run(Progress()))
+    return await long.json_response(run) if long else _json_answer(await run(Progress()))
 
 
 def _final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:

@@ -39,7 +39,7 @@ class _Transfers:
         async def run(progress: Progress) -> Final:
             return Final(final_body(await self.moves.perform(caller, prepared, progress)))
 
-        return await self._long(caller, transfer.kind, str(prepared.target), wait_s).answer(run)
+        return await self._long(caller, transfer.kind, str(prepared.target), wait_s).json_response(run)
 
     async def one_or_many(
         self, caller: Caller, kind: TransferKind, request: requests.MoveRequest, *, is_bulk: bool

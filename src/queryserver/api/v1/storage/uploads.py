@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from queryserver.api.answers import answer, moment
 from queryserver.api.dependencies import (
     FileUploadsDep,
     MetricsDep,
@@ -17,6 +16,7 @@ from queryserver.api.dependencies import (
     StreamsDep,
     UploadRulesDep,
 )
+from queryserver.api.responses import json_response, utc_text
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -27,7 +27,7 @@ from queryserver.files.access import Caller, Stores
 from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
 from queryserver.files.uploads import FileUpload, UploadRules
-from queryserver.identity.limits import StreamPlace, Streams
+from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.tree import Settings
 
@@ -44,11 +44,11 @@ class _Admission:
     metrics: Metrics
 
     @contextmanager
-    def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamPlace]:
+    def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamSlot]:
         """One upload of the caller. Raises UploadDisabled, FileTooLarge, TooManyStreams."""
         self.rules.admit(body_bytes=body_bytes)
-        with self.metrics.uploads.track_inprogress(), self.streams.place(caller.user) as place:
-            yield place
+        with self.metrics.uploads.track_inprogress(), self.streams.slot(caller.user) as slot:
+            yield slot
 
 
 async def _admission(rules: UploadRulesDep, streams: StreamsDep, metrics: MetricsDep) -> _Admission:
@@ -71,7 +71,7 @@ async def upload_file(
     settings: SettingsDep,
 ) -> Response:
     """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
-    with admission.admitted(caller, body.announced_bytes) as place:
+    with admission.admitted(caller, body.announced_bytes) as slot:
         request, name = await body.start()
         file = FileUpload(
             directory=stores.path(request.dest, parameter="dest"),
@@ -80,13 +80,13 @@ async def upload_file(
             sha256=None if request.sha256 is None else bytes.fromhex(request.sha256),
             size_bytes=body.announced_bytes,
         )
-        content = place.rechecked(body.content(), lambda user: stores.require(caller, user, file.directory.scheme))
+        content = slot.rechecked(body.content(), lambda user: stores.require(caller, user, file.directory.scheme))
         try:
             entry, sha256 = await uploads.receive(caller, file, content)
         finally:
             body.note_fields()
     shapes = EntryShapes.of(settings, file.directory.scheme)
-    return answer(
+    return json_response(
         wire.UploadResponse(
             status=0,
             path=shapes.root + entry.path,
@@ -112,17 +112,17 @@ async def upload_part(
     settings: SettingsDep,
 ) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
-    with admission.admitted(caller) as place:
+    with admission.admitted(caller) as slot:
         request, _ = await body.start()
         part = _part(stores, request)
-        content = place.rechecked(body.content(), lambda user: stores.require(caller, user, part.directory.scheme))
+        content = slot.rechecked(body.content(), lambda user: stores.require(caller, user, part.directory.scheme))
         try:
             upload = await uploads.receive(caller, part, content)
         finally:
             body.note_fields()
     if part.is_whole:
         return _completed(settings, upload)
-    return answer(
+    return json_response(
         wire.UploadPartResponse(
             status=0,
             uuid=str(upload.client_uuid),
@@ -138,7 +138,7 @@ async def upload_part(
 async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
     upload = await uploads.state(caller, request.qquuid)
-    return answer(
+    return json_response(
         wire.UploadStateResponse(
             status=0,
             uuid=str(upload.client_uuid),
@@ -147,7 +147,7 @@ async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUp
             received=received(upload),
             missing_parts=list(missing_parts(upload)),
             total_size=upload.terms.plan.size_bytes,
-            expires_at=moment(upload.expires_at) or "",
+            expires_at=utc_text(upload.expires_at) or "",
         )
     )
 
@@ -156,7 +156,7 @@ async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUp
 async def discard_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
     target = await uploads.discard(caller, request.qquuid)
-    return answer(wire.PathResponse(status=0, path=str(target)))
+    return json_response(wire.PathResponse(status=0, path=str(target)))
 
 
 @router.post(
@@ -200,7 +200,7 @@ def _completed(settings: Settings, upload: PartUpload) -> Response:
     if upload.result is None:
         raise AssertionError("an upload that was completed has its entry")
     shapes = EntryShapes.of(settings, upload.terms.target.scheme)
-    return answer(
+    return json_response(
         wire.UploadCompleteResponse(
             status=0,
             path=str(upload.terms.target),

@@ -8,8 +8,8 @@ from typing import Annotated
 import orjson
 from fastapi import Depends, Request, Response
 
-from queryserver.api.answers import answer, while_connected
 from queryserver.api.dependencies import ExcerptsDep, FileSystemsDep, ListingsDep, SettingsDep, StoresDep, ThreadsDep
+from queryserver.api.responses import json_response, while_connected
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -213,7 +213,7 @@ class _FileViews:
         if request.mode != "binary":
             text = await self.text(caller, shown, encoding, length)
         if text is not None and (text.is_valid or request.mode == "text"):
-            return answer(self._body(location, status, request, shown, text))
+            return json_response(self._body(location, status, request, shown, text))
         facts = self._body(location, status, request, shown, None)
         return await self.excerpts.aside(caller.user.id, partial(_with_dump, facts, shown), length)
 
@@ -299,7 +299,7 @@ async def display_file(
     text = await files.text(caller, shown, encoding, length)
     if not text.is_valid:
         raise not_text(f"This part of the file is no text in {encoding}.")
-    return answer(
+    return json_response(
         wire.FileDisplay(
             status=0,
             path=str(location.path),

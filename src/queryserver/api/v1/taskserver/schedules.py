@@ -5,9 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import Admin, MailsDep, NoFields, SchedulesDep, UsersDep, fields
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
@@ -30,7 +34,7 @@ async def list_schedules(
     count, found = await schedules.page(
         enabled=request.enabled, owner=request.owner, page=request.page, limit=request.limit
     )
-    return answer(
+    return json_response(
         wire.ScheduleListResponse(
             schedules=[shown_schedule(one) for one in found],
             count=count,
@@ -85,7 +89,7 @@ async def delete_schedule(
     """Delete a schedule. Runs that have started continue."""
     schedule_id = request.schedule.id
     await schedules.delete(Author(user.username), schedule_id)
-    return answer(wire.ScheduleDeleteResponse(id=schedule_id, status=0))
+    return json_response(wire.ScheduleDeleteResponse(id=schedule_id, status=0))
 
 
 @router.post("/schedules/run", response_model=wire.ScheduleRunResponse, responses=failures(404, 409, 501))
@@ -98,7 +102,7 @@ async def run_schedule(
     schedule_id = request.schedule.id
     await _require_scope(user, schedules, {}, schedule_id)
     fire_id = await schedules.run(Author(user.username), schedule_id)
-    return answer(wire.ScheduleRunResponse(fire_id=fire_id, status=0))
+    return json_response(wire.ScheduleRunResponse(fire_id=fire_id, status=0))
 
 
 @router.post("/email/test", response_model=wire.EmailTestResponse, responses=failures(501))
@@ -115,7 +119,7 @@ async def test_email(
     if not to:
         raise MissingParameter("to is required: your user has no email address.")
     reason = await mails.test(to)
-    return answer(wire.EmailTestResponse(ok=not reason, message=reason, status=0))
+    return json_response(wire.EmailTestResponse(ok=not reason, message=reason, status=0))
 
 
 async def _require_scope(
@@ -132,17 +136,17 @@ async def _require_scope(
 
 
 def _one(found: Schedule) -> Response:
-    return answer(wire.ScheduleResponse(schedule=shown_schedule(found), status=0))
+    return json_response(wire.ScheduleResponse(schedule=shown_schedule(found), status=0))
 
 
 def shown_schedule(found: Schedule) -> wire.Schedule:
     plan = found.plan
     notify = wire.ScheduleNotice.model_validate(plan.notify.stored()) if plan.notify else None
-    return like(
+    return model_from(
         wire.Schedule,
         found,
-        next_run=moment(found.next_run),
-        last_run=moment(found.last_run),
+        next_run=utc_text(found.next_run),
+        last_run=utc_text(found.last_run),
         last_history_uuid=str(found.last_history_uuid) if found.last_history_uuid else None,
         name=plan.name,
         enabled=plan.enabled,
@@ -157,6 +161,6 @@ def shown_schedule(found: Schedule) -> wire.Schedule:
         interval_s=plan.interval_s,
         timezone=plan.timezone,
         overlap=plan.overlap.value,
-        expires_at=moment(plan.expires_at),
+        expires_at=utc_text(plan.expires_at),
         notify=notify,
     )

@@ -4,9 +4,13 @@ from typing import Annotated
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, like, moment
 from queryserver.api.dependencies import Admin, BodyDep, EnabledTasksDep, NoFields, TasksDep, UploadSpaceDep, fields
+<<<<<<< HEAD
 from queryserver.api.routes import PathGroup, failures
+=======
+from queryserver.api.responses import json_response, model_from, utc_text
+from queryserver.api.routes import failures, path_group
+>>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields
@@ -24,7 +28,7 @@ async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> 
     """Also works if the task server is off."""
     found = await tasks.status()
     workers = [_worker(one) for one in found.workers]
-    return answer(like(wire.TaskServerStatus, found, workers=workers, status=0))
+    return json_response(model_from(wire.TaskServerStatus, found, workers=workers, status=0))
 
 
 @router.get("/tasks", response_model=wire.TaskListResponse, responses=failures(501))
@@ -37,7 +41,7 @@ async def list_tasks(
     """Tasks and jobs of statements, newest first. Jobs do not include the statement texts."""
     chosen = TaskFilter(request.state, request.name)
     page, count = await tasks.page(chosen, page=request.page, limit=request.limit)
-    return answer(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
+    return json_response(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
 
 
 @router.get("/tasks/{id:task}", response_model=wire.TaskResponse, responses=failures(501))
@@ -80,32 +84,32 @@ async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_sp
     Also works without a task server.
     """
     space = await upload_space.available(caller.user)
-    return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
+    return json_response(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
 
 
 def _one(task: Task) -> Response:
-    return answer(wire.TaskResponse(task=_task(task), status=0))
+    return json_response(wire.TaskResponse(task=_task(task), status=0))
 
 
 def _task(task: Task) -> wire.Task:
-    return like(
+    return model_from(
         wire.Task,
         task,
         id=str(task.id),
         params=dict(task.params),
         state=task.state.value,
-        created=moment(task.created) or "",
-        started=moment(task.started),
-        ended=moment(task.ended),
+        created=utc_text(task.created) or "",
+        started=utc_text(task.started),
+        ended=utc_text(task.ended),
         result=None if task.result is None else dict(task.result),
     )
 
 
 def _worker(worker: Instance) -> wire.Worker:
-    return like(
+    return model_from(
         wire.Worker,
         worker,
         id=worker.name,
-        started=moment(worker.started_at) or "",
-        heartbeat=moment(worker.heartbeat_at) or "",
+        started=utc_text(worker.started_at) or "",
+        heartbeat=utc_text(worker.heartbeat_at) or "",
     )

@@ -20,26 +20,26 @@ from queryserver.formats.download.stream import preferred_coding
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def answer(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response with a wire model."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status, dict(headers or {}), "application/json")
 
 
-def like(model: type[Model], found: object, **others: Any) -> Model:
+def model_from(model: type[Model], found: object, **others: Any) -> Model:
     """A wire model with the attributes of `found` of the same names, and `others`."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 
 
-def moment(time: datetime | None) -> str | None:
+def utc_text(time: datetime | None) -> str | None:
     """A UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
     if time is None:
         return None
     return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
-def moment_without_zone(time: datetime | None) -> str | None:
+def utc_text_without_zone(time: datetime | None) -> str | None:
     """UTC as `2026-01-05T09:10:11.123`, with milliseconds only if they are not zero (Contract platform 1.3)."""
     if time is None:
         return None
@@ -47,7 +47,7 @@ def moment_without_zone(time: datetime | None) -> str | None:
     return utc.isoformat(timespec="milliseconds" if utc.microsecond >= 1000 else "seconds")
 
 
-def milliseconds(time: datetime) -> int:
+def epoch_milliseconds(time: datetime) -> int:
     """Epoch milliseconds, as in keys named `lastExecuted`."""
     return int(time.timestamp() * 1000)
 

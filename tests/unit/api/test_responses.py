@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from queryserver.api.answers import OwnedStream, stream, while_connected
+from queryserver.api.responses import OwnedStream, stream, while_connected
 
 
 class Client:
