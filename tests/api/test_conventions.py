@@ -461,7 +461,7 @@ def test_names_are_safe_in_a_header(names: tuple[str, ...], value: str):
 
 def test_only_the_first_names_of_a_large_body_are_looked_at():
     seen = SeenFields()
-    seen.came(map(str, range(1_000_000)))
+    seen.note_received(map(str, range(1_000_000)))
     seen.read({"0"})
     assert len(seen.unknown(200)) == 1999
 
