@@ -90,9 +90,8 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-<<<<<<< HEAD
 class PathGroup(APIRouter):
-    """The router of a path group, whose operations have the ids that clients are generated from.
+    """The router of a path group, with the operation ids that client generators use.
 
     Without `matches` FastAPI would try every route of every router before the one of the call, and those of its own
     router twice: 0.3 ms for the last routers (docs/benchmarks.md).
@@ -102,15 +101,10 @@ class PathGroup(APIRouter):
         super().__init__(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """As FastAPI's; paths that no route of this group can have are passed over at once."""
+        """Like FastAPI, but paths that no route of this group can match are skipped at once."""
         return super().matches(scope) if scope["path"].startswith(self._beginnings) else (Match.NONE, {})
 
     @cached_property
     def _beginnings(self) -> tuple[str, ...]:
-        """The beginnings of the paths up to their first parameter."""
+        """The prefixes of the paths up to their first parameter."""
         return tuple({route.path.partition("{")[0] for route in self.routes if isinstance(route, APIRoute)})
-=======
-def path_group(tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> APIRouter:
-    """The router of a path group, with the operation ids that client generators use."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)

@@ -14,12 +14,8 @@ from queryserver.api.dependencies import (
     StoredConnectorsDep,
     fields,
 )
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, contents, failures
-=======
 from queryserver.api.responses import json_response, model_from, utc_text
-from queryserver.api.routes import contents, failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported

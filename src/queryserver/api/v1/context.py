@@ -7,12 +7,8 @@ even an unknown one, has the same namespace, compute and cluster: clients reques
 from fastapi import Response
 
 from queryserver.api.dependencies import AnyUser, ClientDep, ConfigurationDep, NoFields, QueryUser
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, failures
-=======
 from queryserver.api.responses import json_response
-from queryserver.api.routes import failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.errors.base import NotSupported
 

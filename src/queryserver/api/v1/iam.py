@@ -7,12 +7,8 @@ from urllib.parse import quote
 from fastapi import Response
 
 from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup
-=======
 from queryserver.api.responses import json_response, model_from, utc_text_without_zone
-from queryserver.api.routes import path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound

@@ -21,12 +21,8 @@ from queryserver.api.dependencies import (
     TableCreationsDep,
     ThreadsDep,
 )
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, failures
-=======
 from queryserver.api.responses import json_response, utc_text, while_connected
-from queryserver.api.routes import failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute

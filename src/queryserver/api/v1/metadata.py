@@ -7,12 +7,8 @@ from typing import Annotated
 from fastapi import Request, Response
 
 from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, failures
-=======
 from queryserver.api.responses import json_response, utc_text_without_zone, while_connected
-from queryserver.api.routes import failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES

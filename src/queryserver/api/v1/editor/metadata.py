@@ -20,12 +20,8 @@ from queryserver.api.dependencies import (
     editor_fields,
 )
 from queryserver.api.path_parameters import names_of
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, StatementRoute, failures
-=======
 from queryserver.api.responses import json_response, model_from
-from queryserver.api.routes import StatementRoute, failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.result_page import cell_form

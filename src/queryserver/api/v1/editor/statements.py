@@ -18,12 +18,8 @@ from queryserver.api.dependencies import (
     StatementHistoryDep,
     editor_fields,
 )
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, StatementRoute, failures
-=======
 from queryserver.api.responses import epoch_milliseconds, json_response, utc_text, while_connected
-from queryserver.api.routes import StatementRoute, failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes

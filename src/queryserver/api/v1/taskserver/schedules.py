@@ -6,12 +6,8 @@ from typing import Annotated, Any
 from fastapi import Response
 
 from queryserver.api.dependencies import Admin, MailsDep, NoFields, SchedulesDep, UsersDep, fields
-<<<<<<< HEAD
-from queryserver.api.routes import PathGroup, failures
-=======
 from queryserver.api.responses import json_response, model_from, utc_text
-from queryserver.api.routes import failures, path_group
->>>>>>> 0de6e271 (Name the parts of the API by nouns of the field)
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
