@@ -2,11 +2,11 @@
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import EMPTY_ALLOWED, FORM_PATTERN, Flag
@@ -22,10 +22,9 @@ _WITHOUT_NULLS = frozenset({"RevokeTokenRequest"})
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
 
-def definitions_of(models: list[type[BaseModel]]) -> dict[str, Any]:
-    """The schemas of request models and of all that they hold, by name."""
-    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
-    return definitions.get("$defs", {})
+def definitions_of(models: Iterable[type[BaseModel]], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+    """The schemas of models and of all that they hold, by name."""
+    return models_json_schema([(model, mode) for model in models], ref_template=REF)[1]["$defs"]
 
 
 def tidy(schema: Any) -> Any:
@@ -49,10 +48,13 @@ def tidy(schema: Any) -> Any:
 
 def with_null(schema: Mapping[str, Any]) -> dict[str, Any]:
     """An object of a JSON body: what may be absent may be null, which is the same (Contract editor 1.2)."""
-    required = schema.get("required", ())
-    properties = {
-        name: field if name in required else _or_null(field) for name, field in schema.get("properties", {}).items()
-    }
+    return _with_optional(schema, _or_null)
+
+
+def _with_optional(schema: Mapping[str, Any], changed: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """An object whose optional fields are `changed`."""
+    fields, required = schema.get("properties", {}), schema.get("required", ())
+    properties = {name: field if name in required else changed(field) for name, field in fields.items()}
     return {**schema, "properties": properties} if properties else dict(schema)
 
 
@@ -66,11 +68,7 @@ def _or_null(field: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_empty(schema: Mapping[str, Any]) -> dict[str, Any]:
     """An object in which each word or number that may be absent may be the empty text, which is the same."""
-    required = schema.get("required", ())
-    properties = {
-        name: field if name in required else _or_empty(field) for name, field in schema.get("properties", {}).items()
-    }
-    return {**schema, "properties": properties}
+    return _with_optional(schema, _or_empty)
 
 
 def _or_empty(field: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +220,7 @@ def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> No
     """The schemas of bodies in each encoding."""
     named = {model.__name__: model for model in models}
     models_of = dict(sorted(named.items()))
-    for name, schema in definitions_of(list(models_of.values())).items():
+    for name, schema in definitions_of(models_of.values()).items():
         takes_empty = name in models_of and issubclass(models_of[name], requests.ImportFields)
         described = with_empty(schema) if takes_empty else schema
         schemas[name] = described if name in _WITHOUT_NULLS else with_null(described)

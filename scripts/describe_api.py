@@ -4,7 +4,7 @@
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ import yaml
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic.json_schema import models_json_schema
 from scripts.api_schemas import (
     FLAG,
     FORM,
@@ -20,6 +19,7 @@ from scripts.api_schemas import (
     PARTS,
     REF,
     add_bodies,
+    definitions_of,
     describe_defaults,
     form_example,
     objects_in,
@@ -35,8 +35,8 @@ from queryserver.api.dependencies import FieldsReader, caller_of, solved_order
 from queryserver.api.schemas import generated
 from queryserver.api.schemas.fields import Fields
 
-# Of calls with several outcomes, the status by the model.
-_OTHER_STATUS = {"RunningOperation": "202"}
+_BY_FASTAPI = {"Successful Response", "Accepted"}
+"""Descriptions of responses whose routes have none."""
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
@@ -124,8 +124,7 @@ def _document(app: FastAPI, routes: Mapping[Row, APIRoute], known: Texts) -> dic
     document["x-error-codes"] = error_codes(known.codes)
     components = document["components"]
     schemas = components["schemas"]
-    failures = models_json_schema([(model, "serialization") for model in _FAILURES], ref_template=REF)[1]["$defs"]
-    schemas |= failures
+    schemas |= definitions_of(_FAILURES, "serialization")
     taken = (request_model(route) for row, route in routes.items() if row.method == "POST")
     add_bodies(schemas, filter(None, taken))
     _describe_fields(schemas)
@@ -208,13 +207,12 @@ class Answers:
         for status, answer in declared.items():
             if status >= "400":
                 continue
-            for split, one in _split(status, answer):
-                content = one.get("content", {})
-                if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
-                    # Plain bytes before the real types: generators of clients take the first type they know.
-                    one["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
-                self._dress(split, one, tuple(row.headers))
-                found[split] = one
+            content = answer.get("content", {})
+            if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
+                # Plain bytes before the real types: generators of clients take the first type they know.
+                answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
+            self._dress(status, answer, tuple(row.headers))
+            found[status] = answer
         return found
 
     def _dress(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
@@ -227,7 +225,7 @@ class Answers:
         names = ("X-Request-Id", *unread, *_HEADERS.get(status, ()), *headers)
         answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
         models = _models(answer)
-        if models and answer.get("description", "Successful Response") == "Successful Response":
+        if models and answer["description"] in _BY_FASTAPI:
             answer["description"] = str(self._schemas[models[0]].get("description", "")).partition("\n")[0]
         if models:
             answer["content"][JSON] |= self._examples(models)
@@ -269,18 +267,6 @@ def always(route: APIRoute, row: Row) -> Iterator[str]:
             yield "403"
     if row.method == "POST" and not of_importer:
         yield from ("413", "415")
-
-
-def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    models = _models(answer)
-    others = [name for name in models if name in _OTHER_STATUS and len(models) > 1 and _OTHER_STATUS[name] != status]
-    usual = [name for name in models if name not in others]
-    if not others:
-        yield status, answer
-        return
-    yield status, _answering(usual, answer["description"])
-    for name in others:
-        yield _OTHER_STATUS[name], _answering([name], answer["description"])
 
 
 def _answering(models: Sequence[str], description: str) -> dict[str, Any]:
@@ -330,18 +316,18 @@ def _drop_unused(document: dict[str, Any]) -> None:
     document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in found}
 
 
-def _name_flags(part: Any) -> None:
+def _name_flags(document: Mapping[str, Any]) -> None:
     """Refer to one schema of flags, in place: the words are the same everywhere."""
-    members: Iterable[tuple[Any, Any]] = ()
-    if isinstance(part, dict):
-        members = [(key, value) for key, value in part.items() if key != "Flag"]
-    elif isinstance(part, list):
-        members = enumerate(part)
-    for key, value in members:
-        if isinstance(value, dict) and FLAG.items() <= value.items():
-            part[key] = {"$ref": REF.format(model="Flag")} | {k: v for k, v in value.items() if k not in FLAG}
-        else:
-            _name_flags(value)
+    for part in objects_in(document):
+        for key, value in part.items():
+            if key != "Flag":
+                part[key] = [*map(_named_flag, value)] if isinstance(value, list) else _named_flag(value)
+
+
+def _named_flag(value: Any) -> Any:
+    if not isinstance(value, dict) or not FLAG.items() <= value.items():
+        return value
+    return {"$ref": REF.format(model="Flag")} | {key: one for key, one in value.items() if key not in FLAG}
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

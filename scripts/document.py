@@ -107,8 +107,8 @@ def rooms() -> str:
     graph = grimp.build_graph("queryserver", cache_dir=None)
     arrows: dict[str, set[str]] = {}
     for module in graph.modules - {"queryserver"}:
-        targets = arrows.setdefault(_room(module), set())
-        targets |= {_room(to) for to in graph.find_modules_directly_imported_by(module) if to != "queryserver"}
+        imported = graph.find_modules_directly_imported_by(module) - {"queryserver"}
+        arrows.setdefault(module.split(".")[1], set()).update(to.split(".")[1] for to in imported)
     arrows = {room: targets - {room} for room, targets in arrows.items()}
     reach: dict[str, set[str]] = {}
     for room in TopologicalSorter(arrows).static_order():
@@ -122,17 +122,12 @@ def rooms() -> str:
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
 
 
-def _room(module: str) -> str:
-    return module.split(".")[1]
-
-
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "architecture.md": {"rooms": rooms},
     "configuration.md": {"settings": settings},
     "engines.md": {"support table": engine_table.table, "options": options},
     "storage.md": {"support table": storage_table.table},
 }
-"""For each page its parts."""
 
 
 def document(page: Path, parts: Mapping[str, Callable[[], str]]) -> str:

@@ -91,11 +91,8 @@ def packages_without_wheels() -> Iterator[str]:
     """One line for each Python and platform where a package has no wheel."""
     pairs = list(product(PLATFORMS, PYTHONS))
     with ThreadPoolExecutor(4) as threads:  # they mostly wait for the registry
-        for (platform, python), missing in zip(
-            pairs, threads.map(lambda pair: without_wheel(*pair), pairs), strict=True
-        ):
-            if missing:
-                yield f"{platform}, Python {python}: {missing}"
+        answers = zip(pairs, threads.map(lambda pair: without_wheel(*pair), pairs), strict=True)
+        yield from (f"{platform}, Python {python}: {missing}" for (platform, python), missing in answers if missing)
 
 
 def without_wheel(platform: str, python: str) -> str:

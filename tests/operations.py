@@ -53,10 +53,9 @@ def read_operations() -> tuple[Operation, ...]:
 
 
 def _operation(row: Row, route: APIRoute) -> Operation:
-    model = route.response_model
-    choices = get_args(model) if isinstance(model, UnionType) else (model,)
-    response = frozenset(one.__name__ for one in choices if one is not None)
-    further = {202} if "RunningOperation" in response else set[int]()
+    further = {int(status): one.get("model") for status, one in route.responses.items() if int(status) < 400}
+    models = (route.response_model, *further.values())
+    choices = [choice for model in models for choice in (get_args(model) if isinstance(model, UnionType) else (model,))]
     http = route.status_code or 200
     return Operation(
         method=row.method,
@@ -66,7 +65,7 @@ def _operation(row: Row, route: APIRoute) -> Operation:
         scope=row.scope,
         group="storage" if isinstance(route, StorageRoute) else str(route.tags[0]),
         request=request_model(route),
-        response=response,
+        response=frozenset(one.__name__ for one in choices if one is not None),
         http=http,
-        other_statuses=frozenset(further | {int(status) for status in route.responses if int(status) < 400} - {http}),
+        other_statuses=frozenset(further.keys() - {http}),
     )

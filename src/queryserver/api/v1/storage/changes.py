@@ -27,7 +27,7 @@ from queryserver.api.v1.storage.dependencies import (
     NoStorageFields,
     storage_fields,
 )
-from queryserver.api.v1.storage.operations import LongCall, answer_each
+from queryserver.api.v1.storage.operations import CONTINUES, LongCall, answer_each
 from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
@@ -50,6 +50,7 @@ _DeleteRequest = Annotated[requests.DeleteRequest, storage_fields(requests.Delet
 _PathsRequest = Annotated[requests.PathsRequest, storage_fields(requests.PathsRequest)]
 _CREATION = failures(403, 404, 409, 501, 502, 507)
 _CHANGE = failures(403, 404, 409, 501, 502)
+_DELETION = CONTINUES | _CHANGE
 
 
 @router.post("/mkdir", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
@@ -156,14 +157,11 @@ async def set_replication(
     return json_response(wire.ReplicationResponse(status=0, path=str(path), replication=request.replication_factor))
 
 
-_Deleted = wire.DeleteResponse | wire.BulkResponse | wire.RunningOperation
-
-
-@router.post("/rmtree", response_model=_Deleted, responses=_CHANGE)
-@router.post("/delete", name="delete_entry", response_model=_Deleted, responses=_CHANGE)
+@router.post("/rmtree", response_model=wire.DeleteResponse | wire.BulkResponse, responses=_DELETION)
 @router.post(
-    "/delete/bulk", name="delete_bulk", response_model=wire.BulkResponse | wire.RunningOperation, responses=_CHANGE
+    "/delete", name="delete_entry", response_model=wire.DeleteResponse | wire.BulkResponse, responses=_DELETION
 )
+@router.post("/delete/bulk", name="delete_bulk", response_model=wire.BulkResponse, responses=_DELETION)
 async def remove_tree(
     caller: FilesWriter,
     request: _DeleteRequest,

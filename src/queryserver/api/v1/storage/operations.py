@@ -30,6 +30,9 @@ from queryserver.files.operations import (
 
 router = storage_group()
 
+CONTINUES: dict[int | str, dict[str, Any]] = {202: {"model": wire.RunningOperation}}
+"""For `responses=` of a call that may be answered before its work ends."""
+
 
 @router.get("/operation", response_model=wire.OperationProgress, responses=failures(404))
 async def get_storage_operation(

@@ -11,7 +11,7 @@ from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import FilesWriter, IsBulk, storage_fields
-from queryserver.api.v1.storage.operations import Final, LongCall, answer_each
+from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, answer_each
 from queryserver.api.v1.storage.route import storage_group
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import TransferKind
@@ -21,8 +21,7 @@ from queryserver.files.operations import LongOperations, Progress
 router = storage_group()
 
 _MoveRequest = Annotated[requests.MoveRequest, storage_fields(requests.MoveRequest)]
-_FAILURES = failures(403, 404, 409, 422, 501, 502, 507)
-_Bulk = wire.BulkResponse | wire.RunningOperation
+_RESPONSES = CONTINUES | failures(403, 404, 409, 422, 501, 502, 507)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ async def _transfers(moves: MovesDep, stores: StoresDep, operations: LongOperati
 TransfersDep = Annotated[_Transfers, Depends(_transfers)]
 
 
-@router.post("/rename", response_model=wire.TransferResponse | wire.RunningOperation, responses=_FAILURES)
+@router.post("/rename", response_model=wire.TransferResponse, responses=_RESPONSES)
 async def rename(
     caller: FilesWriter,
     request: Annotated[requests.RenameRequest, storage_fields(requests.RenameRequest)],
@@ -84,21 +83,17 @@ async def rename(
     return await transfers.one(caller, transfer, request.wait)
 
 
-@router.post(
-    "/move", response_model=wire.TransferResponse | wire.BulkResponse | wire.RunningOperation, responses=_FAILURES
-)
-@router.post("/move/bulk", name="move_bulk", response_model=_Bulk, responses=_FAILURES)
+@router.post("/move", response_model=wire.TransferResponse | wire.BulkResponse, responses=_RESPONSES)
+@router.post("/move/bulk", name="move_bulk", response_model=wire.BulkResponse, responses=_RESPONSES)
 async def move(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
     """Move entries into a directory, or one to a new path; also to another store. Spec §4, Contract storage 7.3."""
     return await transfers.one_or_many(caller, TransferKind.MOVE, request, is_bulk=is_bulk)
 
 
 @router.post(
-    "/copy",
-    response_model=wire.TransferResponse | wire.SkippedFiles | wire.BulkResponse | wire.RunningOperation,
-    responses=_FAILURES,
+    "/copy", response_model=wire.TransferResponse | wire.SkippedFiles | wire.BulkResponse, responses=_RESPONSES
 )
-@router.post("/copy/bulk", name="copy_bulk", response_model=_Bulk, responses=_FAILURES)
+@router.post("/copy/bulk", name="copy_bulk", response_model=wire.BulkResponse, responses=_RESPONSES)
 async def copy(caller: FilesWriter, request: _MoveRequest, is_bulk: IsBulk, transfers: TransfersDep) -> Response:
     """Copy entries with all they hold; on Ozone the answer names what was skipped. Spec §4, Contract storage 7.3."""
     return await transfers.one_or_many(caller, TransferKind.COPY, request, is_bulk=is_bulk)
