@@ -1,4 +1,4 @@
-"""What handlers declare in their signatures: the caller, the request fields, and the services they use.
+"""What handlers declare in their signatures besides the services they use: the caller and the request fields.
 
 Plain FastAPI dependency injection. A handler declares the caller before the fields, so the body is not read for a
 caller who may not make the call.
@@ -12,57 +12,13 @@ from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from queryserver.administration.build import ConfigurationServices
-from queryserver.administration.client_configuration import ClientConfiguration
-from queryserver.administration.configuration_check import ConfigurationCheck
-from queryserver.administration.readiness import Readiness
-from queryserver.administration.server_logs import ServerLogs
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.authentication import authenticated, services_of
 from queryserver.api.schemas.fields import Fields, parse
-from queryserver.catalog.browsing import Analyses, Browsing
-from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.samples import Samples
-from queryserver.connectors.connection_tests import ConnectionTests
-from queryserver.connectors.instances import StoredConnectors
-from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import InsufficientScope, admin_required
-from queryserver.files.access import FileSystems, StorageAudit, Stores
-from queryserver.files.changes import Attributes, Creations
-from queryserver.files.directory_pages import Listings
-from queryserver.files.downloads import FileDownloads
-from queryserver.files.excerpts import Excerpts
-from queryserver.files.moves import Moves
-from queryserver.files.operations import LongOperations
-from queryserver.files.part_uploads import PartUploading
-from queryserver.files.trash import Deletions, Trash
-from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
-from queryserver.identity.api_tokens import ApiTokens
-from queryserver.identity.limits import Streams
-from queryserver.identity.logins import Logins
 from queryserver.identity.model import Scope, User
-from queryserver.identity.tokens import Tokens
-from queryserver.identity.users import Users
-from queryserver.imports.plans import TableCreations
-from queryserver.imports.preview import Detection, Previews
-from queryserver.imports.uploads import ImportSources, ImportUploads
-from queryserver.platform.metrics import Metrics
-from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.threads import Threads
-from queryserver.search.search import MetadataSearch
-from queryserver.services import Services
-from queryserver.sql.formatting import ScriptFormatter
-from queryserver.statements.downloads import Downloads
-from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import ResultReader
-from queryserver.statements.sessions import Sessions
-from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.statements.submission import Submissions
-from queryserver.tasks.mail import Mails, Recipients
-from queryserver.tasks.schedules import Schedules
-from queryserver.tasks.submission import TaskService
 
 T = TypeVar("T")
 
@@ -247,79 +203,3 @@ def unchecked_fields(model: type[Fields]) -> Any:
     document.
     """
     return Depends(UncheckedForm(model))
-
-
-def _service(read: Callable[[Services], T]) -> Any:
-    async def service(request: Request) -> T:  # async, because FastAPI would run a plain function in a thread
-        return read(services_of(request))
-
-    return Depends(service)
-
-
-def _enabled_tasks(services: Services) -> TaskService:
-    """Raises task_server_disabled."""
-    services.tasks.service.require_enabled()
-    return services.tasks.service
-
-
-ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.api_tokens)]
-ClientConfigurationDep = Annotated[ClientConfiguration, _service(lambda services: services.configuration.clients)]
-ConfigurationCheckDep = Annotated[ConfigurationCheck, _service(lambda services: services.configuration.check)]
-ConfigurationDep = Annotated[ConfigurationServices, _service(lambda services: services.configuration)]
-ConnectionTestsDep = Annotated[ConnectionTests, _service(lambda services: services.connection_tests)]
-ConnectorsDep = Annotated[Connectors, _service(lambda services: services.connectors)]
-LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
-MailsDep = Annotated[Mails, _service(lambda services: services.scheduling.mails)]
-MetricsPageDep = Annotated[MetricsPage | None, _service(lambda services: services.metrics_text)]
-MetadataSearchDep = Annotated[MetadataSearch, _service(lambda services: services.searching.search)]
-ReadinessDep = Annotated[Readiness, _service(lambda services: services.readiness)]
-SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
-ServerLogsDep = Annotated[ServerLogs, _service(lambda services: services.configuration.logs)]
-SettingsDep = Annotated[Settings, _service(lambda services: services.settings)]
-DetectionDep = Annotated[Detection, _service(lambda services: services.importing.detection)]
-ImportSourcesDep = Annotated[ImportSources, _service(lambda services: services.importing.sources)]
-ImportUploadsDep = Annotated[ImportUploads, _service(lambda services: services.importing.uploads)]
-PreviewsDep = Annotated[Previews, _service(lambda services: services.importing.previews)]
-TableCreationsDep = Annotated[TableCreations, _service(lambda services: services.importing.tables)]
-MetricsDep = Annotated[Metrics, _service(lambda services: services.metrics)]
-AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
-BrowsingDep = Annotated[Browsing, _service(lambda services: services.metadata.browsing)]
-DownloadsDep = Annotated[Downloads, _service(lambda services: services.statements.downloads)]
-ExplanationsDep = Annotated[Explanations, _service(lambda services: services.metadata.explanations)]
-FormattingDep = Annotated[ScriptFormatter, _service(lambda services: services.statements.formatting)]
-RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
-ResultReaderDep = Annotated[ResultReader, _service(lambda services: services.statements.result_reader)]
-SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]
-SessionsDep = Annotated[Sessions, _service(lambda services: services.statements.sessions)]
-StatementAccessDep = Annotated[StatementAccess, _service(lambda services: services.statements.access)]
-StatementControlDep = Annotated[StatementControl, _service(lambda services: services.statements.control)]
-StatementHistoryDep = Annotated[StatementHistory, _service(lambda services: services.statements.history)]
-StatementReaderDep = Annotated[StatementReader, _service(lambda services: services.statements.reader)]
-StreamsDep = Annotated[Streams, _service(lambda services: services.streams)]
-SubmissionsDep = Annotated[Submissions, _service(lambda services: services.statements.submissions)]
-StatementAdministrationDep = Annotated[
-    StatementAdministration, _service(lambda services: services.statements.administration)
-]
-StoredConnectorsDep = Annotated[StoredConnectors, _service(lambda services: services.stored_connectors)]
-TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.service)]
-EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
-ThreadsDep = Annotated[Threads, _service(lambda services: services.threads)]
-TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
-UsersDep = Annotated[Users, _service(lambda services: services.users)]
-
-AttributesDep = Annotated[Attributes, _service(lambda services: services.storage.attributes)]
-CreationsDep = Annotated[Creations, _service(lambda services: services.storage.creations)]
-DeletionsDep = Annotated[Deletions, _service(lambda services: services.storage.deletions)]
-FileDownloadsDep = Annotated[FileDownloads, _service(lambda services: services.storage.downloads)]
-FileSystemsDep = Annotated[FileSystems, _service(lambda services: services.storage.file_systems)]
-FileUploadsDep = Annotated[Uploads, _service(lambda services: services.storage.uploads)]
-ExcerptsDep = Annotated[Excerpts, _service(lambda services: services.storage.viewing)]
-ListingsDep = Annotated[Listings, _service(lambda services: services.storage.listings)]
-LongOperationsDep = Annotated[LongOperations, _service(lambda services: services.storage.operations)]
-MovesDep = Annotated[Moves, _service(lambda services: services.storage.moving)]
-PartUploadsDep = Annotated[PartUploading, _service(lambda services: services.storage.part_uploads)]
-StorageAuditDep = Annotated[StorageAudit, _service(lambda services: services.storage.audit)]
-StoresDep = Annotated[Stores, _service(lambda services: services.storage.stores)]
-TrashDep = Annotated[Trash, _service(lambda services: services.storage.trash)]
-UploadRulesDep = Annotated[UploadRules, _service(lambda services: services.storage.upload_rules)]
-UploadSpaceDep = Annotated[UploadSpace, _service(lambda services: services.storage.upload_space)]

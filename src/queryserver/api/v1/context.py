@@ -6,10 +6,11 @@ even an unknown one, has the same namespace, compute and cluster: clients reques
 
 from fastapi import Response
 
-from queryserver.api.dependencies import AnyUser, ClientDep, ConfigurationDep, NoFields, QueryUser
+from queryserver.api.dependencies import AnyUser, ClientDep, NoFields, QueryUser
 from queryserver.api.responses import json_response
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
+from queryserver.api.service_dependencies import BannerDep
 from queryserver.errors.base import NotSupported
 
 router = PathGroup("context", prefix="")
@@ -57,9 +58,9 @@ async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> 
 
 
 @router.get("/api/v1/banners", response_model=wire.BannersResponse)
-async def get_banners(_client: ClientDep, configuration: ConfigurationDep) -> Response:
+async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
     """The text of `desktop.custom.banner_top_html`, with only harmless HTML tags. Needs no credentials."""
-    return json_response(wire.BannersResponse(system=None, configured=configuration.banner, status=0))
+    return json_response(wire.BannersResponse(system=None, configured=banner, status=0))
 
 
 @optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))

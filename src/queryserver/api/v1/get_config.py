@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 from queryserver import __version__
 from queryserver.administration.client_configuration import Browser, Configuration
-from queryserver.api.dependencies import AnyUser, ClientConfigurationDep, NoFields, SettingsDep
+from queryserver.api.dependencies import AnyUser, NoFields
 from queryserver.api.routes import PathGroup
 from queryserver.api.schemas import generated as wire
+from queryserver.api.service_dependencies import ClientConfigurationDep, SettingsDep
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import takes_sql
 from queryserver.connectors.types import flags_of

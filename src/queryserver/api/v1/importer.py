@@ -8,23 +8,22 @@ from fastapi import Depends, Request, Response
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.authentication import services_of
-from queryserver.api.dependencies import (
-    Caller,
+from queryserver.api.dependencies import Caller, ModelFields
+from queryserver.api.responses import json_response, utc_text, while_connected
+from queryserver.api.routes import PathGroup, failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
     ConnectorsDep,
     DetectionDep,
     ImportSourcesDep,
     ImportUploadsDep,
     MetricsDep,
-    ModelFields,
     PreviewsDep,
     StreamsDep,
     TableCreationsDep,
     ThreadsDep,
 )
-from queryserver.api.responses import json_response, utc_text, while_connected
-from queryserver.api.routes import PathGroup, failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
 from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute
 from queryserver.connectors.registry import Connectors
 from queryserver.files.model import repaired

@@ -12,10 +12,11 @@ from pydantic import BaseModel
 
 from queryserver import errors
 from queryserver.api import responses
-from queryserver.api.dependencies import QueryUser, SettingsDep, StatementReaderDep, StreamsDep, editor_fields
+from queryserver.api.dependencies import QueryUser, editor_fields
 from queryserver.api.routes import PathGroup, StatementRoute, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import SettingsDep, StatementReaderDep, StreamsDep
 from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
 from queryserver.identity.limits import Streams
 from queryserver.identity.model import User

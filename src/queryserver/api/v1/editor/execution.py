@@ -10,7 +10,10 @@ import structlog
 from fastapi import Depends, Request, Response
 
 from queryserver import errors
-from queryserver.api.dependencies import (
+from queryserver.api.responses import json_response, while_connected
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
     ConnectorsDep,
     RecipientsDep,
     ResultReaderDep,
@@ -19,9 +22,6 @@ from queryserver.api.dependencies import (
     StreamsDep,
     SubmissionsDep,
 )
-from queryserver.api.responses import json_response, while_connected
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.result_page import cell_form, page_answer
 from queryserver.connectors.registry import Connectors

@@ -8,22 +8,20 @@ from typing import Annotated, Any
 import orjson
 from fastapi import Depends, Response
 
-from queryserver.api.dependencies import (
-    AnalysesDep,
-    BrowsingDep,
-    ConnectorsDep,
-    NoEditorFields,
-    QueryUser,
-    SamplesDep,
-    SettingsDep,
-    ThreadsDep,
-    editor_fields,
-)
+from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
 from queryserver.api.path_parameters import names_of
 from queryserver.api.responses import json_response, model_from
 from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
+from queryserver.api.service_dependencies import (
+    AnalysesDep,
+    BrowsingDep,
+    ConnectorsDep,
+    SamplesDep,
+    SettingsDep,
+    ThreadsDep,
+)
 from queryserver.api.v1.editor.result_page import cell_form
 from queryserver.api.v1.editor.shapes import column_meta, shown_handle
 from queryserver.catalog.browsing import Browsing, NameFilter, Names, Source

@@ -5,20 +5,19 @@ from typing import Annotated
 from fastapi import Request, Response
 
 from queryserver.api import responses
-from queryserver.api.dependencies import (
+from queryserver.api.dependencies import QueryUser, editor_fields
+from queryserver.api.routes import FILE, PathGroup, StatementRoute, contents, failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
     DownloadsDep,
-    QueryUser,
     ResultReaderDep,
     SettingsDep,
     StatementAccessDep,
     StatementReaderDep,
     StreamsDep,
     ThreadsDep,
-    editor_fields,
 )
-from queryserver.api.routes import FILE, PathGroup, StatementRoute, contents, failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
 from queryserver.api.v1.editor.result_file import ResultFile, ResultSender
 from queryserver.api.v1.editor.result_page import cell_form, numbers_as_text, page_answer

@@ -7,21 +7,20 @@ from uuid import uuid4
 import structlog
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import (
-    ConnectorsDep,
-    ExplanationsDep,
-    FormattingDep,
-    QueryUser,
-    SessionsDep,
-    StatementAccessDep,
-    StatementControlDep,
-    StatementHistoryDep,
-    editor_fields,
-)
+from queryserver.api.dependencies import QueryUser, editor_fields
 from queryserver.api.responses import epoch_milliseconds, json_response, utc_text, while_connected
 from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
+    ConnectorsDep,
+    ExplanationsDep,
+    FormattingDep,
+    SessionsDep,
+    StatementAccessDep,
+    StatementControlDep,
+    StatementHistoryDep,
+)
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.execution import ExecutionDep
 from queryserver.api.v1.editor.operation import operation_of

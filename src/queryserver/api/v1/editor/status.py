@@ -5,16 +5,11 @@ from typing import Annotated, Any
 from fastapi import Response
 
 from queryserver.api import responses
-from queryserver.api.dependencies import (
-    NoEditorFields,
-    QueryUser,
-    StatementAccessDep,
-    StatementReaderDep,
-    editor_fields,
-)
+from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
 from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import StatementAccessDep, StatementReaderDep
 from queryserver.api.v1.editor.operation import failure_answer, operation_of
 from queryserver.api.v1.editor.shapes import (
     details_of,

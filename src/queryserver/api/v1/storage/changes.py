@@ -6,7 +6,11 @@ from typing import Annotated, Any
 from fastapi import Response
 
 from queryserver.api.bodies import parse_in_thread_if_large
-from queryserver.api.dependencies import (
+from queryserver.api.responses import json_response
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
     AttributesDep,
     CreationsDep,
     DeletionsDep,
@@ -15,10 +19,6 @@ from queryserver.api.dependencies import (
     ThreadsDep,
     TrashDep,
 )
-from queryserver.api.responses import json_response
-from queryserver.api.routes import failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import (
     MIB,
     FilesReader,

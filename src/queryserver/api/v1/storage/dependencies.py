@@ -13,9 +13,10 @@ from fastapi import Depends, Request
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.authentication import services_of
-from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller
+from queryserver.api.dependencies import FieldsReader, caller
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.storage import QUERY_TOO, FieldValues, JsonArray, RequestFields, parse_request
+from queryserver.api.service_dependencies import StorageAuditDep, StoresDep
 from queryserver.api.v1.storage.route import PREFIX
 from queryserver.files.access import Caller
 from queryserver.files.model import StorageUser, decoded_path

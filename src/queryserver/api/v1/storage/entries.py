@@ -7,11 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Response
 
-from queryserver.api.dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
 from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream
 from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
 from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields
 from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes

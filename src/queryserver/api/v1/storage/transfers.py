@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Response
 
-from queryserver.api.dependencies import LongOperationsDep, MovesDep, StoresDep
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import LongOperationsDep, MovesDep, StoresDep
 from queryserver.api.v1.storage.dependencies import FilesWriter, IsBulk, storage_fields
 from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, answer_each
 from queryserver.api.v1.storage.route import storage_group

@@ -7,7 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Response
 
-from queryserver.api.dependencies import (
+from queryserver.api.responses import json_response, utc_text
+from queryserver.api.routes import failures
+from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
     FileUploadsDep,
     MetricsDep,
     PartUploadsDep,
@@ -16,10 +20,6 @@ from queryserver.api.dependencies import (
     StreamsDep,
     UploadRulesDep,
 )
-from queryserver.api.responses import json_response, utc_text
-from queryserver.api.routes import failures
-from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, upload_body
 from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes

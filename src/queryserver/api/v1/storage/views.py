@@ -8,11 +8,18 @@ from typing import Annotated
 import orjson
 from fastapi import Depends, Request, Response
 
-from queryserver.api.dependencies import ExcerptsDep, FileSystemsDep, ListingsDep, SettingsDep, StoresDep, ThreadsDep
 from queryserver.api.responses import json_response, while_connected
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import (
+    ExcerptsDep,
+    FileSystemsDep,
+    ListingsDep,
+    SettingsDep,
+    StoresDep,
+    ThreadsDep,
+)
 from queryserver.api.v1.storage.dependencies import FilesReader, PathText, QueryValuesDep, last_value, storage_fields
 from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes, breadcrumbs

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 from fastapi import Response
 
-from queryserver.api.dependencies import Admin, MailsDep, NoFields, SchedulesDep, UsersDep, fields
+from queryserver.api.dependencies import Admin, NoFields, fields
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
+from queryserver.api.service_dependencies import MailsDep, SchedulesDep, UsersDep
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
 from queryserver.identity.model import Scope, User
 from queryserver.tasks.schedule_model import Schedule, ScheduleKind
