@@ -1,4 +1,4 @@
-"""The program of a computation worker: tasks from standard input, answers on standard output."""
+"""The program of a computation worker: reads tasks from standard input and writes results to standard output."""
 
 import sys
 import traceback
@@ -16,7 +16,7 @@ Compute = Callable[[Mapping[str, Any], bytes], object]
 
 
 def computation_of(task: protocol.Task) -> Compute:
-    """What computes `task`: options and content in, JSON out. Raises domain errors when it is called."""
+    """The function for `task`: options and content in, JSON out. It may raise domain errors."""
     match task:
         case protocol.Task.FORMAT:
             from queryserver.sql.formatting import format_text  # noqa: PLC0415
@@ -38,11 +38,11 @@ def computation_of(task: protocol.Task) -> Compute:
 
 _TRACE_LINES = -20
 _MOST_KEPT_BYTES = 160 * 1024 * 1024
-"""A process that holds more ends with its answer: what Python has freed does not always go back to the system."""
+"""A process with more memory exits after its response: freed memory is not always returned to the system."""
 
 
 def main() -> None:
-    """Serve until the standard input ends. `sys.argv[1]`: how much memory this process may have."""
+    """Serve until the end of standard input. `sys.argv[1]`: the memory limit of this process."""
     confine(Confinement(memory_bytes=int(sys.argv[1]), file_bytes=0, niceness=10))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
-    """The answer as a frame, and whether it is the last one."""
+    """The response as a frame, and whether it is the last one."""
     is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MOST_KEPT_BYTES
     try:
         body = orjson.dumps([told, is_last])
     except MemoryError:
         kind, body, is_last = protocol.EXCEEDED, b"[null,true]", True
     except TypeError as error:
-        # What is no JSON, such as half a surrogate pair.
+        # not JSON, for example a lone surrogate
         kind, body, is_last = protocol.BROKEN, orjson.dumps([f"No JSON: {error}", True]), True
     return protocol.HEAD.pack(kind, len(body), 0) + body, is_last
 
@@ -71,7 +71,7 @@ def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
 def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(told_bytes))
-        # Before the content, which may take all the memory there is: an import without memory ends in any error.
+        # Imported before the content is read, which may use up the memory: failed imports give misleading errors.
         compute = computation_of(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])

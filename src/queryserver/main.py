@@ -1,9 +1,9 @@
-"""The web server: from settings to a serving process, or to several under a supervisor; its memory and its stop."""
+"""The web server: one serving process, or several under a supervisor; its memory and its shutdown."""
 
 import gc
 
 _searches = gc.isenabled()
-gc.disable()  # until all is imported: searches for cycles take a third of that time, and free next to nothing
+gc.disable()  # garbage collections take a third of the import time and free next to nothing
 
 import asyncio
 import logging
@@ -48,27 +48,29 @@ from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
-gc.freeze()  # without the objects of the imports: the first search would take as long as those that were left out
+gc.freeze()  # exempts the imported objects: collecting them would take as long as the collections that were skipped
 if _searches:
     gc.enable()
 
 log = structlog.get_logger(__name__)
 
 Serve = Callable[[list[socket], Callable[[], None]], None]
-"""Serves on the sockets until the signal to stop; calls its second argument once it does. A module's function, for a
-new process runs it. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable when it cannot start."""
+"""Serves on the sockets until the stop signal, and calls its second argument once it serves.
+
+A module-level function, because a new process runs it. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable
+if it cannot start."""
 
 _SUCCESSOR_S = 60.0
 _TERMINATION_S = 10.0
 _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-# A service manager may signal each process of the service, and the parent then signals its workers once more.
+# a service manager may signal every process of the service, after which the parent signals its workers again
 _ONE_SIGNAL_S = 2.0
 _BACKLOG = 2048
 
 
 class Worker(Process):
-    """One process that serves. It reports to its parent that it serves, or why it cannot."""
+    """A serving process. It reports to its parent that it serves, or why it cannot."""
 
     def __init__(self, config: Config, sockets: list[socket], serve: Serve, *, failures: int = 0) -> None:
         super().__init__(config, sockets)
@@ -76,9 +78,9 @@ class Worker(Process):
         self._reports, self._report = Pipe(duplex=False)
         self._serves = False
         self._refusal: QueryServerError | None = None
-        self.failures = failures  # starts in a row
+        self.failures = failures  # consecutive failed starts
         self.replace_at: float | None = None  # None while it runs
-        self.is_logged = False  # as serving
+        self.is_logged = False  # that it serves
 
     def target(self, sockets: list[socket] | None = None) -> None:
         """The main function of the new process."""
@@ -88,7 +90,7 @@ class Worker(Process):
         try:
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # already stopping
             self._report.send(_remade(error))
             sys.exit(STARTUP_FAILURE)
 
@@ -97,13 +99,13 @@ class Worker(Process):
         self._report.send(None)
 
     def _give_up(self, *_: object) -> None:
-        """Stop before uvicorn handles signals: half-open services are closed. Later uvicorn closes them anyway."""
+        """Stop before uvicorn handles signals: services that are being opened are closed. Later uvicorn closes them."""
         if not self._serves:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it often comes twice, also from the parent
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # often sent twice, also by the parent
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
-        """Whether it has begun to serve, by its reports."""
+        """Whether it has reported that it serves."""
         self._read_reports()
         return self._serves
 
@@ -113,7 +115,7 @@ class Worker(Process):
         return self._refusal
 
     def is_well(self, timeout_s: float) -> bool:
-        """Whether it runs, and answers if it serves. One that starts is busy importing and could not answer."""
+        """Whether it runs, and responds if it serves. While starting, it is busy importing and cannot respond."""
         return self.is_alive(timeout_s) if self.serves() else self.process.is_alive()
 
     def _read_reports(self) -> None:
@@ -127,7 +129,7 @@ class Worker(Process):
 
 
 class Supervisor(Multiprocess):
-    """Keeps `config.workers` processes serving on one socket. To be run in the main thread.
+    """Keeps `config.workers` processes serving on one socket. Must run in the main thread.
 
     `began` is called once, when the first of them serves.
     """
@@ -139,10 +141,11 @@ class Supervisor(Multiprocess):
         self._has_served = False
         self._failed: Worker | None = None
         self._workers: list[Worker] = []
-        self.processes = cast("list[Process]", self._workers)  # one list: only ours get into it
+        # the list of the base class, which contains only our workers
+        self.processes = cast("list[Process]", self._workers)
 
     def run(self) -> None:
-        """Until the signal to stop. Raises the refusal of the workers, or SystemExit, when none has ever served."""
+        """Run until the stop signal. If no worker ever served, raises its refusal or SystemExit."""
         try:
             super().run()
         except BaseException:  # the workers must not outlive their parent
@@ -153,7 +156,7 @@ class Supervisor(Multiprocess):
             return
         if (refusal := self._failed.refusal()) is not None:
             raise refusal
-        # A signal that ended it gives a negative number, which is no exit code.
+        # death by a signal gives a negative number, which is not an exit code
         sys.exit(max(self._failed.exitcode or 0, 1))
 
     def init_processes(self) -> None:
@@ -161,9 +164,9 @@ class Supervisor(Multiprocess):
             self._workers.append(self._start())
 
     def join_all(self) -> None:
-        """A further signal to stop is passed on: it ends the delay before the stop."""
+        """Forwards another stop signal, which ends the delay before the shutdown."""
         self.signal_queue.clear()
-        # With ours open, connections would wait for an answer after the last worker has closed its own.
+        # If ours stayed open, connections would be accepted and never served after the last worker has stopped.
         for listener in self.sockets:
             listener.close()
         while any(worker.process.is_alive() for worker in self._workers):
@@ -174,7 +177,7 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Returns soon: it never waits for a pause."""
+        """Checks the workers without blocking for a restart pause."""
         if self.should_exit.is_set():
             return
         for worker in self._workers:
@@ -192,17 +195,17 @@ class Supervisor(Multiprocess):
             if worker.replace_at is not None and worker.replace_at <= time.monotonic():
                 try:
                     self._workers[place] = self._start(worker.failures)
-                except OSError as error:  # no memory, or too many processes: as passing as a database that is away
+                except OSError as error:  # no memory, or too many processes: as temporary as an unavailable database
                     self._try_later(worker, f"No process could be made: {error.strerror}.")
 
     def restart_all(self) -> None:
-        """Each is stopped once its successor serves. Any further signal ends this."""
+        """Replace the workers one by one: each stops once its successor serves. A signal aborts this."""
         for place, old in enumerate(self._workers):
             if self.should_exit.is_set():
                 return
             new = self._start()
             if not self._comes_up(new):
-                new.terminate()  # it may hold leases by now, which it gives back if it has the time
+                new.terminate()  # give it time to release leases that it may have acquired
                 new.process.join(_TERMINATION_S)
                 new.kill()
                 new.join()
@@ -224,7 +227,7 @@ class Supervisor(Multiprocess):
     def _check(self, worker: Worker) -> None:
         if worker.is_well(self.config.timeout_worker_healthcheck):
             return
-        worker.kill()  # one that hangs is still there
+        worker.kill()  # a hanging process still exists
         worker.join()
         if worker.serves():
             log.warning("worker_ended", pid=worker.pid, exit_code=worker.exitcode)
@@ -234,7 +237,7 @@ class Supervisor(Multiprocess):
             self._try_later(worker, _reason(worker))
         else:
             self._failed = worker
-            if worker.refusal() is None:  # else `run` raises it
+            if worker.refusal() is None:  # otherwise `run` raises it
                 log.error("worker_not_started", pid=worker.pid, reason=_reason(worker))
             self.should_exit.set()
 
@@ -259,7 +262,7 @@ def _reason(worker: Worker) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stop when the parent was killed: nothing would replace or stop its workers, and they keep its port."""
+    """Stop if the parent is killed: nothing would replace or stop the workers, and they would keep its port."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -267,7 +270,7 @@ def _end_with_parent() -> None:
 
 
 def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
-    """A function that makes the error anew: exceptions with arguments of their own cannot be pickled."""
+    """A factory of the error, because exceptions with special constructor arguments cannot be pickled."""
     match error:
         case ConfigurationError():
             return partial(ConfigurationError, error.problems)
@@ -278,7 +281,7 @@ def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) ->
 
 
 class _Server(uvicorn.Server):
-    """Returns at the signal to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
+    """Returns at the stop signal. Uvicorn's own server would raise the signal again before the services are closed."""
 
     def __init__(
         self,
@@ -295,7 +298,7 @@ class _Server(uvicorn.Server):
         self._clock = clock
         self._signalled_at: float | None = None
         self.failure: SystemExit | None = None
-        """Set where it could not start: its address is taken, for instance."""
+        """Set if it could not start, for example because its address is in use."""
         desktop = services.settings.desktop
         self._delay_s = float(desktop.shutdown_delay_s)
         self._grace_s = float(desktop.shutdown_grace_s)
@@ -304,7 +307,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit as error:  # raised in a task, it would end the loop before the services are closed
+        except SystemExit as error:  # raised in a task, it would end the event loop before the services are closed
             self.failure, self.should_exit = error, True
         if self.started:
             self._began()
@@ -313,7 +316,7 @@ class _Server(uvicorn.Server):
         _log_address(self._services.settings.desktop, listeners[0])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Calls and statements go on for `desktop.shutdown_delay_s`, unless a second signal comes."""
+        """Continue to serve for `desktop.shutdown_delay_s`, unless a second signal is received."""
         now = time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
@@ -328,7 +331,9 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.5)."""
+        """Calls are served during the grace period of statements, so clients see how these end (Contract platform
+        9.5).
+        """
         self._services.readiness.stopping = True
         self._stopping()
         self._clock.set(self._grace_s + REST_S)
@@ -347,7 +352,7 @@ class _Server(uvicorn.Server):
 
 
 def create_app(settings: Settings, *, services: Services) -> ASGIApp:
-    """The application on services that are open for as long as it is used."""
+    """The application on services that must stay open as long as it is used."""
     app = create_application(
         docs_enabled=settings.desktop.docs_enabled, middleware=middlewares(settings, services.registry)
     )
@@ -371,10 +376,10 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
 
 
 def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None], with_workers: bool = False) -> None:
-    """Serve until the signal to stop. `announce` shows a person the password of a new administrator.
+    """Serve until the stop signal. `announce` shows the password of a new administrator to the operator.
 
-    `with_workers`: a broker, a worker and a beat run beside it, in the embedded mode only.
-    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
+    `with_workers`: also run a broker, a worker and a beat; embedded mode only. Raises ConfigurationError,
+    SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
     use_one_heap()
     keep_pandas_out()
@@ -404,14 +409,14 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
 
 
 async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
-    """Serve; a stop takes no longer than its bound, and threads that do not end do not hold the process."""
+    """Serve. A shutdown takes no longer than its limit; threads that do not end do not block the exit."""
     clock = StopClock()
     await serve_until_stopped(clock)
     clock.set(THREADS_END_WITHIN_S)
 
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
-    """With the private PostgreSQL, which stops with the server."""
+    """Serve with the private PostgreSQL, which stops with the server."""
     from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 only `serve --embedded` needs it
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
 
@@ -421,7 +426,7 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
 
 
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
-    """The same with a private Valkey, a worker and a beat, which stop before it."""
+    """Serve with a private Valkey, a worker and a beat as well, which stop before PostgreSQL."""
     from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
     from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 as above
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
@@ -453,9 +458,9 @@ async def _serve_alone(
     beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Migrate the database if wanted, check it, and serve in this process.
+    """Migrate the database if configured, check it, and serve in this process.
 
-    `announce` gets the password of the first administrator, if one is made.
+    `announce` gets the password of the first administrator if one is created.
     """
     await _prepare_database(settings, auto_migrate=auto_migrate)
     async with open_services(settings, alone=alone) as services:
@@ -482,7 +487,7 @@ async def _serve_with(
     began: Callable[[], None] = lambda: None,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until the signal to stop, when `stopping` is called. Without `sockets` the server makes its own."""
+    """Serve until the stop signal, when `stopping` is called. Without `sockets` the server creates its own."""
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
     keep_what_is_there()
@@ -490,17 +495,18 @@ async def _serve_with(
     try:
         async with background(return_memory(), "return-memory"):
             serving = _Server(config, services, began, clock, stopping)
-            # In a task of its own: uvicorn wakes ten times a second, and with it each frame that awaits it.
+            # As a separate task: uvicorn wakes ten times a second, and each wake-up passes through all frames awaiting
+            # it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
             if serving.failure is not None:
                 raise serving.failure
     finally:
-        # Frozen objects look leaked to native modules that count their objects at the end.
+        # Native modules that count their objects at exit would report frozen ones as leaks.
         gc.unfreeze()
 
 
 async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -> None:
-    """Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable unless the database can be served from."""
+    """Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable unless the database is usable."""
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
@@ -510,14 +516,14 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
 
 
 def _serve_in_workers(settings: Settings) -> None:
-    """Serve in several processes, started again when they end. They read their settings from the environment."""
-    # Once, not in each worker: the database is migrated here, if wanted.
+    """Serve in several processes, which are restarted when they end. They read their settings from the environment."""
+    # once here instead of in each worker: also migrates the database if configured
     asyncio.run(_prepare_database(settings))
-    # Nothing is served here: each worker makes an application of its own.
+    # nothing is served in this process: each worker creates its own application
     config = server(settings, "")
     uvicorn_log = logging.getLogger("uvicorn.error")
     level = uvicorn_log.level
-    uvicorn_log.setLevel(logging.WARNING)  # its message about the address would be a second one
+    uvicorn_log.setLevel(logging.WARNING)  # its message would show the address a second time
     try:
         listener = config.bind_socket()
     finally:
@@ -536,7 +542,7 @@ def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
 
 
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
-    """The main function of one of several processes, until the signal to stop; `began` is called when it serves.
+    """The main function of one of several processes: serve until the stop signal, and call `began` once it serves.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """

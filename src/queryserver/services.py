@@ -1,4 +1,4 @@
-"""All services of one process."""
+"""All services of a process."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,12 +26,12 @@ from queryserver.tasks.build import ScheduleServices, TaskServices
 from queryserver.tasks.instances import Instances
 
 if TYPE_CHECKING:
-    from queryserver.tasks.broker import RedisBroker  # arq: not in the memory of a server without task server
+    from queryserver.tasks.broker import RedisBroker  # arq is not loaded by a server without the task server
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that routes and commands call."""
+    """Everything that handlers and commands call."""
 
     settings: Settings
     accounts: AccountServices
@@ -52,9 +52,9 @@ class Services:
     registry: CollectorRegistry
     metrics: Metrics
     metrics_text: MetricsPage | None
-    """None: nothing is counted."""
+    """None: metrics are switched off."""
     broker: "RedisBroker | None"
-    """None: the task server is off."""
+    """None: the task server is switched off."""
     instances: Instances
     tasks: TaskServices
     scheduling: ScheduleServices

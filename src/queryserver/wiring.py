@@ -1,4 +1,4 @@
-"""Settings to services: opens every capability, in one stack."""
+"""Builds all services from the settings and opens them in one exit stack."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -62,11 +62,11 @@ async def open_services(
     engines: Callable[[EngineBuilder, Connector], Engine] = EngineBuilder.build,
     stores: Mapping[Scheme, Builder] = BUILDERS,
 ) -> AsyncGenerator[Services]:
-    """All services, running; closed in the opposite order.
+    """All services, running; closed in reverse order.
 
-    `alone`: no other process can be using this database, so leases of ended processes are taken over at once.
-    `engines` makes the engine of a connector, `stores` the file system of a scheme.
-    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    `alone`: no other process can use this database, so leases of ended processes are taken over at once. `engines`
+    creates the engine of a connector, `stores` the file system of a scheme. Raises ConfigurationError, SchemaMismatch,
+    DatabaseUnavailable.
     """
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
@@ -183,7 +183,7 @@ async def open_services(
 def _running(
     services: Services, role: Role, *, dsn: str, alone: bool
 ) -> Iterator[Callable[[], AbstractAsyncContextManager[object]]]:
-    """What goes on by itself while the services are open, in the order in which it begins."""
+    """The background work of the services, in start order."""
     statements, connectors = services.statements, services.connectors
     yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
     if services.metrics_text:
@@ -242,7 +242,7 @@ def _readiness(settings: Settings, records: StoredRecords) -> Readiness:
 
 
 async def _close_engines(connectors: Connectors, builder: EngineBuilder) -> None:
-    """Limited in time: a driver may never return its thread, and the rest must be closed."""
+    """Time-limited: a driver may never return its thread, and the other services must be closed too."""
     with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S):
         with suppress(TimeoutError):
             async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):

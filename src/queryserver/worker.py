@@ -1,4 +1,4 @@
-"""The processes beside servers: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
+"""The task server's processes: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
 
 import asyncio
 import gc
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Work = Callable[[Services], Awaitable[None]]
-"""What a process does, for ever."""
+"""The work of a process; runs forever."""
 
 
 def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
-    """Run statements and tasks until the signal to stop. `with_parent`: also until standard input is closed.
+    """Run statements and tasks until the stop signal. `with_parent`: also until standard input is closed.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -37,18 +37,18 @@ def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
 
 
 def run_beat(settings: Settings, *, with_parent: bool = False) -> None:
-    """The same for schedules."""
+    """Fire schedules until the stop signal. Parameters and errors as `run_worker`."""
     _run_process(settings, Role.BEAT, _beat, with_parent=with_parent)
 
 
 async def work(services: Services) -> None:
-    """Take what the broker announces, as long as there is room; sweeps of the runner find what it loses."""
+    """Take announced jobs from the broker while slots are free; the runner's sweeps find lost ones."""
     runner = services.statements.runner
     if services.broker is None:
         raise AssertionError
 
     async def statement(_job: str) -> None:
-        # Not the statement of the job: of those that wait it is the turn of one, whoever announced it.
+        # Not necessarily the announced statement: the one whose turn it is.
         runner.queue.take_one()
 
     async def task(_job: str) -> None:
@@ -58,12 +58,12 @@ async def work(services: Services) -> None:
 
 
 async def _beat(_services: Services) -> None:
-    """Schedules are fired by what `open_services` has started."""
+    """Schedules are fired by services that `open_services` has started."""
     await asyncio.Event().wait()
 
 
 def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
-    """Do `work` in a process of that role until the signal to stop."""
+    """Do `work` in a process of that role until the stop signal."""
     use_one_heap()
     keep_pandas_out()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))
@@ -99,13 +99,13 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             services.readiness.stopping = True
             drains = (services.statements.runner.shutdown.drain, services.tasks.runner.drain)
             await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
-    # Frozen objects look leaked to native modules that count their objects at the end.
+    # native modules that count their objects at exit would report frozen ones as leaks
     gc.unfreeze()
     clock.set(THREADS_END_WITHIN_S)
 
 
 def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener | None]":
-    """The listener for metrics, if one is wanted. Entering it raises ConfigurationError."""
+    """The metrics port, if configured. Entering it raises ConfigurationError."""
     if not settings.desktop.task_server.metrics_port:
         return nullcontext()
     from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 a web server: a third of a second
@@ -114,7 +114,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
 
 
 async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do the work until the event. What the work raises ends it too."""
+    """Do the work until the event. Exceptions of the work end it too."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +128,9 @@ async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 
 @asynccontextmanager
 async def _parent_watched(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
-    """Inside, `stop` is called when the parent closes our standard input after a word, `died` when without one."""
+    """While inside, call `stop` if the parent closes our standard input after sending a byte, and `died` if without
+    one.
+    """
 
     async def watch() -> None:
         reader = asyncio.StreamReader()

@@ -1,1 +1,1 @@
-"""The server itself, for administrators and clients: configuration, checks, logs."""
+"""Administration of the server: configuration for clients, checks, logs."""

@@ -1,7 +1,4 @@
-"""The broker of the task server: connections to it, and whether it answers and keeps what is queued.
-
-Contract platform 9.2, 11.
-"""
+"""Checks of the task server's broker: whether it responds and keeps the queue (Contract platform 9.2, 11)."""
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -27,29 +24,29 @@ _NEARLY_FULL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a broker says of itself. Empty texts and zeros: this login may not read it."""
+    """Facts that a broker reports. Empty text or zero: this login may not read it."""
 
     ping_ms: float
     product: str
-    """With its version."""
+    """Name and version."""
     eviction: str
     is_saved: bool
-    """Whether it writes what it holds to a disk."""
+    """Whether it persists its data to disk."""
     last_save_failed: bool
     used_bytes: int
     most_bytes: int
     """0: no limit."""
     queued: int | None
-    """Jobs that wait in the queue of the settings; None: this login may not count them."""
+    """Jobs waiting in the configured queue; None: this login may not count them."""
 
 
 def broker_connections(
     settings: TaskServerSettings, *, connect_within_s: float, answer_within_s: float, **options: bool
 ) -> "ConnectionPool":
-    """Connections to the broker, each made when it is needed; `options` are those of the client.
+    """A pool of connections to the broker, each opened when needed; `options` are passed to the client.
 
-    With TLS its certificate must be for the host of the address, unless that says otherwise. Raises ServiceUnavailable
-    for an address with an option that is none.
+    With TLS, the certificate must match the host unless the URL disables that. Raises ServiceUnavailable for a URL with
+    an unknown option.
     """
     from redis.asyncio import ConnectionPool  # noqa: PLC0415 slow to import, and only the task server needs it
 
@@ -60,11 +57,11 @@ def broker_connections(
         return ConnectionPool.from_url(
             url,
             socket_connect_timeout=connect_within_s,
-            # Without it, a broker that stops answering would hold its callers for ever.
+            # without a timeout, a hanging broker would block callers forever
             socket_timeout=answer_within_s,
             **options,
         )
-    except ValueError:  # the message would show the address with its password
+    except ValueError:  # its message would show the URL with the password
         raise ServiceUnavailable("The address of the broker is not one.") from None
 
 
@@ -75,17 +72,17 @@ async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> No
 
 
 async def read_broker(settings: Settings) -> BrokerFacts:
-    """Reads only. Raises ServiceUnavailable."""
+    """Read the facts. Changes nothing. Raises ServiceUnavailable."""
     from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
 
     async with _connected(settings, _WITHIN_S) as broker:
-        await broker.ping()  # the first one opens the connection
+        await broker.ping()  # opens the connection
         began = time.monotonic()
         await broker.ping()
         ping_ms = 1000 * (time.monotonic() - began)
         try:
             known: dict[str, Any] = await broker.info()
-        except ResponseError:  # the login may not read it
+        except ResponseError:  # not permitted to this login
             known = {}
         try:
             queued = int(await broker.zcard(settings.desktop.task_server.queue))
@@ -121,14 +118,14 @@ async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Red
 
 
 def eviction_problem(facts: BrokerFacts) -> str | None:
-    """Why the broker may lose what is queued, for people; None: it does not."""
+    """Why the broker may lose queued jobs, as text; None if it does not."""
     if facts.eviction in ("", NO_EVICTION):
         return None
     return f"has the eviction policy {facts.eviction}, so that it may drop what is queued: set {NO_EVICTION}."
 
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
-    """For `config check`: a broker that does not answer, and one that may lose jobs."""
+    """For `config check`: reports a broker that does not respond, or that may lose jobs."""
     try:
         problem = eviction_problem(await read_broker(settings))
     except ServiceUnavailable:

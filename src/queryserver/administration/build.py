@@ -1,4 +1,4 @@
-"""From the services of a server to those about the server itself: configuration and logs."""
+"""Builds the services about the server itself: configuration and logs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from queryserver.statements.overview import HistoryFacts
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationServices:
-    """The services about this server, for clients and administrators."""
+    """Services about this server, for clients and administrators."""
 
     clients: ClientConfiguration
     banner: str
-    """Harmless HTML."""
+    """Sanitized HTML."""
     check: ConfigurationCheck
     logs: ServerLogs
 
@@ -29,10 +29,10 @@ class ConfigurationServices:
 def configuration_services(
     settings: Settings, database: Database, connectors: Connectors, stores: Stores, readiness: Readiness
 ) -> ConfigurationServices:
-    """All of them; nothing runs in the background."""
+    """Build the services. Nothing runs in the background."""
 
     async def check_results(_settings: Settings) -> Iterable[SettingsFinding]:
-        # The server checks the result store regularly: no further file is written.
+        # The server checks the result store regularly, so no further file is written.
         is_good = (await readiness.checks())["result_store"].ok
         return [] if is_good else [SettingsFinding.error(RESULTS, "cannot be written to.")]
 

@@ -1,4 +1,4 @@
-"""The configuration for clients, which depends on the caller (Contract platform 7.1)."""
+"""The configuration that clients request; it depends on the caller (Contract platform 7.1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
         Scheme.FILE: ("file", "Local Files"),
     }
 )
-"""Type and label of the browser of a store, in the order of the contract."""
+"""Type and label of the browser of each store, in the order of the contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """Something to browse, with the page of Hue clients for it."""
+    """Something that can be browsed, with its page in Hue clients."""
 
     type: str
     label: str
@@ -51,7 +51,7 @@ class Configuration:
 
 
 class ClientConfiguration:
-    """Made anew for each call: a new connector, or another right, shows at once."""
+    """Computed for each call, so new connectors and changed rights take effect at once."""
 
     def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryFacts) -> None:
         self._settings = settings
@@ -91,13 +91,13 @@ class ClientConfiguration:
 
 _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})
 _WITH_THEIR_TEXT = frozenset({"script", "style", "template", "noscript", "iframe", "object", "svg", "math", "title"})
-"""Elements whose content is no text for people."""
+"""Elements whose content is not visible text."""
 _WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f-\xa0]*", re.IGNORECASE)
-"""Browsers drop blanks and control characters from an address: here it has none."""
+"""A URL without white space and control characters, which browsers ignore in URLs."""
 
 
 def harmless(html: str) -> str:
-    """The text with the tags a, b, i, em, strong, p, br, span, and of all attributes only `href` to http or https."""
+    """The HTML reduced to the tags a, b, i, em, strong, p, br and span, and to `href` attributes with http or https."""
     if not html:
         return ""
     import nh3  # noqa: PLC0415 few servers have a banner

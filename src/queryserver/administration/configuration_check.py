@@ -1,4 +1,4 @@
-"""Problems of the settings: for `queryserver config check`, and of a running server (Contract platform 7.5)."""
+"""Checks of the settings, for `queryserver config check` and for a running server (Contract platform 7.5)."""
 
 import asyncio
 import os
@@ -38,8 +38,8 @@ _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
 _SMTP_WITHIN_S = 5.0
 
-# A login sees the addresses of its own connections; a socket and loopback are the same host.
-# Entries of the history are counted up to $1; `connectors` are the ids of the stored ones.
+# A login can see the addresses of its own connections; sockets and loopback count as the same host. History entries are
+# counted up to $1; `connectors` are the ids of stored connectors.
 _DEPLOYMENT = """
     select
         (
@@ -64,17 +64,18 @@ class CheckReport:
 
     @property
     def directory(self) -> str:
-        """The directory of the settings file; empty without one."""
+        """The directory of the settings file; empty if there is none."""
         file = self.settings.sources.file
         return str(file.absolute().parent) if file else ""
 
     def value_of(self, key: str) -> str:
-        """The effective value of a key; secrets masked, empty for tables and for what is no key."""
+        """The effective value of a key, secrets masked; empty for tables and unknown keys."""
         return shown_value(self.settings, key)
 
 
 class ConfigurationCheck:
-    """Runs the checks of `queryserver config check` that write nothing and build no plug-in, one caller at a time.
+    """Runs those checks of `queryserver config check` that write nothing and load no plug-ins, for one caller at a
+    time.
 
     `results` checks the result store.
     """
@@ -85,7 +86,7 @@ class ConfigurationCheck:
         self._running = asyncio.Lock()
 
     async def report(self) -> CheckReport:
-        """Within 30 s."""
+        """Run the checks, within 30 s."""
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 tried = await _tried(self._settings, self._results)
@@ -96,9 +97,9 @@ class ConfigurationCheck:
 
 
 async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[SettingsFinding]:
-    """As a server would start with them: errors, then warnings.
+    """The findings for a server with these settings: errors, then warnings.
 
-    Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
+    Unless `offline`, everything that the settings refer to is tried, concurrently, for up to 10 s each.
     """
     found = [*await written(settings), *await unloadable(settings)]
     tried = [] if offline else await _tried(settings, check_results)
@@ -106,7 +107,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
 
 def _in_order(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
-    """Errors first, nothing twice."""
+    """Errors first, without duplicates."""
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
@@ -136,9 +137,10 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
 
 
 async def written(settings: Settings) -> Sequence[SettingsFinding]:
-    """What the settings, this machine and the installed packages show without any connection.
+    """Findings that need no connections: from the settings, this machine and the installed packages.
 
-    Interpreters and stores are built and closed again, in threads: adapters are imported, certificates and paths read.
+    Interpreters and stores are built and closed again, in threads, because that imports adapters and reads
+    certificates.
     """
     found = [SettingsFinding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
     found += [SettingsFinding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
@@ -168,7 +170,7 @@ def _problems_into(found: list[SettingsFinding]) -> Generator[None]:
 
 
 def _of_this_machine(settings: Settings) -> Iterator[SettingsFinding]:
-    """Missing files, limits of the process, and proxies of the environment."""
+    """Missing files, resource limits, and proxies in the environment."""
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -207,7 +209,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
 
 
 def _of_several_hosts(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
-    """What lies on one host, and all of them need."""
+    """Settings that refer to one host but are needed by all."""
     if settings.importer.is_enabled and settings.importer.upload_dir is None:
         text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
         yield SettingsFinding.warning("importer.upload_dir", text)
@@ -221,12 +223,12 @@ def _of_several_hosts(settings: Settings, hosts: int) -> Iterator[SettingsFindin
 
 
 def is_file(connector: Connector) -> bool:
-    """Whether its data are a file of this host."""
+    """Whether its data is a file on this host."""
     return connector.interface in EMBEDDED and str(connector.options.get("path") or MEMORY) != MEMORY
 
 
 async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
-    """Writes, reads and removes a small object. Raises ConfigurationError, and the errors of the store."""
+    """Write, read and delete a small object. Raises ConfigurationError, and the errors of the store."""
     try:
         async with open_results(settings) as results:
             await results.store.ping()
@@ -238,7 +240,7 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
-    """Connects to the mail server, encrypted and logged in as the settings say; sends no mail."""
+    """Connect to the mail server, with encryption and login as configured; sends no mail."""
     import aiosmtplib  # noqa: PLC0415 few servers send mail
 
     smtp = settings.desktop.smtp
@@ -264,7 +266,7 @@ async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
-    """Whether each gives keys. One that does not is an error only when no other does."""
+    """Whether each key server returns keys. A failing one is an error only if all others fail too."""
     urls = settings.desktop.auth.jwt.key_server_url
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
@@ -283,7 +285,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
 
 
 async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
-    """Plug-ins are built and closed again, as they are when a server starts."""
+    """Plug-ins that cannot be loaded: they are built and closed again, as in a server start."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
     threads = LimitedThreads()
@@ -306,7 +308,7 @@ async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
 
 
 async def check_places(settings: Settings) -> Iterable[SettingsFinding]:
-    """Resolves the hosts of all connectors of the settings, and connects to none of them."""
+    """Resolve the hosts of all connectors in the settings, without connecting."""
     builder = EngineBuilder(settings)
     found = await asyncio.gather(*(_place_findings(one, builder) for one in configured_connectors(settings)))
     return chain.from_iterable(found)
@@ -316,7 +318,7 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
     key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(builder.build, connector)
-    except ConfigurationError:  # found by another check
+    except ConfigurationError:  # reported by another check
         return []
     places = engine.capabilities.endpoints
     await engine.close()

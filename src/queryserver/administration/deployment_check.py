@@ -1,4 +1,4 @@
-"""The service database, its schema, the secret keys and the clocks, for the doctor. Reads only."""
+"""Checks of the service database, its schema, the secret keys and the clocks, for the doctor. Changes nothing."""
 
 import asyncio
 import time
@@ -39,11 +39,11 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "FileNotFoundError": ("has no socket at that place", f"Start it, or correct the host in {URL}."),
     }
 )
-"""By the name of the class of the cause: what PostgreSQL does, and what to do."""
+"""For the class name of the cause: what PostgreSQL does, and the remedy."""
 
 
 def unreachable(error: DatabaseUnavailable) -> Finding:
-    """Of a database that gives no connection; without its address."""
+    """The finding for a database that accepts no connection, without its address."""
     known = _REASONS.get(type(error.__cause__).__name__)
     what, to_do = known or ("does not answer", f"Look at PostgreSQL and at the network between; correct {URL}.")
     return Finding.error(DATABASE, f"The service database {what}.", to_do)
@@ -51,7 +51,7 @@ def unreachable(error: DatabaseUnavailable) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What round trips to the database showed. `ahead_s`: of the clock of the database before that of this machine."""
+    """Measured round trips to the database. `ahead_s`: offset of the database's clock from this machine's."""
 
     version: str
     is_replica: bool
@@ -68,7 +68,7 @@ async def _measure(database: Database) -> _Measured:
         began, before = time.monotonic(), time.time()
         there: datetime = await database.value("select clock_timestamp()")
         took_s = time.monotonic() - began
-        # The answer was made at any moment between the question and its arrival.
+        # The database read its clock at some moment between the request and the response.
         trips.append((took_s, there.timestamp() - (before + took_s / 2)))
     shortest_s, ahead_s = min(trips)
     round_trip_ms = 1000 * median(took_s for took_s, _ in trips)
@@ -76,7 +76,7 @@ async def _measure(database: Database) -> _Measured:
 
 
 async def examine_database(database: Database) -> Sequence[Finding]:
-    """Version, latency and clock."""
+    """Version, latency and clock of the database."""
     measured = await _measure(database)
     found = [Finding.ok(DATABASE, f"PostgreSQL {measured.version} answers in {measured.round_trip_ms:.1f} ms.")]
     if measured.is_replica:
@@ -89,7 +89,7 @@ async def examine_database(database: Database) -> Sequence[Finding]:
 
 
 def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
-    """Of the clock of the database, so many seconds before that of this machine."""
+    """The finding for the clock offset of the database."""
     if abs(ahead_s) - unsure_s > _CLOCKS_APART_S:
         side = "behind" if ahead_s > 0 else "ahead of"
         what = (
@@ -101,7 +101,7 @@ def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
 
 
 async def examine_schema(dsn: str) -> Sequence[Finding]:
-    """The schema of the database against that of this program."""
+    """Compares the schema of the database with that of this program."""
     present, own = await present_schema(dsn), newest_revision()
     if text := refusal(present):
         is_older = present.version is None or present.version < own
@@ -114,7 +114,7 @@ async def examine_schema(dsn: str) -> Sequence[Finding]:
 
 
 async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Sequence[Finding], Keyring | None]:
-    """What is wrong with the secret keys; and the keys, when they are those of this database. No key is made."""
+    """Problems of the secret keys, and the keys if they belong to this database. No keys are created."""
     known = await FactRepository(database).value(FINGERPRINT_FACT)
     try:
         keyring = await asyncio.to_thread(present_keyring, desktop)

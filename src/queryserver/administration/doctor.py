@@ -1,4 +1,4 @@
-"""Findings about a whole deployment, for `queryserver doctor`: how checks report, and how they are run side by side."""
+"""The framework of `queryserver doctor`: findings about a deployment, and checks that run concurrently."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _WITHIN_S = 10.0
 
 
 class State(StrEnum):
-    """Error: something does not work; warning: something will not work, or probably is a mistake."""
+    """Error: something does not work; warning: something will fail or is probably a mistake."""
 
     OK = "ok"
     WARNING = "warning"
@@ -27,7 +27,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found in one area, and what an operator can do about it. Neither holds a secret."""
+    """The finding about one area, and the remedy. Contains no secrets."""
 
     area: str
     state: State
@@ -48,7 +48,7 @@ class Finding:
 
     @classmethod
     def of_settings(cls, area: str, found: SettingsFinding) -> "Finding":
-        """The same finding as `config check` prints it: its text begins after the key, and says what to do."""
+        """A finding of `config check`, whose text continues after the key and includes the remedy."""
         state = State.ERROR if found.level is Level.ERROR else State.WARNING
         return cls(area, state, f"{found.key} {found.text}", f"See {found.key} in docs/configuration.md.")
 
@@ -58,7 +58,7 @@ Check: TypeAlias = Callable[[], Awaitable[Iterable[Finding]]]
 
 @dataclass(frozen=True, slots=True)
 class AreaCheck:
-    """The check of one area; it gets `within_s` seconds."""
+    """The check of one area, with `within_s` seconds of time."""
 
     area: str
     check: Check
@@ -66,7 +66,7 @@ class AreaCheck:
 
 
 async def examine(checks: Sequence[AreaCheck]) -> Sequence[Finding]:
-    """Run all checks side by side; their findings in the order of the checks. A check that fails is a finding."""
+    """Run all checks concurrently. The findings are in the order of the checks; a check that raises is a finding."""
     found = await asyncio.gather(*map(_findings, checks))
     return [finding for findings in found for finding in findings]
 
@@ -82,7 +82,7 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
         return [Finding.of_settings(one.area, SettingsFinding.of_problem(problem)) for problem in error.problems]
     except QueryServerError as error:
         return [Finding.error(one.area, error.message, "Look at the service that is named, and at its log.")]
-    except Exception as error:  # the other areas are reported all the same
+    except Exception as error:  # the other areas are still reported
         log.exception("check of the doctor failed", area=one.area)
         what = f"The check itself failed: {type(error).__name__}."
         return [Finding.error(one.area, what, "This is a mistake of the program: report it with the log.")]
@@ -91,7 +91,9 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
 async def of_settings(
     area: str, check: Awaitable[Iterable[SettingsFinding]], well: Callable[[int], str]
 ) -> Sequence[Finding]:
-    """The findings of a check of `config check`; when it has none, the text of `well` for its milliseconds."""
+    """The findings of a check of `config check`; if there are none, the text `well` with the duration in
+    milliseconds.
+    """
     began = time.monotonic()
     found = [Finding.of_settings(area, one) for one in await check]
     return found or [Finding.ok(area, well(round(1000 * (time.monotonic() - began))))]

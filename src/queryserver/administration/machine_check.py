@@ -1,4 +1,4 @@
-"""This machine: free space of the directories of the service, the limit of open files, and what confines processes."""
+"""Checks of this machine: free disk space, the limit on open files, and process confinement."""
 
 import asyncio
 import shutil
@@ -17,7 +17,7 @@ _CONNECTIONS = "desktop.max_connections"
 
 
 def directories(settings: Settings) -> Mapping[str, Path]:
-    """What this machine keeps files in, by what is kept there; a result store of another kind is left out."""
+    """The directories of the service on this machine, by purpose; without result stores on other machines."""
     results = settings.desktop.task_server.result_file_storage
     found = {"the data directory": settings.desktop.data_dir, "uploads": settings.uploads_dir}
     if results is None or isinstance(results, LocalResults):
@@ -28,7 +28,7 @@ def directories(settings: Settings) -> Mapping[str, Path]:
 
 
 async def examine_disks(settings: Settings) -> Sequence[Finding]:
-    """Free space of each directory against the floor of the settings. A directory that hangs hangs a thread only."""
+    """Free space of each directory, compared with the configured minimum. A hanging directory blocks only a thread."""
     floor = disk_floor(settings)
     rooms = (asyncio.to_thread(_disk, name, place, floor) for name, place in directories(settings).items())
     return await asyncio.gather(*rooms)
@@ -36,7 +36,7 @@ async def examine_disks(settings: Settings) -> Sequence[Finding]:
 
 def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     area = "disk"
-    # A directory is made when it is first needed: until then its disk is that of its nearest parent.
+    # A directory is created when first needed; until then its nearest existing parent shows the disk.
     measured = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
     try:
         room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
@@ -56,7 +56,7 @@ def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
 
 
 def open_files(settings: Settings) -> Iterator[SettingsFinding]:
-    """A limit of open files below what `desktop.max_connections` needs."""
+    """Whether the limit on open files is below what `desktop.max_connections` needs."""
     permitted = affordable_connections(at_most=True)
     if permitted < settings.desktop.max_connections:
         text = f"is above the {permitted} connections that the hard limit of open files permits here."
@@ -73,7 +73,7 @@ async def examine_limits(settings: Settings) -> Sequence[Finding]:
 
 
 async def examine_confinement() -> Sequence[Finding]:
-    """What the kernel takes from the processes that run DuckDB and read files of users."""
+    """How far the kernel can confine the processes that run DuckDB and read users' files."""
     return [_confinement(await asyncio.to_thread(detect_support))]
 
 

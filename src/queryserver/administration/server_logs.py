@@ -1,4 +1,4 @@
-"""The end of the log of this server, for administrators (Contract platform 7.6)."""
+"""The most recent log of this server, for administrators (Contract platform 7.6)."""
 
 import asyncio
 import io
@@ -15,20 +15,20 @@ _SHOWN_BYTES = 32 * 1024
 
 
 class ServerLogs:
-    """The end of the log file, or of the lines of this process; secrets were redacted when they were written."""
+    """The end of the log file, or the recent lines of this process. Secrets were redacted when they were written."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self.host_name = socket.gethostname()
 
     async def lines(self, *, newest_first: bool) -> Sequence[str]:
-        """Whole lines with their ends from the last 32 KiB. Raises NotFound when the file is not there."""
+        """Complete lines, with line ends, from the last 32 KiB. Raises NotFound if the file is missing."""
         content = await asyncio.to_thread(self._tail, _SHOWN_BYTES)
         lines = content.decode(errors="replace").split("\n")[:-1]
         return [f"{line}\n" for line in (reversed(lines) if newest_first else lines)]
 
     async def archive(self) -> tuple[str, bytes]:
-        """Name and content of a ZIP file with the last MiB. Raises NotFound when the file is not there."""
+        """Name and content of a ZIP file with the last MiB. Raises NotFound if the file is missing."""
         moment, target = datetime.now(UTC), io.BytesIO()
 
         def pack() -> None:

@@ -1,4 +1,4 @@
-"""The data sources, stores of files, and servers that the settings name, for the doctor: each is tried, bounded."""
+"""Checks of data sources, file stores and servers in the settings, for the doctor, each with a time limit."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ _REASONS = {
 
 
 async def examine_engines(settings: Settings, database: Database, keyring: Keyring, user: User) -> Sequence[Finding]:
-    """Log in at each connector of the settings and of the database as `user`, and run a first statement."""
+    """Log in at each connector of the settings and of the database as `user`, and run a trivial statement."""
     builder, records = EngineBuilder(settings), ConnectorRepository(database, AesSealer(keyring))
     _, stored = await read_stored(records, settings)
     connectors = [*configured_connectors(settings), *stored]
@@ -52,11 +52,11 @@ async def examine_engines(settings: Settings, database: Database, keyring: Keyri
 
 
 async def _nothing() -> None:
-    """Nothing is changed here."""
+    """The doctor changes no connectors."""
 
 
 async def _may_not_hold(_data: str) -> bool:
-    """A file that only one process can have open is left to the servers."""
+    """Files that only one process can open are left to the servers."""
     return False
 
 
@@ -77,7 +77,7 @@ async def _examine_engine(connector: Connector, tests: ConnectionTests, user: Us
 
 
 def _examine_file(name: str, connector: Connector, builder: EngineBuilder) -> Finding:
-    """Blocks. The file is not opened: a server may need it at the same moment."""
+    """Blocks. The file is not opened, because a server may need it at that moment."""
     path = str(connector.options["path"])
     file = (builder.databases_dir / path) if builder.databases_dir else None
     if file is not None and file.is_file():
@@ -120,7 +120,7 @@ async def _examine_store(file_system: FileSystem, caller: Caller) -> Finding:
         what = f"{name} did not answer within {_STORE_WITHIN_S:g} s."
         return Finding.error(STORES, what, "Look at the store and at the firewalls between.")
     except errors.PermissionDenied:
-        # It answered; whether a user may list the root is no matter of the service.
+        # It responds; whether this user may list the root does not matter to the service.
         return Finding.ok(STORES, f"{name} answers, and does not let {caller.acting.name} list its root.")
     except errors.QueryServerError as error:
         to_do = "Look at the store, its login and its address in the settings."
@@ -129,14 +129,14 @@ async def _examine_store(file_system: FileSystem, caller: Caller) -> Finding:
 
 
 async def examine_results(settings: Settings) -> Iterable[Finding]:
-    """Writes, reads and deletes a small object."""
+    """Write, read and delete a small object."""
     return await of_settings(
         RESULTS, check_results(settings), "A small object was written, read and deleted in {} ms.".format
     )
 
 
 async def examine_mail(settings: Settings) -> Iterable[Finding]:
-    """Connects and logs in; sends nothing."""
+    """Connect and log in; sends nothing."""
     return await of_settings(MAIL, check_smtp(settings), "The mail server takes the login, in {} ms.".format)
 
 

@@ -23,7 +23,7 @@ _STATEMENT = "analyze"
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """Which names of a list are wanted: those that begin with `prefix`, without regard to case, page by page."""
+    """A page of a list: names with the prefix `prefix`, compared case-insensitively."""
 
     prefix: str = ""
     page: int = 1
@@ -32,7 +32,7 @@ class NameFilter:
 
 @dataclass(frozen=True, slots=True)
 class Names(Generic[T]):
-    """A part of a list; `truncated`: the list goes on behind it."""
+    """A page of a list; `truncated`: the list continues after it."""
 
     shown: T
     truncated: bool
@@ -40,7 +40,7 @@ class Names(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The caller and the connector; `refresh`: without the cache."""
+    """The caller and the connector; `refresh` bypasses the cache."""
 
     user: User
     connector: str | None
@@ -48,8 +48,10 @@ class Source:
 
 
 class Browsing:
-    """Answers come from the cache, or from the engine as the caller. Each method raises UnknownDialect, NotSupported,
-    CredentialsRequired, EngineForbidden, EngineUnavailable, EngineTimeout and StatementRejected.
+    """Reads metadata from the cache, or from the engine as the caller.
+
+    All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineForbidden, EngineUnavailable,
+    EngineTimeout and StatementRejected.
     """
 
     def __init__(self, lookups: Lookups, connectors: Connectors, *, max_names: int) -> None:
@@ -84,7 +86,7 @@ class Browsing:
     async def functions(
         self, source: Source, database: str | None, wanted: NameFilter
     ) -> Names[list[FunctionDescription]]:
-        """None: built-in ones and those visible by default; else those of a database. Raises database_not_found."""
+        """Functions of a database; None: built-in functions and those visible by default. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
@@ -93,7 +95,7 @@ class Browsing:
         return self._part(found, [one.name for one in found], wanted)
 
     async def function(self, source: Source, name: str) -> FunctionDescription | None:
-        """None where the catalogue has no functions. Raises function_not_found."""
+        """None if the catalog has no functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._ask(source, questions.function(name))
@@ -117,7 +119,7 @@ class Browsing:
 
 
 class Analyses:
-    """Starts the engine's statistics statement as an operation that is in no history."""
+    """Starts the engine's statistics statement as an operation outside the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
         lookups.forwarding.serve(_STATEMENT, self._statement)
@@ -128,7 +130,7 @@ class Analyses:
     async def start(
         self, user: User, connector: str, database: str, table: str, column: str | None
     ) -> RecordedStatement:
-        """The operation; nothing is started for a table or column that is not there.
+        """The started operation; nothing is started for an unknown table or column.
 
         Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
         column_not_found, too_many_statements, quota_exceeded.
@@ -142,7 +144,7 @@ class Analyses:
         )
 
     async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Read at the engine, not in the cache: a table that was dropped there must not be analyzed."""
+        """Looked up at the engine, not in the cache: a table dropped there must not be analyzed."""
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)

@@ -1,4 +1,4 @@
-"""Services that query catalogues and data without an operation, or to start one."""
+"""Builds the services that query catalogs and data without an operation, or start one."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Answers of catalogues, kept compressed in the service database per user and connector (Contract editor 10)."""
+"""A cache of catalog metadata, compressed in the service database per user and connector (Contract editor 10)."""
 
 import asyncio
 import hashlib
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 _THREAD_ABOVE_BYTES = 16 * 1024
 _MAX_USER_BYTES = 32 * 1024 * 1024
-_ROW_BYTES = 128  # of a row beside its value
+_ROW_BYTES = 128  # overhead of a row in addition to its value
 _MIN_SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Whose answer it is, of which connector; `digest` is that of the question."""
+    """The user and connector of a cached value; `digest` identifies the query."""
 
     user_id: int
     connector: str
@@ -40,10 +40,10 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The answer under a key, None when there is none, and the moment of the lookup.
+    """The cached value of a key, or None, and the time of the lookup.
 
-    `changed_at` is the last change of objects that the user made there: two lookups with different ones must not share
-    an answer. All times are the database's.
+    `changed_at`: when the user last changed objects there. Lookups with different values must not share a result. All
+    times are the database's.
     """
 
     key: CacheKey
@@ -87,14 +87,14 @@ class MetadataCacheRecords:
         self._database = database
 
     async def find(self, key: CacheKey, *, max_age: timedelta) -> CacheEntry:
-        """An answer that is not older than `max_age`, nor than the user's last change of objects."""
+        """A value not older than `max_age`, and not older than the user's last change of objects."""
         row = await self._database.row(_FIND, key.user_id, key.connector, key.digest, max_age)
         if row is None:
             raise AssertionError("an aggregate always has a row")
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Keep an answer to a question of `looked_at`; False when the user's answers fill `max_bytes`."""
+        """Store the result of a query made at `looked_at`; False if the user's values already fill `max_bytes`."""
         size = len(value) + _ROW_BYTES
         kept = await self._database.value(
             _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
@@ -102,7 +102,7 @@ class MetadataCacheRecords:
         return kept is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Forget the user's answers of a connector, those under way included."""
+        """Delete the user's values of a connector; results of running queries will not be stored either."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
@@ -116,7 +116,7 @@ class MetadataCacheRecords:
 
 
 class MetadataCache:
-    """The cache of one process. An answer that cannot be kept is given all the same."""
+    """The cache of one process. A result that cannot be cached is still returned."""
 
     def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
         self._records = records
@@ -125,12 +125,12 @@ class MetadataCache:
         self._period_s = max(max_age.total_seconds(), _MIN_SWEEP_S)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Sweeps old answers while inside."""
+        """Delete old values periodically while inside."""
         return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
-        """`login` is the user's name in the data source, if that wants credentials."""
-        # The former version of a connector may have meant another place.
+        """`login` is the user's name in the data source, for data sources with personal credentials."""
+        # another version of a connector may refer to another data source
         digested = orjson.dumps([question.kind, question.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
@@ -158,7 +158,7 @@ class MetadataCache:
             log.warning("metadata not kept", kind=question.kind)
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """The user changed objects of the connector: no instance gives earlier answers any more."""
+        """The user changed objects of the connector: no instance returns earlier values any more."""
         await self._records.objects_changed(user_id, connector)
 
     async def _sweep(self) -> None:

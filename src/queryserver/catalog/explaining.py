@@ -1,4 +1,4 @@
-"""The engine's plan of a statement that is not run (Contract editor 8.3)."""
+"""The engine's plan of a statement without running it (Contract editor 8.3)."""
 
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +30,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """Why the engine gives no plan, and where in the statement its error is."""
+    """Why the engine returns no plan, and the error position in the statement."""
 
     code: str
     message: str
@@ -48,7 +48,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A script whose first statement is meant, in the caller's named session if one is given."""
+    """A script whose first statement is explained, optionally in a named session of the caller."""
 
     connector: str | None
     script: str | None
@@ -59,7 +59,7 @@ class PlanRequest:
 
 @dataclass(slots=True, eq=False)
 class Explanations:
-    """Plans. Nothing is recorded."""
+    """Gets plans from engines. Nothing is recorded."""
 
     lookups: Lookups
     connectors: Connectors
@@ -95,7 +95,7 @@ class Explanations:
         owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         if given is not None:
-            # Sealed: the request of another process is a row of the service database.
+            # Encrypted, because the request to another process is stored in the service database.
             sealed = self.parameters.sealed(checked(given, places, capabilities.parameters))
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
@@ -108,7 +108,10 @@ class Explanations:
         return Explained(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """The process that holds a named session; None: gone. Raises session_not_found for that of another user."""
+        """The process that holds a named session; None if the session is gone.
+
+        Raises session_not_found for another user's.
+        """
         found = await self.sessions.read(session_id)
         if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
             return None
@@ -129,7 +132,7 @@ class Explanations:
                 is_open = True
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            # Before the session was open the engine got other texts than the statement.
+            # before the session was open, the engine received other texts than the statement
             place = refusal.place if is_open else None
             position = bound.position(place) if bound else position_of(place, statement)
             found = without_prefix(position, capabilities.explain_prefix)
@@ -157,7 +160,7 @@ class Explanations:
 
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
-    """The lines of the plan: one text column, or all columns side by side."""
+    """The plan as lines: a single text column, or all columns side by side."""
     wanted = capabilities.explain_column
     shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]
     lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []

@@ -1,6 +1,6 @@
-"""Lookups: queries of catalogues and samples, from the cache or at the engine within limits (Contract editor 10).
+"""Lookups: catalog and sample queries, from the cache or from the engine within limits (Contract editor 10).
 
-Equal lookups are one; those of data that another process holds are forwarded to it.
+Concurrent equal lookups share one query. Lookups of data held by another process are forwarded to it.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 PER_CONNECTOR = 8
-"""Lookups of one connector at once, beside its statements."""
+"""Concurrent lookups per connector, in addition to its statements."""
 _PER_USER = 4
 _QUESTION = "question"
 _TABLE_EXISTS = "import_table_exists"
@@ -42,10 +42,10 @@ AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
 
 @dataclass(slots=True, eq=False)
 class Lookups:
-    """All queries of an engine that are no operation. Use `running()`.
+    """All engine queries that are not operations. Use `running()`.
 
-    `may_run`: whether this process can reach the data of a connector. `on_answer` is called with each answer of an
-    engine; it must neither wait nor fail.
+    `may_run`: whether this process can reach the data of a connector. `on_answer` is called with each engine's answer;
+    it must not block or raise.
     """
 
     connectors: Connectors
@@ -73,10 +73,10 @@ class Lookups:
     async def answer(
         self, user: User, connector: Connector, question: CatalogQuestion[T], *, refresh: bool = False
     ) -> T:
-        """The answer of the catalogue as this user gets it, not older than the cache allows; equal questions share one.
+        """The catalog's answer for this user, at most as old as the cache allows; concurrent equal queries share one.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
-        and what the question raises.
+        and the errors of the query.
         """
         _as_catalog(self.connectors.engine(connector), connector)
         login = await self._login(user, connector)
@@ -91,13 +91,13 @@ class Lookups:
             await self.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
-        # After a change of objects, and with `refresh`, an older lookup is not shared.
+        # After a change of objects, or with `refresh`, a lookup that started earlier must not be shared.
         shared = object() if refresh else found.changed_at
         return await self._single_flight.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
-        """A catalogue opened as the user, within the limits. Raises as `answer`."""
+        """A catalog opened as the user, within the limits. Raises as `answer`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
             self._place(user, connector) as (engine, options),
@@ -109,7 +109,7 @@ class Lookups:
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[protocol.EngineSession]:
-        """An engine session of this lookup's own, within the limits. Raises as `answer`."""
+        """An engine session for this lookup only, within the limits. Raises as `answer`."""
         async with (
             self._place(user, connector, database) as (engine, options),
             engine.session(user, options) as session,
@@ -140,8 +140,8 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """What the lookup `kind` answers at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
-        # A process that uses a session which it holds needs no token, so none is sent to it.
+        """The result of the lookup `kind` at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
+        # Not sent along: a process that uses its own session needs no token.
         self.credentials.require_token(user, connector)
 
         async def work() -> bytes:
@@ -154,11 +154,14 @@ class Lookups:
         return await self._single_flight.join(object(), work, budget=budget)
 
     async def runs_here(self, connector: Connector) -> bool:
-        """Whether this process can reach the data of a connector. Raises EngineUnavailable when none does just now."""
+        """Whether this process can reach the data of a connector.
+
+        Raises EngineUnavailable if no process can at present.
+        """
         return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
-        """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
+        """Whether the catalog has functions. Raises NotSupported for an engine without a catalog."""
         return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
@@ -167,7 +170,7 @@ class Lookups:
             try:
                 return await self._asked(user, connector, question)
             except errors.EngineError as error:
-                # Another statement has ended the process of the database: retried once, in the next one.
+                # Another statement ended the process of the database: retry once, in a new process.
                 if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
             return await self._asked(user, connector, question)
@@ -202,20 +205,23 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
-            # A query of metadata changes nothing, and so writes no file.
+            # A metadata query changes nothing, so it needs no write access to files.
             reach = self.reach.of_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
                 async with self.connectors.using(connector) as engine, reach.acting(user):
                     try:
                         yield engine, reach.given_to(options)
-                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
+                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # lookups are safe to repeat
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:
                 self.metrics.engine_failed(connector.dialect, error.code)
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """The caller's name in the data source; empty: its own login. Raises CredentialsRequired, EngineJwtRequired."""
+        """The caller's name in the data source; empty: its shared login.
+
+        Raises CredentialsRequired, EngineJwtRequired.
+        """
         capabilities = self.connectors.engine(connector).capabilities
         if capabilities.wants_external_token:
             self.credentials.require_token(user, connector)

@@ -1,4 +1,4 @@
-"""The queries that a catalogue can answer, and each answer as JSON."""
+"""The queries that a catalog supports, and their results as JSON."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class TableList:
-    """Tables of a database in natural order, column by column: 30,000 of them are read back in a few milliseconds."""
+    """Tables of a database in natural order, as columns: 30,000 of them are decoded in a few milliseconds."""
 
     names: Sequence[str]
     kinds: Sequence[str]
@@ -47,7 +47,7 @@ _FUNCTION: TypeAdapter[protocol.FunctionDescription | None] = TypeAdapter(protoc
 
 @dataclass(frozen=True, slots=True)
 class CatalogQuestion(Generic[T]):
-    """One query of a catalogue. Another process can build it from `kind` and `names`."""
+    """A catalog query. Another process can rebuild it from `kind` and `names`."""
 
     kind: str
     names: tuple[str | None, ...]
@@ -55,7 +55,7 @@ class CatalogQuestion(Generic[T]):
     decode: Callable[[bytes], T]
 
     def encode(self, answer: T) -> bytes:
-        """The answer as JSON; `decode` reads it back."""
+        """The answer as JSON, the inverse of `decode`."""
         return orjson.dumps(answer, default=_plain)
 
 
@@ -73,7 +73,7 @@ def database(name: str) -> CatalogQuestion[protocol.DatabaseDescription]:
 
 
 def tables(of: str) -> CatalogQuestion[TableList]:
-    """Tables and views, in natural order. The answer raises database_not_found."""
+    """Tables and views, in natural order. `answer` raises database_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> TableList:
         found = await naturally(await catalog.tables(of), lambda one: one.name)
@@ -87,7 +87,7 @@ def table(of: str, name: str) -> CatalogQuestion[protocol.TableDescription]:
 
 
 def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn]:
-    """A column and its statistics. The answer raises database_not_found, TableNotFound, column_not_found."""
+    """A column and its statistics. `answer` raises database_not_found, TableNotFound, column_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> DescribedColumn:
         described = await catalog.table(of, in_table)
@@ -99,7 +99,7 @@ def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn
 
 
 def functions(of: str | None) -> CatalogQuestion[list[protocol.FunctionDescription]]:
-    """Functions, in natural order. The answer raises database_not_found."""
+    """Functions, in natural order. `answer` raises database_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
         return await naturally(await catalog.functions(of), lambda one: one.name)
@@ -108,7 +108,7 @@ def functions(of: str | None) -> CatalogQuestion[list[protocol.FunctionDescripti
 
 
 def function(name: str) -> CatalogQuestion[protocol.FunctionDescription | None]:
-    """One function by its name, or by `database.name`; None: unknown."""
+    """One function by its name, or by `database.name`; None if unknown."""
 
     async def answer(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)
@@ -121,7 +121,7 @@ def function(name: str) -> CatalogQuestion[protocol.FunctionDescription | None]:
 BY_KIND: Mapping[str, Callable[..., CatalogQuestion[Any]]] = MappingProxyType(
     {made.__name__: made for made in (databases, database, tables, table, column, functions, function)}
 )
-"""How to build a question anew: `BY_KIND[kind](*names)`."""
+"""Rebuilds a query: `BY_KIND[kind](*names)`."""
 
 
 def column_of(described: protocol.TableDescription, name: str) -> protocol.TableColumn:
@@ -132,7 +132,7 @@ def column_of(described: protocol.TableDescription, name: str) -> protocol.Table
 
 
 def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
-    """The type of a column, or of the part of it at nested segments. Raises nested_path_not_found."""
+    """The type of a column, or of its part at a nested path. Raises nested_path_not_found."""
     found = parse_type(column.type).at(path)
     if found is None:
         raise nested_path_not_found("/".join(path))
@@ -140,7 +140,7 @@ def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
 
 
 async def naturally(found: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
-    """In natural order; many of them in a thread, for 30,000 take 100 ms."""
+    """Sorted in natural order; long lists in a thread, because 30,000 names take 100 ms."""
 
     def in_order() -> list[Named]:
         return sorted(found, key=lambda one: natural_key(name_of(one)))

@@ -94,7 +94,7 @@ def cleanup(
 
 @app.command("rotate-keys")
 def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
+    """Re-encrypt all secrets with the current key, so that former keys can be removed."""
     from queryserver.connectors.build import rotate_keys as rotate  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
@@ -116,7 +116,7 @@ def _fail_for(done: "Closed") -> None:
 def _sweep(
     settings: Settings, work: "Callable[[StoredRecords], Awaitable[None]]", *, with_stores: bool = False
 ) -> None:
-    """`with_stores`: `clean_up` works in the file stores and the upload area, too."""
+    """`with_stores`: `clean_up` also cleans file stores and the upload area."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import

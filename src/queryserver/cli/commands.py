@@ -1,4 +1,4 @@
-"""All commands, and how they end."""
+"""All commands, and their exit codes."""
 
 import sys
 from typing import Annotated
@@ -58,7 +58,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command of this process's arguments."""
+    """Run the command given by this process's arguments."""
     try:
         app()
     except QueryServerError as error:

@@ -47,7 +47,7 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
 @app.command("export")
 def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Print all connectors as JSON, for `connector import`; secrets are masked."""
-    del as_json  # there is no other form
+    del as_json  # JSON is the only format
 
     async def work(connectors: "StoredConnectors") -> None:
         print_json([_exported(one) for one in await connectors.visible(_OPERATOR)])
@@ -61,7 +61,7 @@ def import_connectors(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the connectors that have an id, and create the others; a masked secret stays as it is."""
+    """Update the connectors that have an id, and create the others; masked secrets stay unchanged."""
     given_connectors = _read(file)
 
     async def work(connectors: "StoredConnectors") -> None:
@@ -115,7 +115,7 @@ def _summary(done: Mapping[str, Any]) -> str:
 
 
 def _exported(shown: "ShownInstance") -> dict[str, Any]:
-    """In the form that `connector import` reads."""
+    """In the format that `connector import` reads."""
     instance = shown.instance
     return {
         "id": str(instance.id),

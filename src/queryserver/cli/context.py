@@ -1,4 +1,4 @@
-"""Shared by all commands: settings, the running database, the audit, and printing."""
+"""Shared by all commands: settings, the running embedded database, auditing, and printing."""
 
 import asyncio
 import os
@@ -30,14 +30,14 @@ PasswordFromStdin: TypeAlias = Annotated[
 
 
 def settings_of(config: Path | None) -> Settings:
-    """The settings for a command; in the embedded mode with the address of the running database.
+    """The settings of a command; in the embedded mode with the DSN of the running database.
 
     Raises ConfigurationError.
     """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)
-    # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
+    # Audit events do not belong on a terminal: without an audit file, they go to the log file of the server.
     logs = settings.desktop.logging
     audit_file = logs.audit_file or logs.file
     configure_logging(
@@ -47,7 +47,7 @@ def settings_of(config: Path | None) -> Settings:
 
 
 def with_running_database(settings: Settings) -> Settings:
-    """The settings with the address of the embedded database where they have none and one runs.
+    """The settings with the DSN of the embedded database, if none is configured and it is running.
 
     Raises ConfigurationError.
     """
@@ -74,9 +74,9 @@ def administrate(
     operation: str | None = None,
     *subject: str | None,
 ) -> None:
-    """Do `work` with the service that `opening` opens.
+    """Run `work` with the service that `opening` opens.
 
-    With an `operation` it is a change of `subject`, such as a user and a group, and leaves an audit event.
+    `operation`: for changes, audited with `subject`, for example a user and a group.
     """
     settings = settings_of(config)
 
@@ -90,9 +90,9 @@ def administrate(
 
 @contextmanager
 def audited(operation: str, *subject: str | None) -> Generator[None]:
-    """One audit event for what a command does inside, in the name of the account that runs it.
+    """Audit what a command does inside, under the name of the account that runs it.
 
-    `subject`: the names of what is changed, such as a user and a group.
+    `subject`: the names of the changed objects, for example a user and a group.
     """
     from queryserver.platform.logs import AUDIT  # noqa: PLC0415 slow to import
 
@@ -102,7 +102,7 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
 
 def operator() -> str:
-    """The account of the operating system that runs this command."""
+    """The operating system account that runs this command."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -114,7 +114,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
+    """A user's text for a terminal: unprintable characters other than newlines and tabs are escaped."""
     from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
@@ -123,7 +123,7 @@ def printable(text: str) -> str:
 def print_listing(
     every: Sequence[object], header: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool, no_header: bool
 ) -> None:
-    """All as JSON, or a row for each: in aligned columns on a terminal, else in columns separated by tabs."""
+    """Print all as JSON, or one row each: in aligned columns on a terminal, otherwise separated by tabs."""
     if as_json:
         print_json(every)
         return
@@ -141,14 +141,14 @@ def print_listing(
 
 
 def read_password(*, from_stdin: bool) -> str:
-    """A new password; the prompt reads it twice."""
+    """A new password; at a prompt it is entered twice."""
     if from_stdin:
         return typer.get_text_stream("stdin").readline().rstrip("\r\n")
     return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
 
 
 def set_setting(key: str, value: object) -> None:
-    """Replace a variable of the environment, in whatever case it is written, by an option of the command line."""
+    """Override an environment variable, in any spelling of its case, by a command line option."""
     if value is None:
         return
     name = f"{PREFIX}{key}"

@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong with a deployment, and what to do. `is_worker_alive`: for container and service managers."""
+"""`doctor`: problems of a deployment and their remedies. `is_worker_alive`: for container and service managers."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _LONG_S = 60.0
-"""For areas with several servers, each with a limit of its own."""
+"""For areas with several servers, each with its own limit."""
 _FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
 
 
 @app.command("doctor")
 def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Examine the whole deployment: print what is wrong and what to do; exit 1 when there is an error."""
+    """Examine the whole deployment: print problems and remedies; exit 1 if there is an error."""
     from queryserver.administration.doctor import State  # noqa: PLC0415 slow to import
     from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
 
@@ -48,7 +48,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
-    """All areas side by side, but for what needs the keys or a usable schema."""
+    """All areas concurrently, except for those that need the keys or a usable schema."""
     from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
     from queryserver.administration import machine_check  # noqa: PLC0415 as above
     from queryserver.identity.model import User  # noqa: PLC0415 as above
@@ -64,7 +64,7 @@ async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
 
 @asynccontextmanager
 async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
-    """The service database, or why there is none."""
+    """The service database, or why it is unavailable."""
     from queryserver.administration.deployment_check import unreachable  # noqa: PLC0415 slow to import
     from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
 
@@ -141,9 +141,9 @@ def _others(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
 def is_worker_alive(
     config: ConfigFile = None, beat: Annotated[bool, typer.Option("--beat", help="A beat instead of a worker.")] = False
 ) -> None:
-    """Exit 0 when a worker of this host is alive, by its record in the service database, else 1.
+    """Exit 0 if a worker of this host is alive according to its record in the service database, else 1.
 
-    While the database does not answer, nothing is known, and the exit code is 0: a restart would help no worker.
+    While the database does not respond the exit code is 0, because restarting workers would not help.
     """
     from queryserver.platform.migrations import open_service_database  # noqa: PLC0415 slow to import
     from queryserver.platform.roles import Role  # noqa: PLC0415 slow to import

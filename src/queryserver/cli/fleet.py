@@ -1,4 +1,4 @@
-"""`queryserver worker` and `queryserver beat`: the processes beside the servers (Contract platform 10, 12)."""
+"""`queryserver worker` and `queryserver beat`: the task server's processes (Contract platform 10, 12)."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def worker(
     metrics_port: MetricsPort = None,
     with_parent: WithParent = False,
 ) -> None:
-    """Run statements and tasks of the task server, until the signal to stop."""
+    """Run statements and tasks of the task server, until the stop signal."""
     let_arrow_use_the_common_heap()
     set_setting("desktop__task_server__concurrency", concurrency)
     set_setting("desktop__task_server__metrics_port", metrics_port)
@@ -39,7 +39,7 @@ def worker(
 
 @app.command("beat")
 def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_parent: WithParent = False) -> None:
-    """Fire the schedules. Several may run; each fire runs once."""
+    """Fire the schedules. Several may run at once; each fire runs once."""
     let_arrow_use_the_common_heap()
     set_setting("desktop__task_server__metrics_port", metrics_port)
     settings = _settings(config, "beat", "enabled", "beat_enabled")
@@ -49,7 +49,7 @@ def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_paren
 
 
 def _settings(config: Path | None, command: str, *needed: str) -> "Settings":
-    """The settings, if the task server is on; the process logs as servers do. Raises ConfigurationError."""
+    """The settings, if the task server is on. The process logs as servers do. Raises ConfigurationError."""
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)

@@ -82,14 +82,14 @@ def add_schedule(file: File, config: ConfigFile = None, as_json: AsJson = False)
 
 @app.command("update")
 def update_schedule(schedule_id: Id, file: File, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Change what the file has; the rest stays."""
+    """Change the fields in the file; the others stay unchanged."""
     fields = _read(file)
     _update(config, schedule_id, fields.given, version=fields.version, as_json=as_json)
 
 
 @app.command("remove")
 def remove_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Delete a schedule; runs that have started go on."""
+    """Delete a schedule; runs that have started continue."""
     from queryserver.tasks.schedules import Author  # noqa: PLC0415 slow to import
 
     async def work(schedules: "Schedules") -> None:
@@ -101,19 +101,19 @@ def remove_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
 
 @app.command("enable")
 def enable_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Let it fire at its times."""
+    """Enable the schedule."""
     _update(config, schedule_id, {"enabled": True})
 
 
 @app.command("disable")
 def disable_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Let it fire no more."""
+    """Disable the schedule."""
     _update(config, schedule_id, {"enabled": False})
 
 
 @app.command("run")
 def run_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
-    """Fire once, now; prints the id of the fire."""
+    """Fire the schedule once, now; prints the id of the fire."""
     from queryserver.tasks.schedules import Author  # noqa: PLC0415 slow to import
 
     async def work(schedules: "Schedules") -> None:
@@ -140,7 +140,7 @@ def _update(
 
 
 def _read(file: Path) -> Any:
-    """The fields of a schedule in a file, read as a call reads them. Raises InvalidParameter."""
+    """The fields of a schedule from a file, validated like those of a call. Raises InvalidParameter."""
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.schedules import ScheduleRequest  # noqa: PLC0415 slow to import
 
@@ -154,7 +154,7 @@ def _read(file: Path) -> Any:
 
 
 def _exported(found: Any) -> dict[str, Any]:
-    """In the form of GET taskserver/schedules."""
+    """In the format of GET taskserver/schedules."""
     from queryserver.api.v1.taskserver.schedules import shown_schedule  # noqa: PLC0415 slow to import
 
     return shown_schedule(found).model_dump(by_alias=True)

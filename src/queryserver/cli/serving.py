@@ -1,4 +1,4 @@
-"""Serving, the schema of the database, and the settings file."""
+"""Commands for serving, for the database schema, and for the settings file."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def serve(
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
-    # By the environment, for workers are processes that read their settings themselves.
+    # through the environment, because workers are processes that read their own settings
     set_setting("desktop__http_host", host)
     set_setting("desktop__http_port", port)
     set_setting("desktop__workers", workers)
@@ -65,7 +65,7 @@ def serve(
 
 
 def require_free_address(host: str, port: int) -> None:
-    """Before anything is started. Raises ConfigurationError, which says what to change, where nothing can listen there.
+    """Check before anything starts that the address is free. Raises ConfigurationError with a remedy.
 
     A name that cannot be resolved is left to the server.
     """
@@ -73,7 +73,7 @@ def require_free_address(host: str, port: int) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failed = [error for family, *_, address in found if (error := _bound(family, address)) is not None]
         taken = [error for error in failed if error.errno in {errno.EADDRINUSE, errno.EACCES}]
-        # Of several addresses of a name, such as both of localhost, this machine may have one only.
+        # this machine may have only one of several addresses of a name, such as localhost
         if taken or len(failed) == len(found):
             error = (taken or failed)[0]
             raise ConfigurationError([_why_not_bound(error, host, port)]) from error
@@ -111,7 +111,7 @@ def migrate(
     config: ConfigFile = None,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
 ) -> None:
-    """Create or upgrade the tables. Several at once are safe."""
+    """Create or upgrade the tables. Safe to run concurrently."""
     from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
     from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
@@ -134,7 +134,7 @@ def migrate(
 
 
 def _beside(present: "Schema", newest: str) -> str:
-    """What becomes of programs of other versions: of this one, or of those that run before a migration."""
+    """What a migration means for programs of other versions: older than the schema, or running during the migration."""
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
 
     version = present.version
@@ -151,7 +151,7 @@ def _beside(present: "Schema", newest: str) -> str:
 
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
-    """Exit 0 when the service database answers, else 1."""
+    """Exit 0 if the service database responds, else 1."""
     from queryserver.platform.database import open_database, required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
@@ -183,14 +183,14 @@ def version() -> None:
 
 
 def print_version(wanted: bool) -> None:
-    """For the option `--version`."""
+    """Callback of the option `--version`."""
     if wanted:
         version()
         raise typer.Exit
 
 
 def _print_to_terminal(text: str) -> None:
-    """Past the log."""
+    """Print directly, not through the log."""
     sys.stdout.write(f"\n{text}\n\n")
     sys.stdout.flush()
 
@@ -204,7 +204,7 @@ def check(
     offline: Annotated[bool, typer.Option("--offline", help="Try nothing that the settings name.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
 ) -> None:
-    """Print all problems and warnings; exit 3 when there is a problem."""
+    """Print all problems and warnings; exit 3 if there is a problem."""
     from queryserver.administration.configuration_check import check_settings  # noqa: PLC0415 slow to import
 
     reading = read_settings(config, os.environ)
@@ -224,7 +224,7 @@ def check(
 
 @configuration_app.command("init")
 def init(config: ConfigFile = None) -> None:
-    """Write a settings file in which every key is explained; never over one that exists."""
+    """Write a commented settings file with every key; never overwrites a file."""
     file, text = config or DEFAULT_FILES[0], sample_file()
     try:
         with file.open("x", encoding="utf-8") as stream:
@@ -236,7 +236,7 @@ def init(config: ConfigFile = None) -> None:
 
 
 def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
-    """The embedded mode needs no address; it is recognised by the setting, or by its files in the data directory."""
+    """The embedded mode needs no DSN; it is recognized by the setting, or by its files in the data directory."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:

@@ -1,6 +1,6 @@
-"""`statements list`, `show` and `stop`: what runs, whose, since when (Contract platform 12).
+"""`statements list`, `show` and `stop`: the statements of all users (Contract platform 12).
 
-What ends them by age is in `cli/cleanup.py`, which closes sessions too.
+Closing by age is in `cli/cleanup.py`, which also closes sessions.
 """
 
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ def list_statements(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List statements, newest first; without options those that wait or run."""
+    """List statements, newest first; by default those that wait or run."""
     from queryserver.statements.overview import OverviewFilter  # noqa: PLC0415 slow to import
 
     older_than = None if older_than_s is None else timedelta(seconds=older_than_s)
@@ -67,7 +67,7 @@ def list_statements(
 
 @app.command("show")
 def show_statement(statement_id: Id, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show one statement with its text; that is written to the audit."""
+    """Show a statement with its text; the access is audited."""
 
     async def work(statements: "StatementAdministration") -> None:
         found = await statements.details(_parsed(statement_id), by=operator())
@@ -98,7 +98,7 @@ def stop_statement(
     wait_s: Annotated[int, typer.Option("--wait", help="Seconds to wait for its end.", min=0)] = 15,
     config: ConfigFile = None,
 ) -> None:
-    """Cancel a statement; exit 1 when its end is not confirmed in time."""
+    """Cancel a statement; exit 1 if its end is not confirmed in time."""
 
     async def work(statements: "StatementAdministration") -> None:
         entry = await statements.stop(_parsed(statement_id), by=operator(), wait_s=wait_s)
@@ -134,14 +134,14 @@ def _line(entry: "OverviewEntry") -> tuple[str, ...]:
 
 
 def _exported(entry: "OverviewEntry") -> dict[str, Any]:
-    """In the form of GET admin/statements."""
+    """In the format of GET admin/statements."""
     plain = asdict(entry)
     size_bytes = plain.pop("size_bytes")
     del plain["times"]
     times = entry.times
     moments = {"submitted": times.submitted, "started": times.started, "ended": times.ended}
     lengths = {"elapsed_ms": times.elapsed // _MILLISECOND, "queued_ms": times.queued // _MILLISECOND}
-    # The driver's own class of UUIDs is not known to the JSON writer.
+    # orjson does not know asyncpg's UUID class
     return {**plain, "id": str(entry.id), "bytes": size_bytes, **moments, **lengths}
 
 

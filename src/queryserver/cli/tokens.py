@@ -32,7 +32,7 @@ def new(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an API token, and print it. It is kept as a digest only: no command shows it again."""
+    """Create an API token and print it. Only its digest is stored, so it cannot be shown again."""
     wanted = NewApiToken(name, frozenset(scope), frozenset(connector) if connector else None, days)
 
     async def work(tokens: ApiTokens) -> None:
@@ -52,7 +52,7 @@ def list_tokens(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List the API tokens of one user, or of all, with those that ended within 30 days."""
+    """List the API tokens of one user, or of all users, including those that ended within 30 days."""
 
     async def work(tokens: ApiTokens) -> None:
         every, page = list[ApiToken](), 1
@@ -83,7 +83,7 @@ def revoke(
     token_id: Annotated[UUID, typer.Argument(metavar="ID", help="Id of the token.", show_default=False)],
     config: ConfigFile = None,
 ) -> None:
-    """End an API token; the next call with it is refused."""
+    """Revoke an API token, with immediate effect."""
 
     async def work(tokens: ApiTokens) -> None:
         ended = await tokens.revoke(token_id, of=None, by=operator(), facts=_BY_COMMAND)

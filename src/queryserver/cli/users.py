@@ -55,7 +55,7 @@ def create_user(
         bool, typer.Option("--service-account", help="Make a user who has no login, only API tokens; see token new.")
     ] = False,
 ) -> None:
-    """Make a user."""
+    """Create a user."""
     if service_account and (issuer is not None or password_stdin):
         raise typer.BadParameter("A service account has neither --issuer nor --password-stdin.")
     if issuer is None and subject is not None:
@@ -78,26 +78,26 @@ def create_user(
 
 @app.command("disable-user")
 def disable_user(name: Name, config: ConfigFile = None) -> None:
-    """Let a user in no more; all tokens end at once."""
+    """Disable a user; all tokens of the user end at once."""
     administrate(_accounts, config, lambda accounts: accounts.disable(name), "user.disable", name)
 
 
 @app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
-    """Let a user in again. Old tokens stay refused."""
+    """Enable a user again. Old tokens stay invalid."""
     administrate(_accounts, config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
 @app.command("set-password")
 def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
-    """Give a user a new password; all tokens end at once."""
+    """Set a user's password; all tokens of the user end at once."""
     password = read_password(from_stdin=password_stdin)
     administrate(_accounts, config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
 
 
 @app.command("set-admin")
 def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
-    """Give or take the administrator flag."""
+    """Grant or revoke administrator rights."""
     operation = "user.make_admin" if state is Switch.ON else "user.unmake_admin"
     administrate(
         _accounts, config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON), operation, name
@@ -106,7 +106,7 @@ def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
 
 @app.command("unlock")
 def unlock(name: Name, config: ConfigFile = None) -> None:
-    """Forget the failed logins of a name."""
+    """Reset the failed logins of a name."""
     administrate(_accounts, config, lambda accounts: accounts.unlock(name), "user.unlock", name)
 
 
@@ -138,7 +138,7 @@ def revoke_tokens(
     everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """End all tokens of one user, or of all users."""
+    """Revoke all tokens of one user, or of all users."""
     if everybody == (name is not None):
         raise typer.BadParameter("Give either NAME or --all.")
 
@@ -153,37 +153,37 @@ def revoke_tokens(
 
 @app.command("create-group")
 def create_group(name: GroupName, config: ConfigFile = None) -> None:
-    """Make a group without rights."""
+    """Create a group without rights."""
     administrate(_groups, config, lambda groups: groups.create(name), "group.create", name)
 
 
 @app.command("delete-group")
 def delete_group(name: GroupName, config: ConfigFile = None) -> None:
-    """Take a group away, with the rights that its members have by it."""
+    """Delete a group; its members lose the rights granted through it."""
     administrate(_groups, config, lambda groups: groups.delete(name), "group.delete", name)
 
 
 @app.command("add-to-group")
 def add_to_group(user: User, group: Group, config: ConfigFile = None) -> None:
-    """Make a user a member of a group."""
+    """Add a user to a group."""
     administrate(_groups, config, lambda groups: groups.add(user, group), "group.add_member", group, user)
 
 
 @app.command("remove-from-group")
 def remove_from_group(user: User, group: Group, config: ConfigFile = None) -> None:
-    """End a user's membership of a group."""
+    """Remove a user from a group."""
     administrate(_groups, config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
 
 
 @app.command("grant")
 def grant(group: Group, right: Right, config: ConfigFile = None) -> None:
-    """Give a group a right; it counts from the next call of its members on."""
+    """Grant a right to a group, effective from the next call of its members."""
     administrate(_groups, config, lambda groups: groups.grant(group, right), "group.grant", group, right)
 
 
 @app.command("ungrant")
 def ungrant(group: Group, right: Right, config: ConfigFile = None) -> None:
-    """Take a right from a group."""
+    """Revoke a right from a group."""
     administrate(_groups, config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
 
 
@@ -194,7 +194,7 @@ def list_grants(
     as_json: AsJson = False,
     no_header: NoHeader = False,
 ) -> None:
-    """List groups with their rights and how many members they have."""
+    """List groups with their rights and number of members."""
 
     async def work(groups: Groups) -> None:
         listed = await groups.grants(group)

@@ -1,4 +1,4 @@
-"""The root of the error tree, and the errors of any call: callers and rights, bodies, limits, the service itself."""
+"""The root of the error tree, and errors of any call: callers and rights, bodies, limits, the service itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ _MOST_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
-    """A failure with a `message` for a person and a stable `code` for programs, which the head of its class names."""
+    """A failure with a `message` for people and a stable `code` for programs, set by the class statement."""
 
     code: str = "internal_error"
 
@@ -21,11 +21,11 @@ class QueryServerError(Exception):
     def __init__(
         self, message: str, *, details: Mapping[str, Any] | None = None, beside: Mapping[str, Any] | None = None
     ) -> None:
-        """`beside`: keys that the body of the answer has beside the usual ones (Contract platform 1.4)."""
+        """`beside`: additional keys of the response body (Contract platform 1.4)."""
         super().__init__(message)
         self.message = message
         self.details = details
-        """Facts about the failure that a client may use; None: there are none."""
+        """Facts about the failure for clients; None if there are none."""
         self.beside = beside or {}
 
 
@@ -34,7 +34,7 @@ ErrorT = TypeVar("ErrorT", bound=QueryServerError)
 
 
 def remade(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
-    """The error that another process has raised; where a class makes the message of names, this is the whole one."""
+    """Recreate an error raised in another process. `message` is complete, even for classes that build it from names."""
     error = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)
     error.code = code
@@ -42,7 +42,7 @@ def remade(kind: type[ErrorT], code: str, message: str, details: Mapping[str, An
 
 
 class ErrorKind(Generic[P, ErrorT]):
-    """A code of a class of errors. A call takes what the class takes and gives an error of the class with this code."""
+    """An error code of a class. Calling it creates an error of the class, with the same arguments, and this code."""
 
     def __init__(self, error: Callable[P, ErrorT], code: str) -> None:
         self.error = error
@@ -56,7 +56,7 @@ class ErrorKind(Generic[P, ErrorT]):
 
 
 class FixedError(Generic[ErrorT]):
-    """A code of a class of errors with its message; a call takes the values for `{}`, as in `str.format`."""
+    """An error code of a class with a fixed message. Calling it fills the `{}` of the message, as in `str.format`."""
 
     def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
         self.code = code
@@ -68,11 +68,11 @@ class FixedError(Generic[ErrorT]):
 
 
 KINDS: list[tuple[str, type[QueryServerError]]] = []
-"""Code and class of every kind, for the list of codes in the description of the API."""
+"""Code and class of every kind, for the list of codes in the API description."""
 
 
 def configured(names: Sequence[str], *, word: str = "Configured") -> str:
-    """The end of a message about an unknown name: at most 20 of the known ones."""
+    """The end of a message about an unknown name: at most 20 of the known names."""
     if not names:
         return f" {word}: nothing that you may use."
     shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
@@ -84,10 +84,10 @@ def configured(names: Sequence[str], *, word: str = "Configured") -> str:
 
 
 class NotAuthenticated(QueryServerError, code="not_authenticated"):
-    """No credentials came with the call."""
+    """The call has no credentials."""
 
     challenges: tuple[str, ...] = ()
-    """Of plug-ins: one `WWW-Authenticate` each."""
+    """One `WWW-Authenticate` header each; set by plug-ins."""
 
     def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
         super().__init__(message)
@@ -109,14 +109,14 @@ class InvalidToken(NotAuthenticated, code="token_not_valid"):
 
 
 class UserNotFound(NotAuthenticated, code="user_not_found"):
-    """The token is valid, its user was deleted."""
+    """The token is valid, but its user was deleted."""
 
     def __init__(self) -> None:
         super().__init__("User not found")
 
 
 class IdentityRefused(UserNotFound):
-    """An external identity is no user here; `reason` is for the log and `auth explain`, never for the client."""
+    """An external identity has no user here. `reason` is for the log and `auth explain`, never for the client."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -129,9 +129,9 @@ class UserInactive(NotAuthenticated, code="user_inactive"):
 
 
 class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
-    """A login back end or an authenticator refuses the caller; no further one is tried.
+    """A login back end or an authenticator refused the caller; no further one is tried.
 
-    The client of an API call gets `detail` and `code`; a refused login has the same answer for every reason.
+    API calls report `detail` and `code`; a refused login gets the same response for every reason.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
         self.shown_code = code
 
 
-# `Bearer` without exactly one value, or the header sent twice.
+# not exactly one value after `Bearer`, or a repeated header
 bad_authorization_header = FixedError(
     NotAuthenticated, "bad_authorization_header", "Authorization header must contain two space-delimited values"
 )
@@ -151,7 +151,7 @@ class PermissionDenied(QueryServerError, code="permission_denied"): ...
 
 
 class InsufficientScope(PermissionDenied, code="insufficient_scope"):
-    """The API token of the call lacks a scope, whatever the rights of its user."""
+    """The API token of the call lacks a scope; the rights of its user do not matter."""
 
     def __init__(self, scope: str, message: str | None = None) -> None:
         super().__init__(message or f"The API token lacks the scope {scope}.", beside={"scope": scope})
@@ -166,7 +166,7 @@ download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 
 
 class InvalidRequest(QueryServerError, code="invalid_request"):
-    """The call is invalid; repeating it changes nothing."""
+    """The call is invalid; repeating it will fail again."""
 
 
 class MissingParameter(InvalidRequest, code="missing_parameter"):
@@ -178,7 +178,7 @@ class InvalidParameter(InvalidRequest, code="invalid_parameter"):
 
 
 class UnreadableParameter(InvalidParameter):
-    """The text of a parameter is no UTF-8, or holds U+0000. `name` is that of the parameter."""
+    """The text of a parameter has invalid UTF-8 or U+0000. `name`: of the parameter."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"The parameter {name[:64]} {problem}")
@@ -198,11 +198,11 @@ class LateBody(InvalidRequest, code="invalid_body"):
 
 
 class BodyTooSlow(QueryServerError, code="request_timeout"):
-    """The body arrives below 1 KiB/s for a minute."""
+    """The body was received at less than 1 KiB/s for a minute."""
 
 
 class InvalidFields(InvalidRequest, code="validation_failed"):
-    """Fields of a token call are wrong; `fields` is the field map of the answer (Contract platform 3.2)."""
+    """Fields of a token call are invalid; `fields` is the field map of the response (Contract platform 3.2)."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         super().__init__("Some fields are not valid.")
@@ -215,7 +215,7 @@ class InvalidUsername(InvalidRequest, code="invalid_username"):
 
 
 class InvalidPassword(InvalidRequest, code="invalid_password"):
-    """A new password is shorter or weaker than `desktop.auth` wants, or longer than a login takes."""
+    """A new password is shorter or weaker than `desktop.auth` requires, or longer than a login accepts."""
 
 
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")
@@ -235,11 +235,11 @@ class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
 class NotSupported(QueryServerError, code="not_supported"): ...
 
 
-# Missing objects, and objects in another state than the call needs
+# Missing objects, and objects in a state that does not permit the call
 
 
 class NotFound(QueryServerError, code="not_found"):
-    """The named object does not exist, or the caller may not see it: the answer is the same."""
+    """The object does not exist, or the caller may not see it: both give the same response."""
 
 
 class UnknownGroup(NotFound, code="unknown_group"):
@@ -252,7 +252,7 @@ task_not_found = FixedError(NotFound, "task_not_found", "Task {:.100} does not e
 
 
 class Conflict(QueryServerError, code="conflict"):
-    """The state of the object forbids the call."""
+    """The state of the object does not permit the call."""
 
 
 class NameTaken(Conflict, code="name_taken"):
@@ -260,7 +260,7 @@ class NameTaken(Conflict, code="name_taken"):
 
 
 class VersionConflict(Conflict, code="version_conflict"):
-    """The object was changed since it was read; the answer has the stored number."""
+    """The object was changed since it was read; the response has the stored version."""
 
     def __init__(self, version: int) -> None:
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
@@ -280,7 +280,7 @@ api_token_not_found = FixedError(NotFound, "api_token_not_found", "There is no A
 
 
 class TooManyRequests(QueryServerError, code="too_many_requests"):
-    """A limit on this caller is reached; `retry_after` says when to retry."""
+    """A limit on this caller is reached; `retry_after` is the time to wait."""
 
     def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -294,7 +294,7 @@ class TooManyStreams(TooManyRequests, code="too_many_streams"):
 class LoginThrottled(TooManyRequests, code="login_throttled"): ...
 
 
-# `max_connections_per_address` calls of the caller's address are under way.
+# `max_connections_per_address` calls from the caller's address are in progress
 too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
@@ -318,7 +318,7 @@ class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailabl
 
 
 class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
-    """No key set was ever received, so no external token can be checked."""
+    """No key set was ever received, so external tokens cannot be verified."""
 
 
 stopping = ErrorKind(ServiceUnavailable, "stopping")
@@ -328,7 +328,7 @@ class SchemaMismatch(QueryServerError, code="schema_mismatch"): ...
 
 
 class ConfigurationError(QueryServerError, code="configuration_error"):
-    """The settings do not allow a start; `problems` are lines `<key>: <text>`."""
+    """The settings do not permit a start; `problems` are lines `<key>: <text>`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

@@ -1,4 +1,4 @@
-"""Failures with files (Contract storage 3) and imports (Contract importer 2.2). The client gets their `details`."""
+"""Errors of files (Contract storage 3) and imports (Contract importer 2.2). Clients receive their `details`."""
 
 from queryserver.errors.base import (
     Conflict,
@@ -12,11 +12,11 @@ from queryserver.errors.base import (
     QueryServerError,
 )
 
-# The call is wrong, or its caller has no right to it
+# Invalid calls, and missing rights
 
 
 class InvalidPath(InvalidRequest, code="invalid_path"):
-    """A storage path leaves its root or cannot be a path."""
+    """A storage path leaves its root or is malformed."""
 
 
 class InvalidName(InvalidRequest, code="invalid_name"): ...
@@ -26,7 +26,7 @@ class UnknownScheme(InvalidRequest, code="unknown_scheme"): ...
 
 
 class StorageNotConfigured(InvalidRequest, code="storage_not_configured"):
-    """The scheme is known, and this server has no such store."""
+    """The scheme is known, but this server has no such store."""
 
 
 class UnknownAuthority(InvalidRequest, code="unknown_authority"):
@@ -40,7 +40,7 @@ class NotAFile(InvalidRequest, code="not_a_file"): ...
 
 
 class TargetInsideSource(InvalidRequest, code="target_inside_source"):
-    """A tree cannot become part of itself."""
+    """A tree cannot be moved or copied into itself."""
 
 
 same_path = ErrorKind(InvalidRequest, "same_path")
@@ -62,7 +62,7 @@ upload_disabled = ErrorKind(PermissionDenied, "upload_disabled")
 bucket_listing_denied = FixedError(PermissionDenied, "bucket_listing_denied", "Bucket listing is not allowed: {}")
 
 
-# Missing entries, and entries in another state
+# Missing entries, and entries in a state that does not permit the call
 
 
 class PathNotFound(NotFound, code="path_not_found"): ...
@@ -83,7 +83,7 @@ class PathExists(Conflict, code="already_exists"): ...
 
 
 class AmbiguousName(Conflict, code="ambiguous_name"):
-    """A file and a directory of a flat store have one name (Contract storage 2.2.8)."""
+    """A file and a directory of a flat store have the same name (Contract storage 2.2.8)."""
 
 
 class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
@@ -111,25 +111,25 @@ upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
 
 
 class FileTooComplex(InvalidRequest, code="file_too_complex"):
-    """A file needs more memory or time than one file may, or has forbidden content."""
+    """A file needs more memory or time than permitted, or has forbidden content."""
 
 
 class DecompressionLimit(PayloadTooLarge, code="decompression_limit"):
-    """Showing this part of the file would unpack too many bytes."""
+    """Showing this part of the file would decompress too many bytes."""
 
 
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
 too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
-# Above `max_file_size_upload_limit`, in bytes.
+# the limit is `max_file_size_upload_limit`, in bytes
 file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
 
 
 class VerificationFailed(QueryServerError, code="verification_failed"):
-    """Size or digest of the stored bytes is not that of the sent ones."""
+    """Size or digest of the stored bytes differs from that of the sent bytes."""
 
 
 class DecompressionFailed(VerificationFailed, code="decompression_failed"):
-    """The compressed bytes are broken, or not of that codec."""
+    """The compressed bytes are corrupt, or in another format."""
 
 
 not_text = ErrorKind(VerificationFailed, "not_text")
@@ -145,7 +145,7 @@ trash_not_supported = ErrorKind(NotSupported, "trash_not_supported")
 
 
 class StorageError(QueryServerError, code="storage_error"):
-    """A store failed, or has no room left."""
+    """A store failed or is full."""
 
 
 class StorageUnavailable(StorageError, code="storage_unavailable"):
@@ -153,7 +153,7 @@ class StorageUnavailable(StorageError, code="storage_unavailable"):
 
 
 class InsufficientStorage(StorageError, code="insufficient_storage"):
-    """A disk of this server is below the floor of free space; reading and deleting go on."""
+    """A disk of this server has too little free space; reading and deleting still work."""
 
     def __init__(self) -> None:
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")

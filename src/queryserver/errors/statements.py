@@ -1,4 +1,4 @@
-"""Failures of statements, sessions, data sources and their objects, connectors and the metadata search.
+"""Errors of statements, sessions, data sources and their objects, connectors and the metadata search.
 
 The HTTP status of each is that of its base class in `api/errors.py`.
 """
@@ -25,7 +25,7 @@ from queryserver.errors.base import (
 
 
 class Unit(Enum):
-    """Of the columns of an engine. SCREEN: of a terminal, wide characters count two, control characters none."""
+    """How an engine counts columns. SCREEN: terminal cells; wide characters count two, control characters none."""
 
     CHARACTER = auto()
     UTF16 = auto()
@@ -34,21 +34,21 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """The number of a character, from 0."""
+    """Offset in characters, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Octet:
-    """The number of a byte of the UTF-8 text, from 0."""
+    """Offset in bytes of the UTF-8 text, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineColumn:
-    """A line from 1, ended by a line feed, and a column from 1, as far as it is known."""
+    """A line from 1, ended by a line feed, and a column from 1, as far as known."""
 
     line: int
     column: int | None = None
@@ -57,7 +57,9 @@ class LineColumn:
 
 @dataclass(frozen=True, slots=True)
 class ErrorExcerpt:
-    """A line from 1, the shown part of it, with `...` for cut text, and a mark below it, from 0."""
+    """A line from 1, the shown part of it with `...` for omitted text, and the offset of the marker below it, from
+    0.
+    """
 
     line: int
     shown: str
@@ -67,7 +69,7 @@ class ErrorExcerpt:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The text from the error on, which may be cut, and a line from 1."""
+    """The text from the error on, possibly truncated, and a line from 1."""
 
     line: int
     text: str
@@ -76,36 +78,36 @@ class Rest:
 ErrorPlace: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
-_SHOWN = 100  # characters of a name that a client gave
+_SHOWN = 100  # characters of a name from a client
 
 
 # Outcomes of statements
 
 
 class EngineError(QueryServerError, code="engine_error"):
-    """The outcome of a statement, as the engine reports it: a recorded statement gets state `failed`."""
+    """A failed statement, as reported by the engine: a recorded statement gets state `failed`."""
 
     place: ErrorPlace | None = None
-    """In the statement that the engine got, if known."""
+    """Position in the statement that the engine received, if known."""
     sqlstate: str | None = None
-    """That of the engine; where an engine has none, that of the kind of its error (ISO 9075-2, 24.1), if known."""
+    """The engine's SQLSTATE, or the one for the kind of its error (ISO 9075-2, 24.1), if known."""
 
     def at(self, place: ErrorPlace | None) -> Self:
         self.place = place
         return self
 
     def classed(self, sqlstate: object) -> Self:
-        """With that SQLSTATE; anything else than five capitals and digits is none."""
+        """The error with this SQLSTATE, which is ignored unless it is five upper-case letters and digits."""
         self.sqlstate = sqlstate if isinstance(sqlstate, str) and _SQLSTATE.fullmatch(sqlstate) else None
         return self
 
 
 class StatementRejected(EngineError):
-    """The engine refused or failed the statement; `message` is its own text, first line first, without traces."""
+    """The engine refused or failed the statement; `message` is the engine's text, without traces."""
 
 
 class StatementDenied(StatementRejected):
-    """The engine refused the statement because its user lacks a right; as an outcome, like any other rejection."""
+    """The engine refused the statement because its user lacks a privilege; reported like other rejections."""
 
 
 class EngineForbidden(EngineError, code="engine_forbidden"): ...
@@ -116,7 +118,7 @@ class EngineUnavailable(EngineError, code="engine_unavailable"):
 
 
 class EngineTimeout(EngineError, code="engine_timeout"):
-    """The engine did not answer in time, or its own time limit ended the statement."""
+    """The engine did not respond in time, or ended the statement by its own time limit."""
 
 
 class SessionLost(EngineError, code="session_lost"):
@@ -124,18 +126,18 @@ class SessionLost(EngineError, code="session_lost"):
 
 
 class OutcomeUnknown(EngineError, code="outcome_unknown"):
-    """After sending, the connection was lost: the statement may or may not have taken effect."""
+    """The connection was lost after sending: the statement may or may not have taken effect."""
 
 
 class CredentialsRequired(EngineError, code="credentials_required"): ...
 
 
 class ResultRefused(EngineError, code="result_not_available"):
-    """A statement names a stored result that its user cannot read: there is none, not yet, or not any more."""
+    """The statement uses a stored result that its user cannot read: it is unknown, unfinished, or gone."""
 
 
 class RowTooLarge(EngineError, code="row_too_large"):
-    """The values of one row of the result are together above its limit; the statement ends with it."""
+    """The values of one row together exceed its limit; the statement fails."""
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
         """`row` counts from 0; None: not yet known."""
@@ -144,12 +146,12 @@ class RowTooLarge(EngineError, code="row_too_large"):
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
-# As the outcome of a statement; of a call they are other classes.
+# as outcomes of a statement; calls raise other classes for the same codes
 result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
-# Of an engine that has a process of its own: its limit of memory, with or without its end, and any other end.
+# of an engine in its own process: exceeded memory, whether or not that ended the process, and any other end
 engine_memory_exceeded = FixedError(
     EngineError,
     "engine_memory_exceeded",
@@ -167,17 +169,17 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
-    """One value of the result is above `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
+    """A value of the result exceeds `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
     place = f" in row {row}" if row is not None else ""
     place += f" of column {column}" if column is not None else ""
     return _cell_too_large(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
 class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
-    """The first row of a page is alone above the limit of a page; downloads have it."""
+    """The first row of a page alone exceeds the limit of a page; downloads include it."""
 
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
-        """`row` counts from 0; None: rows of a sample, which has no pages."""
+        """`row` counts from 0; None: a row of a sample, which has no pages."""
         if row is None:
             super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
             return
@@ -189,7 +191,9 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
 
 
 class DownloadRefused(Conflict, code="not_finished"):
-    """A statement without a finished result cannot be downloaded; `outcome_code` says why (Contract editor 8.2)."""
+    """A statement without a finished result cannot be downloaded; `outcome_code` is the reason (Contract editor
+    8.2).
+    """
 
     def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
         super().__init__(message)
@@ -215,7 +219,7 @@ previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
 idempotency_conflict = FixedError(
     Conflict, "idempotency_conflict", "This idempotency key was used for another request."
 )
-# Only the beginning of the long text is still stored.
+# only the beginning of the text is still stored
 statement_text_expired = FixedError(
     Conflict,
     "statement_text_expired",
@@ -235,7 +239,7 @@ class UnknownDialect(NotFound, code="dialect_not_found"):
 
 
 class MetadataNotFound(NotFound):
-    """A metadata object is unknown at the data source: `status` 1 (Contract editor 1.4)."""
+    """The data source does not know a metadata object: `status` 1 (Contract editor 1.4)."""
 
 
 class TableNotFound(MetadataNotFound, code="table_not_found"):
@@ -243,7 +247,7 @@ class TableNotFound(MetadataNotFound, code="table_not_found"):
         super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
 
 
-# Of a database, or schema where that is the unit; of table and column; of a path; of a function.
+# arguments: database (or schema, where that is the unit); table and column; path; function
 database_not_found = FixedError(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
 column_not_found = FixedError(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
 nested_path_not_found = FixedError(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
@@ -254,17 +258,17 @@ function_not_found = FixedError(MetadataNotFound, "function_not_found", "Functio
 
 
 class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
-    """The catalogue has no such pair of dialect and interface."""
+    """The catalog of connector types has no such pair of dialect and interface."""
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
-        """`known`: dialects of the catalogue, named in the message when this one is not among them."""
+        """`known`: dialects of the catalog, listed in the message if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
         super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
 
 
 class ConnectorRefused(InvalidRequest, code="validation_failed"):
-    """Settings of a connector are not valid; `errors` has the texts by setting."""
+    """Settings of a connector are invalid; `errors` has the texts by setting."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
         self.errors = {name: list(texts) for name, texts in errors.items()}
@@ -275,7 +279,10 @@ class DriverNotInstalled(NotSupported, code="driver_not_installed"): ...
 
 
 class EngineJwtRequired(PermissionDenied, code="engine_jwt_required"):
-    """The engine takes the caller's external token, and the call came with an own one (Contract platform 3.9)."""
+    """The engine requires the caller's external token, but the call has a token of this service.
+
+    Contract platform 3.9.
+    """
 
 
 unknown_setting = ErrorKind(ConnectorRefused, "unknown_setting")
@@ -293,7 +300,7 @@ connector_not_found = FixedError(NotFound, "connector_not_found", "Connector {!s
 
 
 class SourceNotConfigured(NotSupported):
-    """A source of the search that this server does not have; a search goes on without it."""
+    """This server does not have this source of the search; a search continues without it."""
 
     def __init__(self, message: str = "Not configured.") -> None:
         super().__init__(message)
@@ -306,7 +313,7 @@ class CatalogUnavailable(ServiceUnavailable, code="catalog_unavailable"): ...
 
 
 class CatalogOutOfReach(CatalogUnavailable):
-    """The catalogue does not answer: a search of another of its sources would take as long again."""
+    """The catalog does not respond: searching its other sources would take as long again."""
 
 
 catalog_not_configured = ErrorKind(NotSupported, "catalog_not_configured")
