@@ -31,7 +31,6 @@ from queryserver.api.schemas.fields import (
     is_clean,
     must,
     parse,
-    unquoted,
 )
 from queryserver.api.schemas.requests.parameters import ParameterRowsField, ParametersField
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
@@ -528,45 +527,6 @@ class CloseSessionRequest(Fields):
         if self.session.type is None and self.session.id is None:
             raise MissingParameter("session.type is required.")
         return self
-
-
-class MetadataRequest(Fields):
-    """Fields of every metadata call: the connector, and whether to bypass the cache."""
-
-    snippet: Json[Snippet] = Snippet()
-    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
-
-
-class AutocompleteRequest(MetadataRequest):
-    """Fields of autocomplete (Contract editor 10.1, 10.2). `prefix`, `page` and `limit` apply to lists."""
-
-    operation: Literal["schema", "functions", "function"] = "schema"
-    prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
-    page: Annotated[int, PageSize(10**6)] = 1
-    limit: Annotated[int, PageSize()] | None = Field(default=None, description="Names per page.")
-
-
-class SampleRequest(MetadataRequest):
-    """Fields of sample (Contract editor 10.3). The default of `escape` is a setting; `timeout` applies to `async`."""
-
-    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(unquoted)] = "default"
-    is_async: Flag = Field(default=False, alias="async")
-    escape: Flag | None = None
-    big_numbers: BigNumbersField = None
-    timeout: Annotated[int, Whole(1, 86400)] | None = None
-
-
-class DescribeRequest(Fields):
-    """Fields of describe (Contract editor 10.4)."""
-
-    source_type: Name | None = None
-    connector: Json[SnippetConnector] | None = None
-    refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
-
-    @property
-    def chosen(self) -> str | None:
-        """What identifies the connector: `connector` overrides `source_type`."""
-        return (self.connector and (self.connector.type or self.connector.id)) or self.source_type
 
 
 class ExplainRequest(Fields):

@@ -13,7 +13,7 @@ from queryserver.api.path_parameters import names_of
 from queryserver.api.responses import json_response, model_from
 from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
+from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.service_dependencies import (
     AnalysesDep,
     BrowsingDep,
