@@ -292,6 +292,9 @@ async def test_a_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpene
             ),
             "max-age": "86400",
         }
+        for name, value in {"Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "x-y"}.items():
+            refused = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql", LISTED, **PREFLIGHT | {name: value})
+            assert refused.status_code == 400
         other = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql", "https://evil.org", **PREFLIGHT)
         assert (other.status_code, told(other)) == (204, {})
 
