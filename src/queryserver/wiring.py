@@ -26,8 +26,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import open_accounts
-from queryserver.identity.limits import RequestLimits, Streams
-from queryserver.identity.request_counts import RequestCounts
+from queryserver.identity.limits import RequestCounts, RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import import_services, open_import_files
 from queryserver.platform.byte_budget import ByteBudget

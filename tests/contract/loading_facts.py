@@ -7,7 +7,7 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from queryserver.engines.protocol import TableName
-from queryserver.formats.column_types import BaseType, ColumnType
+from queryserver.formats.columns import BaseType, ColumnType
 
 INF, NAN = float("inf"), float("nan")
 

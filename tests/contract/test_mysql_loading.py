@@ -16,7 +16,7 @@ from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.mysql.loading import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
-from queryserver.formats.column_types import BaseType
+from queryserver.formats.columns import BaseType
 
 FACTS = LoadingFacts(
     dialect="mysql",

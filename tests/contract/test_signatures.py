@@ -90,7 +90,7 @@ ADAPTERS = (
     Adapter(LoadingEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
     Adapter(LoadingEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(EngineSession, "queryserver.engines.process.sessions", "ProcessSession"),
-    Adapter(TableLoader, "queryserver.engines.process.loading", "ProcessLoader"),
+    Adapter(TableLoader, "queryserver.engines.process.connections", "ProcessLoader"),
     Adapter(LoadingEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
     Adapter(TableLoader, "queryserver.engines.trino.engine", "TrinoLoader"),
     Adapter(LoadingEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),

@@ -28,7 +28,7 @@ from tests.refusals import raises_code
 from tests.timing import until
 
 from queryserver.errors.files import FileCorrupt, StorageUnavailable, UnsupportedFormat
-from queryserver.formats.text_cells import CellKind
+from queryserver.formats.table_files import CellKind
 from queryserver.workbooks import frames
 from queryserver.workbooks.reader import ProcessWorkbooks
 

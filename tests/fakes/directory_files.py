@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.process.channel import Content, Frame
-from queryserver.engines.process.file_requests import FileRequests
+from queryserver.engines.process.requests import FileRequests
 from queryserver.engines.reach import FileSink, StoredFile
 
 

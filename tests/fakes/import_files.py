@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queryserver.errors.files import sheet_not_found
-from queryserver.formats.text_cells import TypedText
+from queryserver.formats.table_files import TypedText
 from queryserver.workbooks.reader import SheetRows
 
 

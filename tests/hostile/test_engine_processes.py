@@ -402,7 +402,7 @@ def _at_work(api: Api) -> list[int]:
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
 async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.engines.process.losses._FREE", 1e9)  # the users are not the reason
+    monkeypatch.setattr("queryserver.engines.process.pool._FREE", 1e9)  # the users are not the reason
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
     assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0
     for caller in users:

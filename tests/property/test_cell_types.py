@@ -17,8 +17,7 @@ from queryserver.formats.cell_types.analysis import (
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
 from queryserver.formats.cell_types.header import has_header, header_names
 from queryserver.formats.delimited.records import BlockReader, RecordReader
-from queryserver.formats.table_files import MAX_COLUMNS, Delimiters
-from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText
+from queryserver.formats.table_files import BLANKS, MAX_COLUMNS, CellKind, Delimiters, QuotedText
 
 NASTY = (
     *(

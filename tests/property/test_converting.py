@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from queryserver.formats.column_types import BaseType, ColumnType
+from queryserver.formats.columns import BaseType, ColumnType
 from queryserver.formats.conversion import CellMisfit, arrow_type, convert, converter, is_null
-from queryserver.formats.text_cells import QuotedText
+from queryserver.formats.table_files import QuotedText
 
 _TRICKY = (
     "", " ", "\\N", "null", "0", "-0", "00", "-00", "007", "+5", "1,234", "0x1F", "1_000", "5 ", " 5", "-", ".",

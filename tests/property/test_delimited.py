@@ -13,8 +13,7 @@ from queryserver.errors.base import InvalidParameter, InvalidRequest
 from queryserver.formats.delimited.cutting import PlainReader
 from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
 from queryserver.formats.detection import delimiters_of, detect, recognise
-from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType
-from queryserver.formats.text_cells import QuotedText
+from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType, QuotedText
 
 DELIMITERS = [
     Delimiters(),

@@ -16,8 +16,7 @@ from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
-from queryserver.workbooks.recognition import recognise_workbook
-from queryserver.workbooks.worker import OpenWorkbook
+from queryserver.workbooks.worker import OpenWorkbook, recognise_workbook
 
 # What spreadsheets can hold: openpyxl refuses control characters, does not read escapes, and does not say of a text of
 # blanks alone that they are to be kept.

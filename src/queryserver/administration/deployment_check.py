@@ -11,8 +11,7 @@ from types import MappingProxyType
 from queryserver.administration.doctor import Finding
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.identity.keys import FINGERPRINT_FACT, KEY_FILE, Keyring, key_mismatch, present_keyring
-from queryserver.platform.database import Database
-from queryserver.platform.facts import FactRepository
+from queryserver.platform.database import Database, FactRepository
 from queryserver.platform.migrations import newest_revision, present_schema, refusal
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.tree import SettingsFinding

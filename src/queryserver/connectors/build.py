@@ -8,8 +8,7 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
-from queryserver.platform.database import Database
-from queryserver.platform.facts import FactRepository
+from queryserver.platform.database import Database, FactRepository
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.sealer import reseal
 from queryserver.platform.settings.tree import Settings

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from queryserver.engines.reach import StatementFiles, StatementResults
 from queryserver.errors.statements import EngineError
-from queryserver.formats.column_types import ColumnType
-from queryserver.formats.columns import Column
+from queryserver.formats.columns import Column, ColumnType
 from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport

@@ -21,11 +21,10 @@ from pyarrow import types
 from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
 from queryserver.formats.cell_types.written_forms import rewritten, without_words
-from queryserver.formats.column_types import BaseType, ColumnType
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import BaseType, Column, ColumnType, ResultType
 from queryserver.formats.delimited.records import Block
 from queryserver.formats.download.texts import duration_text, texts
-from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText, TypedText
+from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText
 
 _LONG = "the row has more fields than the file has columns"
 _NULL = "the value is missing, and the column takes no NULL"

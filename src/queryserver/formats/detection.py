@@ -10,13 +10,12 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.column_types import BaseType
+from queryserver.formats.columns import BaseType
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import decoded, encoding_of
 from queryserver.formats.delimited.records import NO_LINES, Record, RecordReader
 from queryserver.formats.layout import SEPARATOR_LINE, Layout, layout_of, lines_above
-from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType, SkippedLines
-from queryserver.formats.text_cells import BLANKS, CellKind
+from queryserver.formats.table_files import BLANKS, RECORD_TYPES, CellKind, Delimiters, FileType, SkippedLines
 
 _EMPTY = "File is empty, cannot detect file format."
 _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")

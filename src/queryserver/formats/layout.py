@@ -12,8 +12,7 @@ from queryserver.formats.cell_types.classes import CellKind, classify
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.cutting import RecordCutter
 from queryserver.formats.delimited.records import Record
-from queryserver.formats.table_files import Delimiters
-from queryserver.formats.text_cells import BLANKS
+from queryserver.formats.table_files import BLANKS, Delimiters
 
 SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
 """A first line that Excel writes and reads: it names the separator."""

@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.platform.database import Database
+from queryserver.platform.database import Database, FactRepository
 from queryserver.platform.embedded.cluster import sync, write_private
-from queryserver.platform.facts import FactRepository
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Secret
 from queryserver.platform.settings.tree import fallbacks_problem, secret_key_problem

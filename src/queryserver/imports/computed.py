@@ -27,11 +27,12 @@ from queryserver.formats.table_files import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
+    CellKind,
+    Cells,
     Delimiters,
     FileType,
     SkippedLines,
 )
-from queryserver.formats.text_cells import CellKind, Cells
 
 MORE = "more"
 """The answer where more of the file is needed."""

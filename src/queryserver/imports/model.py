@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 
-from queryserver.formats.column_types import BaseType, ColumnType
+from queryserver.formats.columns import BaseType, ColumnType
 
 
 class Origin(StrEnum):

@@ -19,7 +19,7 @@ from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, T
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
+from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.table_files import MAX_COLUMNS, RECORD_TYPES, Delimiters, FileType, SkippedLines

@@ -24,8 +24,7 @@ from queryserver.errors.statements import EngineError, StatementRejected, disk_b
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
-from queryserver.formats.table_files import FileType
-from queryserver.formats.text_cells import TypedText
+from queryserver.formats.table_files import FileType, TypedText
 from queryserver.formats.value_sizes import parts
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin

@@ -1,8 +1,9 @@
-"""The service database: connection pool, transactions, errors, LISTEN and NOTIFY."""
+"""The service database: connection pool, transactions, errors, named values, LISTEN and NOTIFY."""
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -379,3 +380,67 @@ def required_dsn(settings: Settings) -> str:
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     return dsn
+
+
+# not the second colon of a cast
+_PARAMETER = re.compile(r"(?<!:):([a-z][a-z_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A query with parameters such as `:user_id`, created once from its text and sent as a prepared statement.
+
+    A colon before a lower-case letter is always a parameter, even in a string literal.
+    """
+
+    sql: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> "NamedQuery":
+        """Number the parameters in the order of their first use."""
+        numbers: dict[str, int] = {}
+
+        def number(found: re.Match[str]) -> str:
+            return f"${numbers.setdefault(found[1], len(numbers) + 1)}"
+
+        return cls(_PARAMETER.sub(number, text), tuple(numbers))
+
+    def arguments(self, values: Mapping[str, object]) -> list[object]:
+        """The values in the order of their numbers.
+
+        Raises KeyError for a missing one, ValueError for an unknown one.
+        """
+        if len(values) != len(self.names):
+            raise ValueError(f"unknown parameters: {sorted(values.keys() - set(self.names))}")
+        return [values[name] for name in self.names]
+
+
+_KEEP = """
+    with made as (insert into facts (name, value) values ($1, $2) on conflict do nothing returning value)
+    select value from made union all select value from facts where name = $1 limit 1
+"""
+
+
+class FactRepository:
+    """Named values that all servers share."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keep(self, name: str, value: str) -> str:
+        """The stored value of `name`, after storing `value` if there is none yet. Raises DatabaseUnavailable."""
+        kept = await self._database.value(_KEEP, name, value)
+        # No row: another server's insert committed after our snapshot was taken. A new query sees it.
+        return kept or await self._database.value("select value from facts where name = $1", name)
+
+    async def value(self, name: str) -> str | None:
+        """The stored value of `name`, or None. Raises DatabaseUnavailable."""
+        return await self._database.value("select value from facts where name = $1", name)
+
+    async def replace(self, name: str, value: str) -> None:
+        await self._database.execute(
+            "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
+            name,
+            value,
+        )

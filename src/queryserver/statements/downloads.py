@@ -12,8 +12,7 @@ from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.columns import Column
 from queryserver.formats.download.encoder import PackedRows
-from queryserver.formats.download.packed import PackedStream
-from queryserver.formats.download.stream import packed
+from queryserver.formats.download.stream import PackedStream, packed
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.lru_cache import LruCache

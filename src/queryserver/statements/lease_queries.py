@@ -1,7 +1,6 @@
 """SQL of the leases of statements: claims, and the writes of runners, each fenced by owner and number."""
 
-from queryserver.platform.database import notice
-from queryserver.platform.named_parameters import NamedQuery
+from queryserver.platform.database import NamedQuery, notice
 from queryserver.statements.rows import END_COLUMNS
 
 ENDED = "ended"

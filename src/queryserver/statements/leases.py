@@ -16,8 +16,7 @@ import structlog
 from queryserver.errors.statements import OperationNotFound
 from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
-from queryserver.platform.database import Connection, Database, Row
-from queryserver.platform.named_parameters import NamedQuery
+from queryserver.platform.database import Connection, Database, NamedQuery, Row
 from queryserver.platform.sealer import Sealer
 from queryserver.results.model import Segment
 from queryserver.statements import lease_queries as queries

@@ -5,8 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from queryserver import errors
-from queryserver.platform.database import Connection
-from queryserver.platform.named_parameters import NamedQuery
+from queryserver.platform.database import Connection, NamedQuery
 from queryserver.statements import model
 from queryserver.statements.rows import LOG_MOMENT, WITHOUT_TEXT, record_of
 

@@ -15,8 +15,7 @@ import structlog
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import StorageUnavailable
-from queryserver.platform.database import Database, database_errors
-from queryserver.platform.facts import FactRepository
+from queryserver.platform.database import Database, FactRepository, database_errors
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress

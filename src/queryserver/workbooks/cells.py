@@ -21,8 +21,9 @@ from queryserver.formats.table_files import (
     MAX_RECORD_CHARACTERS,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
+    CellKind,
+    TypedText,
 )
-from queryserver.formats.text_cells import CellKind, TypedText
 from queryserver.workbooks.office_parts import Relationship, root_of
 from queryserver.workbooks.packages import CompoundFile, Package
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from queryserver.formats.arrow import kernels
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.conversion import RANGES, arrow_type
 from queryserver.formats.download.texts import texts
 

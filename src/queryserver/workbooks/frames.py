@@ -8,7 +8,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from queryserver.errors.files import record_too_long
-from queryserver.formats.text_cells import CellKind, TypedText
+from queryserver.formats.table_files import CellKind, TypedText
 
 if TYPE_CHECKING:
     import pyarrow as pa

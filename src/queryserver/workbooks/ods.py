@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from xml.etree import ElementTree as ET
 
 from queryserver.errors.files import FileCorrupt, FileTooComplex, sheet_not_found
-from queryserver.formats.text_cells import CellKind, TypedText
+from queryserver.formats.table_files import CellKind, TypedText
 from queryserver.workbooks import cells
 from queryserver.workbooks.packages import Package, checked_pieces
 

@@ -16,8 +16,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.formats.table_files import FileType
-from queryserver.formats.text_cells import TypedText
+from queryserver.formats.table_files import FileType, TypedText
 from queryserver.workbooks import frames
 
 

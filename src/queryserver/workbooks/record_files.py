@@ -19,8 +19,7 @@ from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn, SampleWarning
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.formats.table_files import (
@@ -29,9 +28,10 @@ from queryserver.formats.table_files import (
     PREVIEW_ROWS,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
+    CellKind,
     FileType,
+    TypedText,
 )
-from queryserver.formats.text_cells import CellKind, TypedText
 from queryserver.formats.value_sizes import parts
 from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, Strange, batch_frame, frame

@@ -23,7 +23,7 @@ from queryserver.engines.loading import (
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
-from queryserver.formats.column_types import BaseType, ColumnType
+from queryserver.formats.columns import BaseType, ColumnType
 
 STAGING = TableName(None, "_qs_import_1")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from queryserver import errors
+from queryserver.engines.process.calls import ResultMethod
 from queryserver.engines.process.engine_process import Reply
-from queryserver.engines.process.result_calls import ResultMethod
-from queryserver.engines.process.result_requests import ResultRequests
+from queryserver.engines.process.requests import ResultRequests
 from queryserver.engines.reach import ResultPiece
 from queryserver.engines.threaded import Interrupted
 from queryserver.formats.columns import Column, ResultType

@@ -6,11 +6,10 @@ from decimal import Decimal
 
 import pytest
 
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
+from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import CellMisfit, Portion, RowConverter, TargetColumn, converter, is_null
 from queryserver.formats.delimited.records import Block, BlockReader
-from queryserver.formats.table_files import Delimiters
-from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
+from queryserver.formats.table_files import CellKind, Delimiters, QuotedText, TypedText
 
 B = BaseType
 moment = datetime.fromisoformat

@@ -7,7 +7,7 @@ from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.analysis import PreviewColumn
 from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
+from queryserver.formats.columns import STRING, BaseType, ColumnType
 from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.table_files import Delimiters
 from queryserver.imports.model import Origin

@@ -12,10 +12,9 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.analysis import Analysis
-from queryserver.formats.column_types import BaseType
+from queryserver.formats.columns import BaseType
 from queryserver.formats.detection import Detected, ReadingOptions
-from queryserver.formats.table_files import SAMPLE_BYTES, SAMPLE_RECORDS, FileType
-from queryserver.formats.text_cells import CellKind, Cells, TypedText
+from queryserver.formats.table_files import SAMPLE_BYTES, SAMPLE_RECORDS, CellKind, Cells, FileType, TypedText
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
 from queryserver.imports.preview import Detection, Previews, Sheets

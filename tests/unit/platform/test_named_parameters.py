@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.platform.named_parameters import NamedQuery
+from queryserver.platform.database import NamedQuery
 
 
 def test_a_parameter_keeps_its_number_when_it_is_used_again():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.formats.text_cells import CellKind
+from queryserver.formats.table_files import CellKind
 from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_format
 
 

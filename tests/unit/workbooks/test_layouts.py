@@ -14,8 +14,7 @@ from tests.refusals import raises_code
 from queryserver.errors.files import FileCorrupt, UnsupportedFormat
 from queryserver.workbooks.cells import SeenRows
 from queryserver.workbooks.packages import CompoundFile
-from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
-from queryserver.workbooks.worker import OpenWorkbook
+from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind, recognise_workbook
 
 FIELD = Path(__file__).parents[2] / "field" / "import"
 Parts = dict[str, str | bytes]

@@ -10,7 +10,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.errors.files import FileCorrupt, UnsupportedFormat
-from queryserver.workbooks.recognition import WorkbookKind, recognise_workbook
+from queryserver.workbooks.worker import WorkbookKind, recognise_workbook
 
 
 def zipped(*names: str) -> io.BytesIO:

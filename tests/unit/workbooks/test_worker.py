@@ -5,12 +5,11 @@ from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, wr
 from tests.refusals import raises_code
 
 from queryserver.errors.files import FileCorrupt
-from queryserver.formats.text_cells import CellKind
+from queryserver.formats.table_files import CellKind
 from queryserver.workbooks import cells as used_range
 from queryserver.workbooks import packages
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
-from queryserver.workbooks.recognition import WorkbookKind
-from queryserver.workbooks.worker import OpenWorkbook
+from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from queryserver.engines.duckdb.values import (
     result_type,
     sound,
 )
-from queryserver.engines.process.result_calls import CalledResults
+from queryserver.engines.process.calls import CalledResults
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.engines.threaded import DriverAnswer, Interrupted

@@ -20,8 +20,7 @@ from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.duckdb.session_files import SessionStatements
 from queryserver.engines.duckdb.temporary import TemporaryRoom
 from queryserver.engines.loading import column_definitions, publishing_steps
-from queryserver.engines.process.file_calls import CalledFiles
-from queryserver.engines.process.result_calls import CalledResults
+from queryserver.engines.process.calls import CalledFiles, CalledResults
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.storage_watch import StorageWatch, size_of
 from queryserver.engines.table_writer import TableWriter

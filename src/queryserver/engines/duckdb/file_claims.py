@@ -22,7 +22,7 @@ from secrets import token_hex
 
 from queryserver import errors
 from queryserver.engines.duckdb.read_ahead import StoredBytes, StoredReads
-from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.reach import StoredFile
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected

@@ -14,7 +14,7 @@ import duckdb
 
 from queryserver import errors
 from queryserver.engines.duckdb.guard import Token
-from queryserver.engines.process.result_calls import CalledResults
+from queryserver.engines.process.calls import CalledResults
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ResultRefused, StatementRejected

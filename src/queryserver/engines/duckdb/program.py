@@ -8,10 +8,9 @@ from typing import Any
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase, DuckdbWriter
 from queryserver.engines.duckdb.temporary import ProcessDirectory
+from queryserver.engines.process.calls import CalledFiles, CalledResults
 from queryserver.engines.process.channel import Channel
-from queryserver.engines.process.file_calls import CalledFiles
 from queryserver.engines.process.host import ServerCalls, confine_process, run_process
-from queryserver.engines.process.result_calls import CalledResults
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.table_writer import TableWriter
 from queryserver.engines.threaded import DriverConnection

@@ -15,7 +15,7 @@ from queryserver.engines.duckdb.copied_files import TARGET_SCHEME, CopiedFiles, 
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, FileSystems
 from queryserver.engines.duckdb.guard import Token, tokens_of
-from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.threaded import DriverAnswer
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from pyarrow import types
 
 from queryserver import errors
-from queryserver.engines.process.result_calls import CalledResult
+from queryserver.engines.process.calls import CalledResult
 from queryserver.errors.base import QueryServerError
 from queryserver.formats.arrow import is_binary, is_text
 from queryserver.formats.columns import Column

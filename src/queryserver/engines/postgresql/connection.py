@@ -16,8 +16,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
 from queryserver.engines.postgresql.catalog import literal
-from queryserver.engines.postgresql.many_rows import run_rows
-from queryserver.engines.postgresql.parameters import PostgresqlValues
+from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
 from queryserver.engines.postgresql.records import RECORD, read_records, record_text
 from queryserver.engines.postgresql.values import (
     NESTED,

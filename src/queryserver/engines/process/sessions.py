@@ -12,9 +12,9 @@ import structlog
 
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
 from queryserver.engines.process.engine_process import Cause, EngineProcess
-from queryserver.engines.process.losses import Losses
 from queryserver.engines.process.messages import BatchReader, columns_of, count_of, error_of, note_written, packed
-from queryserver.engines.process.session_requests import SessionRequests
+from queryserver.engines.process.pool import Losses
+from queryserver.engines.process.requests import SessionRequests
 from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
 from queryserver.engines.sessions import OperationSession
 from queryserver.engines.threaded import Interrupted

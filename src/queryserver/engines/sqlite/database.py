@@ -13,11 +13,16 @@ from queryserver import errors
 from queryserver.engines import loading, protocol
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, refuse_links
-from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
+from queryserver.engines.sqlite.connection import (
+    SqliteConnection,
+    SqliteWatch,
+    keep_temporary_files_in,
+    opening_errors,
+    statement_errors,
+)
 from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
-from queryserver.engines.sqlite.storage import SqliteWatch, keep_temporary_files_in
 from queryserver.engines.table_writer import TableWriter
-from queryserver.formats.column_types import BaseType
+from queryserver.formats.columns import BaseType
 from queryserver.formats.value_sizes import ROW_CELLS
 from queryserver.platform.disk_floor import DiskFloor
 

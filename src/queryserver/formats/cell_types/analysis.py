@@ -13,10 +13,9 @@ from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.header import header_names, numbered_names
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
-from queryserver.formats.column_types import ColumnType
+from queryserver.formats.columns import ColumnType
 from queryserver.formats.delimited.records import NO_LINES, Block
-from queryserver.formats.table_files import PREVIEW_ROWS, SAMPLE_RECORDS, Delimiters, SkippedLines
-from queryserver.formats.text_cells import BLANKS, Cells
+from queryserver.formats.table_files import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, Delimiters, SkippedLines
 
 FIRST_RECORDS = PREVIEW_ROWS + 1
 """How many first records `analyse_blocks` takes: a header and what is shown."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from queryserver.formats.arrow import kernels
-from queryserver.formats.column_types import NULL as NULL_TYPE
-from queryserver.formats.column_types import STRING, BaseType, ColumnType
-from queryserver.formats.text_cells import BLANKS, CellKind, QuotedText, TypedText
+from queryserver.formats.columns import NULL as NULL_TYPE
+from queryserver.formats.columns import STRING, BaseType, ColumnType
+from queryserver.formats.table_files import BLANKS, CellKind, QuotedText, TypedText
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15

@@ -21,8 +21,8 @@ from queryserver.formats.cell_types.classes import (
     facts_of_text,
     is_null_word,
 )
-from queryserver.formats.column_types import BaseType
-from queryserver.formats.text_cells import BLANKS, CellKind, TypedText
+from queryserver.formats.columns import BaseType
+from queryserver.formats.table_files import BLANKS, CellKind, TypedText
 
 MAX_FORMAT_CHARACTERS = 64
 

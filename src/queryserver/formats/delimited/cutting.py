@@ -10,8 +10,14 @@ from pyarrow import csv as pyarrow_csv
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.errors.files import record_too_long, too_many_columns
-from queryserver.formats.table_files import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters
-from queryserver.formats.text_cells import BLANKS, QuotedText
+from queryserver.formats.table_files import (
+    BLANKS,
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+    QuotedText,
+)
 
 LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
 """A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""

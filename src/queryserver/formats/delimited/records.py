@@ -13,13 +13,14 @@ import pyarrow as pa
 from queryserver.formats.delimited import cutting
 from queryserver.formats.delimited.encodings import Decoder
 from queryserver.formats.table_files import (
+    BLANKS,
     MAX_COLUMNS,
     MAX_FIELD_CHARACTERS,
     MAX_RECORD_CHARACTERS,
     Delimiters,
+    QuotedText,
     SkippedLines,
 )
-from queryserver.formats.text_cells import BLANKS, QuotedText
 
 _WAIT_CHARACTERS = 64 * 1024
 """Unfinished text longer than this is read again only when a quarter of it has been added."""

@@ -5,19 +5,17 @@ and importing NumPy or Arrow starts threads. Python's own paths stay readable. A
 whose limit includes the memory that the imports use.
 """
 
-from queryserver.platform.confinement.limits import (
-    address_space_bytes,
-    limit_memory,
-    limit_processor_time,
-    lower_limit,
-    resident_bytes,
-)
 from queryserver.platform.confinement.process import (
     Confinement,
     ConfinementResult,
     KernelSupport,
+    address_space_bytes,
     confine,
     detect_support,
+    limit_memory,
+    limit_processor_time,
+    lower_limit,
+    resident_bytes,
 )
 
 __all__ = [

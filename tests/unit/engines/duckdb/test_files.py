@@ -20,7 +20,7 @@ from tests.fakes.directory_files import DirectoryFiles, FileChannel
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
 from queryserver.engines.duckdb.file_claims import FileClaims
-from queryserver.engines.process.file_calls import CalledFiles
+from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import EngineError

@@ -14,7 +14,7 @@ from tests.contract.engine_driving import ended, failure, operation, run
 
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.process.engine_process import EngineProcess
-from queryserver.engines.process.losses import Losses
+from queryserver.engines.process.pool import Losses
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.statements import EngineError, SessionLost

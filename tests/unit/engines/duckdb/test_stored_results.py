@@ -14,7 +14,7 @@ import pytest
 
 from queryserver import errors
 from queryserver.engines.duckdb.stored_results import StoredResultTable
-from queryserver.engines.process.result_calls import FILES_AT_ONCE
+from queryserver.engines.process.calls import FILES_AT_ONCE
 from queryserver.engines.reach import ResultPiece
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.odd_values import with_odd_values

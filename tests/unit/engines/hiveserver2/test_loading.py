@@ -21,7 +21,7 @@ from queryserver.engines.hiveserver2.loading import (
 )
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.column_types import BaseType, ColumnType
+from queryserver.formats.columns import BaseType, ColumnType
 
 PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""

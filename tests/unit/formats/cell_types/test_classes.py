@@ -17,8 +17,8 @@ from queryserver.formats.cell_types.classes import (
     facts_of,
     facts_of_array,
 )
-from queryserver.formats.column_types import NULL, STRING, BaseType, ColumnType
-from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
+from queryserver.formats.columns import NULL, STRING, BaseType, ColumnType
+from queryserver.formats.table_files import CellKind, QuotedText, TypedText
 from queryserver.imports.model import SQL_TYPES, type_name
 
 CELLS = {

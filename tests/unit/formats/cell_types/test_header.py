@@ -17,11 +17,10 @@ from queryserver.formats.cell_types.analysis import (
 )
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import has_header, header_names, numbered_names
-from queryserver.formats.column_types import NULL, BaseType, ColumnType
+from queryserver.formats.columns import NULL, BaseType, ColumnType
 from queryserver.formats.delimited.records import Block, RecordReader
 from queryserver.formats.detection import detect
-from queryserver.formats.table_files import Delimiters
-from queryserver.formats.text_cells import CellKind, QuotedText, TypedText
+from queryserver.formats.table_files import CellKind, Delimiters, QuotedText, TypedText
 from queryserver.imports.model import PREVIEW_DIALECTS, type_name
 
 COMMA, TAB, PIPE, COLON, BLANK = (Delimiters(field) for field in ",\t|: ")

@@ -5,8 +5,8 @@ import pytest
 
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
-from queryserver.formats.column_types import STRING, BaseType
-from queryserver.formats.text_cells import CellKind, TypedText
+from queryserver.formats.columns import STRING, BaseType
+from queryserver.formats.table_files import CellKind, TypedText
 
 CERTAIN = {
     "%d/%m/%Y": (["15/01/2024", "01/02/2024"], BaseType.DATE),

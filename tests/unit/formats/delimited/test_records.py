@@ -11,8 +11,7 @@ from tests.timing import TRIES, processor_s
 from queryserver.errors.base import InvalidRequest
 from queryserver.formats.delimited.cutting import LOOK_AHEAD_CHARACTERS, PlainReader
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.table_files import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, SkippedLines
-from queryserver.formats.text_cells import QuotedText
+from queryserver.formats.table_files import MAX_COLUMNS, MAX_FIELD_CHARACTERS, Delimiters, QuotedText, SkippedLines
 
 MIB = 1024 * 1024
 

@@ -9,9 +9,8 @@ import orjson
 from fastapi import Depends, Response
 
 from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
-from queryserver.api.path_parameters import names_of
 from queryserver.api.responses import json_response, model_from
-from queryserver.api.routes import PathGroup, StatementRoute, failures
+from queryserver.api.routes import PathGroup, StatementRoute, failures, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.service_dependencies import (

@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
+
+from fastapi import Response
 
 from queryserver.api import responses
 from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.requests.editor import OperationRequest
 from queryserver.formats.columns import NUMBERS_AS_TEXT, Column
+from queryserver.identity.model import User
 from queryserver.sql.positions import Position
 from queryserver.statements.model import FailureDetails, HistoryEntry, StatementHandle, StatementPart, StatementStatus
 from queryserver.statements.states import ACTIVE, StatementState
+from queryserver.statements.status import StatementAccess, StatementReader
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -166,3 +172,18 @@ def shown_progress(status: StatementStatus) -> int:
             return 100
         case _:
             return status.progress
+
+
+async def operation_of(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
+    """By `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
+
+    Raises MissingParameter, OperationNotFound; the services check the owner.
+    """
+    operation_id, guid = (request.operation_id, None) if request.operation_id else request.named
+    return await access.id_of(user, operation_id, guid)
+
+
+async def failure_answer(reader: StatementReader, status: StatementStatus) -> Response:
+    """HTTP 200: the call itself succeeded."""
+    status = await reader.with_failure(status)
+    return responses.json_response(failure_body(status, details_of(status)))

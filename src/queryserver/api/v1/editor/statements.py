@@ -23,7 +23,7 @@ from queryserver.api.service_dependencies import (
 )
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.execution import ExecutionDep
-from queryserver.api.v1.editor.operation import operation_of
+from queryserver.api.v1.editor.shapes import operation_of
 from queryserver.catalog.explaining import Explained, PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.sql.parameters import read_parameters

@@ -10,11 +10,12 @@ from queryserver.api.routes import PathGroup, StatementRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import StatementAccessDep, StatementReaderDep
-from queryserver.api.v1.editor.operation import failure_answer, operation_of
 from queryserver.api.v1.editor.shapes import (
     details_of,
     error_position,
     failed_part,
+    failure_answer,
+    operation_of,
     query_status,
     shown_handle,
     shown_jobs,

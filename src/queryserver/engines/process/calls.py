@@ -1,12 +1,18 @@
-"""Access to a session's files from the engine process. All calls block; callable from any thread."""
+"""Access of an engine process to the files and stored results of a session.
+
+All calls block; they may be made from any thread.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
 from queryserver.engines.process.channel import Content, Frame
-from queryserver.engines.reach import StoredFile
+from queryserver.engines.process.messages import columns_of
+from queryserver.engines.reach import ResultPiece, StoredFile
+from queryserver.formats.columns import Column
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Largest piece written by one call."""
@@ -93,3 +99,57 @@ def file_of(message: Sequence[Any]) -> StoredFile:
     path, size, modified, is_directory, version = message
     at = datetime.fromtimestamp(modified, UTC) if modified is not None else None
     return StoredFile(path, size, at, is_directory=is_directory, version=version)
+
+
+FILES_AT_ONCE = 32
+"""Most descriptors in one reply."""
+
+
+class ResultMethod(StrEnum):
+    """The calls handled by `ResultRequests`."""
+
+    OPEN = "open_result"
+    FILES = "result_files"
+    READ = "read_result"
+    CLOSE = "close_result"
+
+
+@dataclass(frozen=True, slots=True)
+class CalledResults:
+    """`StatementResults` of the session with number `session`; raises the same domain errors, and SessionLost."""
+
+    caller: Caller
+    session: int
+
+    def open(self, operation_id: str) -> "CalledResult":
+        """Open a result; the caller closes it."""
+        message = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
+        pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in message["pieces"])
+        return CalledResult(self, message["result"], columns_of(message["columns"]), pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class CalledResult:
+    """An open result, as `OpenResult`."""
+
+    results: CalledResults
+    number: int
+    columns: tuple[Column, ...]
+    pieces: tuple[ResultPiece, ...]
+
+    def files(self, first: int) -> Sequence[int]:
+        """Descriptors of at most `FILES_AT_ONCE` pieces from `first` on; the caller closes them.
+
+        Empty if the pieces are not in local files.
+        """
+        return self._call(ResultMethod.FILES, first=first, count=FILES_AT_ONCE).descriptors
+
+    def read(self, piece: int, start: int, stop: int) -> bytes:
+        """The bytes [start, stop) of a piece, fewer at its end."""
+        return self._call(ResultMethod.READ, piece=piece, start=start, stop=stop).content.to_pybytes()
+
+    def close(self) -> None:
+        self._call(ResultMethod.CLOSE)
+
+    def _call(self, method: ResultMethod, **arguments: int) -> Frame:
+        return self.results.caller.call(self.results.session, method, {"result": self.number, **arguments})
