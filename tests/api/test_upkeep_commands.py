@@ -19,7 +19,7 @@ from tests.timing import until
 from tests.unit.cli.test_commands import Ended, command_in
 
 from queryserver.errors.files import StorageUnavailable
-from queryserver.statements.retention import Closed
+from queryserver.statements.retention import CloseReport
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 __all__ = ["audited"]  # a fixture
@@ -81,11 +81,11 @@ async def test_close_queries_takes_a_script_for_one_query_that_any_use_of_its_re
     await until(lambda: _is_second_running(ana, running))
     await served.database.execute("update statements set last_used_at = now() - interval '8 days'")
     assert (await ana.page(first))["data"] == [[1]]
-    assert await close(timedelta(days=7)) == Closed(1, 0)
+    assert await close(timedelta(days=7)) == CloseReport(1, 0)
     assert (await ana.on(failed, "fetch_result_data", statement_id=0))["code"] == "closed"
     assert (await ana.page(script))["data"] == [[3]]
     await served.database.execute("update statements set last_used_at = now() - interval '8 days'")
-    assert await close(timedelta(days=7)) == Closed(1, 0)
+    assert await close(timedelta(days=7)) == CloseReport(1, 0)
     for fields in ({}, {"statement_id": 0}):
         assert (await ana.on(script, "fetch_result_data", **fields))["code"] == "closed"
     assert len((await ana.page(running, statement_id=0))["data"]) == 1
@@ -134,11 +134,11 @@ async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(s
 
     monkeypatch.setattr(store, "delete", refusing)
     done = await served.services.statements.retention.close_queries(timedelta(0))
-    assert done == Closed(1, 0, failed={stuck: "The store is read-only."})
+    assert done == CloseReport(1, 0, failed={stuck: "The store is read-only."})
     assert await served.database.fetch("select statement_id::text from doomed_results") == [(stuck,)]
     results = served.services.settings.results_dir
     assert [(results / one[-2:] / one).exists() for one in (stuck, other)] == [True, False]
-    assert await served.services.statements.retention.close_queries(timedelta(0)) == Closed(0, 0)
+    assert await served.services.statements.retention.close_queries(timedelta(0)) == CloseReport(0, 0)
 
 
 @pytest.mark.platform(58)
@@ -175,7 +175,7 @@ async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(s
         return found
 
     monkeypatch.setattr(SessionRecords, "open_sessions", overtaken)
-    assert await served.services.statements.retention.close_sessions(None, timedelta(0)) == Closed(0, 0, in_use=1)
+    assert await served.services.statements.retention.close_sessions(None, timedelta(0)) == CloseReport(0, 0, in_use=1)
     assert await SessionRecords(served.database).read(session) is not None
     await ana.on(started[0], "cancel_statement")
 
@@ -195,7 +195,7 @@ async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_i
 
     monkeypatch.setattr(SessionRecords, "open_sessions", overtaken)
     done = await served.services.statements.retention.close_sessions(None, timedelta(days=7))
-    assert done == Closed(0, already_closed=1, in_use=1)
+    assert done == CloseReport(0, already_closed=1, in_use=1)
     assert await SessionRecords(served.database).read(used) is not None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from queryserver.formats.columns import Column, ResultType
 from queryserver.results.model import Segment
-from queryserver.statements.assignments import ClaimScope, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.assignments import ClaimScope, EngineCheckpoint, Lease, Outcome, Resumption
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.states import StatementState
@@ -71,7 +71,7 @@ class LeaseDesk(ABC):
 
     async def orphans(self, *, owner: str = ME, everything: bool = False) -> dict[UUID, Lease]:
         """Take over as such a one."""
-        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, within=self.within, everything=everything)
+        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, within=self.within, ignore_leases=everything)
         return {one.lease.statement_id: one.lease for one in found}
 
     async def taken(
@@ -96,7 +96,7 @@ class LeaseDesk(ABC):
 
     async def resumptions(self, *, everything: bool = True) -> dict[UUID, Resumption | None]:
         """Take over, and say what each statement was found with."""
-        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, everything=everything)
+        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=everything)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
@@ -233,11 +233,11 @@ class LeasesContract:
         followed, unknown = await desk.add(), await desk.add()
         for lease in (followed, unknown):
             assert await desk.leases.mark_sent(lease)
-        assert await desk.leases.mark_running(followed, mark=EngineMark("token", 0))
+        assert await desk.leases.mark_running(followed, checkpoint=EngineCheckpoint("token", 0))
         assert await desk.leases.mark_running(unknown)
         await desk.leases.expire_all()
         beside = ClaimScope((), (), resumes=False)
-        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=beside, everything=False)
+        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=beside, ignore_leases=False)
         assert [one.lease.statement_id for one in found] == [unknown.statement_id]
 
     async def test_a_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
@@ -382,11 +382,11 @@ class LeasesContract:
     @pytest.mark.item(25)
     async def test_who_takes_over_learns_how_far_the_statement_had_come(self, desk: LeaseDesk) -> None:
         old = await desk.add(owner=OTHER)
-        mark, later = EngineMark("at the engine: 1", 2), EngineMark("at the engine: 2", 3)
+        mark, later = EngineCheckpoint("at the engine: 1", 2), EngineCheckpoint("at the engine: 2", 3)
         assert await desk.leases.report(old, progress=1, lines=["a", "b", "c"], start_line=0)
-        assert await desk.leases.mark_running(old, mark=mark)
-        assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS, mark=mark)
-        assert await desk.leases.add_segment(old, Segment(1, 10, 5, 50), columns=COLUMNS, mark=later)
+        assert await desk.leases.mark_running(old, checkpoint=mark)
+        assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS, checkpoint=mark)
+        assert await desk.leases.add_segment(old, Segment(1, 10, 5, 50), columns=COLUMNS, checkpoint=later)
         assert await desk.leases.report(old, progress=2, lines=["d"], start_line=3)
         assert (await desk.resumptions())[old.statement_id] == Resumption(
             later, rows=15, size_bytes=150, segments=2, log_lines=4
@@ -397,7 +397,7 @@ class LeasesContract:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         assert not await desk.leases.hand_over(lease)
-        assert await desk.leases.mark_running(lease, mark=EngineMark("token"))
+        assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("token"))
         assert await desk.leases.hand_over(lease)
         assert (await desk.look(lease.statement_id)).owner is None
         assert not await desk.finish(lease, SUCCESS)

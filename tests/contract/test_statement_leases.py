@@ -24,7 +24,7 @@ from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
-from queryserver.statements.assignments import EngineMark, Lease, Outcome
+from queryserver.statements.assignments import EngineCheckpoint, Lease, Outcome
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import NewStatement, StatementHandle
@@ -281,7 +281,7 @@ class TestDatabaseLeases(LeasesContract):
         for lines in ([], ["one"]):
             lease = await desk.add(lease_s=-1, first_line=True)
             assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
-            found = await desk.leases.claim_orphans(owner=ME, lease=LEASE, within=desk.within, everything=False)
+            found = await desk.leases.claim_orphans(owner=ME, lease=LEASE, within=desk.within, ignore_leases=False)
             (claimed,) = [one for one in found if one.lease.statement_id == lease.statement_id]
             assert claimed.log_lines == 1 + len(lines)
             assert await desk.leases.finish(
@@ -306,25 +306,27 @@ class TestDatabaseLeases(LeasesContract):
     @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
     async def test_where_to_go_on_is_not_readable_in_the_database(self, desk: DatabaseDesk, write: str) -> None:
         lease = await desk.add(lease_s=-1)
-        mark = EngineMark("handle 1, its secret, é", 7)
+        mark = EngineCheckpoint("handle 1, its secret, é", 7)
         assert await desk.leases.mark_sent(lease)
-        assert await desk.leases.mark_running(lease, mark=mark if write == "mark_running" else EngineMark("before"))
+        assert await desk.leases.mark_running(
+            lease, checkpoint=mark if write == "mark_running" else EngineCheckpoint("before")
+        )
         if write == "report":
-            assert await desk.leases.report(lease, progress=1, lines=[], start_line=0, mark=mark)
+            assert await desk.leases.report(lease, progress=1, lines=[], start_line=0, checkpoint=mark)
         elif write == "add_segment":
-            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS, mark=mark)
+            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS, checkpoint=mark)
         stored = await desk.database.value("SELECT engine_handle FROM statements")
         assert "secret" not in stored + b64decode(stored).decode("latin-1")
         resumption = (await desk.resumptions())[lease.statement_id]
         assert resumption is not None
-        assert resumption.mark == mark
+        assert resumption.checkpoint == mark
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("spoilt", ["by another key", "cut", "not sealed at all"])
     async def test_a_mark_that_cannot_be_read_is_none(self, desk: DatabaseDesk, spoilt: str) -> None:
         lease = await desk.add(lease_s=-1)
         assert await desk.leases.mark_sent(lease)
-        assert await desk.leases.mark_running(lease, mark=EngineMark("handle"))
+        assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("handle"))
         if spoilt == "by another key":
             desk.leases = StatementLeases(desk.database, sealer_of("second key"))
         elif spoilt == "cut":

@@ -17,7 +17,7 @@ from queryserver.results.model import Segment
 from queryserver.statements.assignments import (
     Assignment,
     ClaimScope,
-    EngineMark,
+    EngineCheckpoint,
     Lease,
     Outcome,
     PartEnd,
@@ -48,7 +48,7 @@ class Entry:
     log: dict[int, list[str]] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
-    mark: EngineMark | None = None
+    mark: EngineCheckpoint | None = None
     priority: int = 0
 
     @property
@@ -57,7 +57,7 @@ class Entry:
             return None
         stored = self.segments
         return Resumption(
-            mark=self.mark,
+            checkpoint=self.mark,
             rows=sum(one.rows for one in stored),
             size_bytes=sum(one.size_bytes for one in stored),
             segments=len(stored),
@@ -248,7 +248,7 @@ class MemoryLeases:
         entry.owner = None
         return True
 
-    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
+    async def mark_running(self, lease: Lease, *, mark: EngineCheckpoint | None = None) -> bool:
         entry = await self._mine("mark_running", lease)
         if entry is None:
             return False
@@ -263,7 +263,7 @@ class MemoryLeases:
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
-        mark: EngineMark | None = None,
+        mark: EngineCheckpoint | None = None,
     ) -> bool:
         entry = await self._mine("report", lease)
         if entry is None:
@@ -278,7 +278,7 @@ class MemoryLeases:
             entry.log = {start: lines for start, lines in entry.log.items() if start + len(lines) > before_line}
 
     async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineCheckpoint | None = None
     ) -> bool:
         entry = await self._mine("add_segment", lease)
         if entry is None or entry.state is not StatementState.RUNNING:

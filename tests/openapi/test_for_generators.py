@@ -28,7 +28,7 @@ SAMPLES = texts().samples
 BYTES = "application/octet-stream"
 PAPERS = re.compile(r"\bContract\b|\bSpec\b|§|\bADR\b|Hue form|x-source|x-extension|x-status|brief")
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-CUT_BY = tuple({Truncation(reason, source).by for reason in TruncationReason for source in LimitSource})
+CUT_BY = tuple({Truncation(reason, source).limit_name for reason in TruncationReason for source in LimitSource})
 WORDS: Mapping[str, tuple[str, ...]] = {
     "QueryStatus.state": tuple(StatementState),
     "QueryStatus.status": tuple({state.wire_status for state in StatementState}),

@@ -43,7 +43,7 @@ from queryserver.services import Services
 from queryserver.sql.formatting import ScriptFormatter
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import ResultReader
+from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import Submissions

@@ -122,7 +122,7 @@ class Analyses:
     """Starts the engine's statistics statement as an operation outside the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
-        lookups.forwarding.serve(_STATEMENT, self._statement)
+        lookups.forwarding.register(_STATEMENT, self._statement)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions

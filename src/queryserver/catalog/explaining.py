@@ -21,7 +21,7 @@ from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
 from queryserver.sql.splitter import StatementChooser, bind
 from queryserver.statements.open_sessions import OpenSessions
-from queryserver.statements.parameters import ParameterSealer, checked
+from queryserver.statements.parameters import ParameterSealer, check_parameters
 from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
@@ -70,7 +70,7 @@ class Explanations:
     max_bytes: int
 
     def __post_init__(self) -> None:
-        self.lookups.forwarding.serve(_PLAN, self._plan_here)
+        self.lookups.forwarding.register(_PLAN, self._plan_here)
 
     async def explain(self, user: User, request: PlanRequest) -> Explained:
         """The plan of the first statement.
@@ -96,7 +96,7 @@ class Explanations:
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         if given is not None:
             # Encrypted, because the request to another process is stored in the service database.
-            sealed = self.parameters.sealed(checked(given, places, capabilities.parameters))
+            sealed = self.parameters.seal(check_parameters(given, places, capabilities.parameters))
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
         packed = await self.lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
@@ -125,7 +125,7 @@ class Explanations:
         capabilities = self.connectors.engine(connector).capabilities
         bound = None
         if sealed:
-            bound = await bind(statement, connector.dialect, self.parameters.unsealed(b64decode(sealed[0])))
+            bound = await bind(statement, connector.dialect, self.parameters.unseal(b64decode(sealed[0])))
         is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:

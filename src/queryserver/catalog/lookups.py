@@ -24,7 +24,7 @@ from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
 from queryserver.statements.credentials import SessionCredentials
-from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.session_reach import Reach
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class Lookups:
     credentials: SessionCredentials
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
-    forwarding: Forwarding
+    forwarding: WorkForwarder
     reach: Reach
     metrics: Metrics
     on_answer: AnswerListener | None
@@ -62,8 +62,8 @@ class Lookups:
     )
 
     def __post_init__(self) -> None:
-        self.forwarding.serve(_QUESTION, self._forwarded_answer)
-        self.forwarding.serve(_TABLE_EXISTS, self._table_exists_here)
+        self.forwarding.register(_QUESTION, self._forwarded_answer)
+        self.forwarding.register(_TABLE_EXISTS, self._table_exists_here)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

@@ -68,8 +68,8 @@ class Samples:
     max_bytes: int
 
     def __post_init__(self) -> None:
-        self.lookups.forwarding.serve(_ROWS, self._rows_here)
-        self.lookups.forwarding.serve(_STATEMENT, self._statement_here)
+        self.lookups.forwarding.register(_ROWS, self._rows_here)
+        self.lookups.forwarding.register(_STATEMENT, self._statement_here)
 
     async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
         _require_column(wanted)

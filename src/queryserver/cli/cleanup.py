@@ -12,7 +12,7 @@ from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
     from queryserver.statements.build import StoredRecords
-    from queryserver.statements.retention import Closed
+    from queryserver.statements.retention import CloseReport
 
 
 app = typer.Typer()
@@ -108,7 +108,7 @@ def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _fail_for(done: "Closed") -> None:
+def _fail_for(done: "CloseReport") -> None:
     if done.failed:
         raise typer.Exit(1)
 

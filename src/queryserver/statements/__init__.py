@@ -1,1 +1,1 @@
-"""Statements: submit, run, follow, page, download, cancel, history, engine sessions."""
+"""Statements: submission, execution, status, result pages, downloads, cancellation, history, engine sessions."""

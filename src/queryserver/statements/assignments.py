@@ -16,42 +16,42 @@ from queryserver.statements.truncation import LimitSource, TruncationReason
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to run one statement. Every write carries the fence; an older one is refused."""
+    """The right to run one statement. Every write carries the fence; writes with an older fence are refused."""
 
     statement_id: UUID
     owner: str
     fence: int
     is_claimed: bool = field(default=False, compare=False)
-    """Another process recorded the statement, and has the calls that wait for its end."""
+    """Whether another process recorded the statement, and so serves the calls that wait for its end."""
     operation_id: UUID | None = field(default=None, compare=False)
-    """Set: the statement is one of a script, and this is the operation that clients follow."""
+    """For a statement of a script that runs as a whole: the operation whose status clients request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
+    """The statements that a runner can run: those of its connectors, and those of its open sessions."""
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
     resumes: bool = True
-    """Statements that another server has left at an engine, too."""
+    """Whether to include statements that a lost server left running at an engine."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineMark:
-    """Where to continue at the engine; stored in one transaction with all rows and log lines before it."""
+class EngineCheckpoint:
+    """Where to continue reading at the engine; committed together with all rows and log lines read before."""
 
     token: str = field(repr=False)
     """Argument of `ResumableEngine.reattach`."""
     log_lines: int = 0
-    """How many of the engine's log lines are stored."""
+    """Number of stored log lines of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How far a statement had come when its runner was lost."""
+    """What the lost runner of a statement had stored, to continue from there."""
 
-    mark: EngineMark
+    checkpoint: EngineCheckpoint
     rows: int = 0
     size_bytes: int = 0
     segments: int = 0
@@ -74,35 +74,35 @@ class Assignment:
     keeps_session: bool
     row_limit: int
     ends_at: float
-    """When its time is over, by `time.monotonic()`: what was left of it is measured by the clock of the database."""
+    """Deadline by `time.monotonic()`, computed from the time left by the clock of the database."""
     sent: bool = False
     cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
-    """Set when the engine has the statement and another runner may follow it."""
+    """Set if the engine is running the statement and this runner can take it over."""
     import_plan: Mapping[str, Any] | None = None
     token: SealedToken | None = None
     api_token: ApiTokenLimits | None = None
     """As in `NewStatement`."""
     limit_source: LimitSource | None = None
     log_lines: int = 0
-    """How many lines the log has: the first one is written with the record."""
+    """Number of lines in the log, at least one, which is written with the record."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     lacks_parameters: bool = False
-    """Its values cannot be read any more: it cannot be sent."""
+    """Whether the values of its parameters cannot be read any more, so that it cannot be sent."""
     session_guid: str = ""
     statement_index: int = 0
     statements_count: int = 1
     needs_session: bool = False
     """As in `NewStatement`."""
     rows: int = 0
-    """Stored so far, by the process that had it before."""
+    """Rows stored by the previous runner."""
     was_retried: bool = False
-    """It was sent by two processes that died; it is not sent by a third."""
+    """Whether two processes that died had sent it, so that it is not sent again."""
 
 
 def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
-    """What runs a statement that this process has just recorded."""
+    """The assignment for a statement that this process has just recorded."""
     return Assignment(
         lease=lease,
         user_id=new.user_id,
@@ -150,7 +150,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """What the end of a statement of a script has led to."""
+    """The result of ending a statement of a script."""
 
     next_statement: StatementRecord | None
-    """The next one, recorded for the same runner; None: the script has ended."""
+    """The next statement, recorded for the same runner; None if the script has ended."""

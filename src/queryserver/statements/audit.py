@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 
 def statement_ends(settings: Settings) -> OnEnd:
-    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
+    """Writes an audit event for each end, and a log line if audit events go to a separate file."""
     audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
     def record(end: StatementEnd) -> None:
@@ -19,7 +19,7 @@ def statement_ends(settings: Settings) -> OnEnd:
             "engine": end.dialect,
             "state": end.state.value,
             "rows": end.rows,
-            "bytes": end.size_bytes,  # of the stored rows
+            "bytes": end.size_bytes,  # size of the stored rows
             "queued_ms": end.queued_ms,
             "elapsed_ms": end.elapsed_ms,
         }

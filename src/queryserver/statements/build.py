@@ -1,4 +1,4 @@
-"""From settings to the services of statements; commands need only the records and the results."""
+"""Builds the services of statements from the settings; commands need only the records and the results."""
 
 import os
 import secrets
@@ -32,23 +32,23 @@ from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
-from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import ResultReader
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks
-from queryserver.statements.session_choice import SessionChoice
+from queryserver.statements.session_chooser import SessionChooser
 from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
-from queryserver.statements.signals import ChangedStates, StateSignals
+from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import Submissions
 
@@ -70,7 +70,7 @@ class StoredRecords:
 
 @asynccontextmanager
 async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[StoredRecords]:
-    """Records and results, closed at the end. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """The records and results, closed on exit. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_usable(dsn)
     async with AsyncExitStack() as stack:
@@ -99,7 +99,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
 
 @dataclass(frozen=True, slots=True)
 class StatementServices:
-    """What the calls about statements, results and engine sessions use."""
+    """The services used by calls about statements, results and engine sessions."""
 
     access: StatementAccess
     submissions: Submissions
@@ -117,14 +117,14 @@ class StatementServices:
     runner: Runner
     dispatcher: StatementDispatcher
     signals: StateSignals
-    changed_states: ChangedStates
-    forwarding: Forwarding
+    changed_states: StateChangePoller
+    forwarding: WorkForwarder
     reach: Reach
 
 
 @dataclass(frozen=True, slots=True)
 class SharedResources:
-    """What statements share with the rest of the process."""
+    """Resources that statements share with the rest of the process."""
 
     notices: Notices
     streams: Streams
@@ -132,20 +132,20 @@ class SharedResources:
     rendering: ByteBudget
     computations: ComputationExecutor
     files: StatementFileAccess
-    """Files of the stores, for statements that read or write them."""
+    """Access to files for statements that read or write them."""
     metrics: Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """The role of this process in the fleet, and the broker where the task server is on."""
+    """The role of this process in the fleet, and the broker if the task server is enabled."""
 
     role: Role
     broker: Broker | None
 
     @property
     def intake(self) -> Intake:
-        """Which new statements it runs."""
+        """Which new statements this process runs."""
         if self.role is Role.WORKER:
             return Intake.QUEUED
         return Intake.OWN if self.broker is None else Intake.BOUND
@@ -153,7 +153,7 @@ class FleetMember:
 
 @dataclass(frozen=True)
 class StatementBuilder:
-    """Makes the services of statements, each once. None runs before `runner.running` and `dispatcher.listening`."""
+    """Builds each service once. They are idle until `runner.running` and `dispatcher.listening` are entered."""
 
     settings: Settings
     stored: StoredRecords
@@ -195,7 +195,7 @@ class StatementBuilder:
             runner=runner,
             dispatcher=self._dispatcher,
             signals=signals,
-            changed_states=ChangedStates(stored.database, signals, runner.statements.runs),
+            changed_states=StateChangePoller(stored.database, signals, runner.statements.runs),
             forwarding=self._forwarding,
             reach=self._reach,
         )
@@ -211,7 +211,7 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # A message of the broker costs less.
+            # A message of the broker is cheaper.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 
@@ -253,7 +253,7 @@ class StatementBuilder:
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         return Runner(
-            # Unique over all processes that ever ran, so that no process takes the lease of another for its own.
+            # Unique over all processes that ever ran, so that no process mistakes the lease of another for its own.
             RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,
@@ -279,8 +279,8 @@ class StatementBuilder:
         return StatementDispatcher(self._runner, self.resources.notices, self.fleet.broker)
 
     @cached_property
-    def _forwarding(self) -> Forwarding:
-        return Forwarding(
+    def _forwarding(self) -> WorkForwarder:
+        return WorkForwarder(
             self._runner.owner, self.stored.database, self.accounts.directory, self.connectors, self.resources.notices
         )
 
@@ -302,13 +302,13 @@ class StatementBuilder:
     def _submissions(self) -> Submissions:
         return Submissions(
             recorder=self._recorder,
-            sessions=SessionChoice(self.stored.records, self.stored.sessions),
+            sessions=SessionChooser(self.stored.records, self.stored.sessions),
             connectors=self.connectors,
             credentials=self._credentials,
             access=self._access,
             limits=self.settings.editor,
             allowed_settings=self._allowed_settings,
-            choosing=StatementChooser(self.resources.computations),
+            chooser=StatementChooser(self.resources.computations),
             parameters=ParameterSealer(self.accounts.sealer),
         )
 
@@ -330,7 +330,7 @@ class StatementBuilder:
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
-    """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Only the administration, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     async with open_service_database(settings) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)

@@ -1,4 +1,4 @@
-"""Statements that this process takes over: waiting ones, orphans of lost processes, the next ones of its scripts."""
+"""Claims statements for this process: waiting ones, orphans of lost processes, and the next ones of its scripts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _RETRIED = "The server that ran this statement is gone. It only reads, and is ru
 class StatementClaims:
     """Claims statements, and starts each one or records its end.
 
-    A statement that may have reached an engine is never sent again, but for the reads of `_may_run_again`.
+    A statement that may have reached an engine is sent again only if `_may_run_again` allows it.
     """
 
     instance: RunnerInstance
@@ -51,28 +51,28 @@ class StatementClaims:
     metrics: Metrics
     broker: Broker | None
     import_lost: Callable[[], None] | None
-    """Called when an import ended because its process is gone."""
+    """Called when an import ended because its process was lost."""
 
     async def claim(self, statement_id: UUID) -> bool:
-        """Claim and start a waiting statement that was announced; False when another process must run it."""
+        """Claim and start an announced statement; False if another process must run it."""
         if self.instance.is_draining:
             return False
         lease, owner = self.editor.lease_timeout, self.instance.owner
-        found = await self.leases.claim(statement_id, owner=owner, lease=lease, within=self._scope())
-        for assignment in found:
+        assignments = await self.leases.claim(statement_id, owner=owner, lease=lease, within=self._scope())
+        for assignment in assignments:
             await self.start(assignment)
-        return bool(found)
+        return bool(assignments)
 
     async def claim_orphans(self, *, take_over_all: bool = False) -> None:
-        """Claim and start statements without a live owner. `take_over_all`: no other process is alive."""
+        """Claim and start statements without a live owner; with `take_over_all`, those of all other processes."""
         lease, owner = self.editor.lease_timeout, self.instance.owner
         for assignment in await self.leases.claim_orphans(
-            owner=owner, lease=lease, within=self._scope(), everything=take_over_all
+            owner=owner, lease=lease, within=self._scope(), ignore_leases=take_over_all
         ):
             await self.start(assignment)
 
     def _scope(self) -> ClaimScope:
-        """A session that is open here runs its statements, even when its connector was changed or deleted since."""
+        """An open session runs its statements even if its connector was changed or deleted since."""
         match self.instance.intake:
             case Intake.OWN:
                 connectors = self.connectors.runnable_by(self.data.names)
@@ -85,7 +85,7 @@ class StatementClaims:
     async def start(self, assignment: Assignment, script: ScriptRun | None = None) -> None:
         """Run a claimed statement, or record its end.
 
-        `script`: the statement is the next one of a script that runs here; it is started even during a shutdown.
+        With `script`, the statement continues a script that runs here, and is started even during a shutdown.
         """
         user = await self.users.user(assignment.user_id)
         if user is not None and assignment.api_token is not None:
@@ -112,7 +112,7 @@ class StatementClaims:
             await self.leases.release(assignment.lease)
 
     async def _retry(self, assignment: Assignment, connector: Connector | None) -> bool:
-        """Let the statement wait once more if it may run again; False when its end must be recorded."""
+        """Queue the statement again if it may run again; False if its end must be recorded."""
         lease = assignment.lease
         if connector is None or not _may_run_again(assignment, connector):
             return False
@@ -136,25 +136,29 @@ class StatementClaims:
             self.import_lost()
 
     async def continue_script(self, execution: Execution) -> None:
-        """Start the next statement of the script, or close the session of a script that ends here."""
-        done, next_statement = execution.assignment, execution.next_statement
-        has_own_session = done.keeps_session and not (done.in_named_session or self.running.is_shared(done))
+        """Start the next statement of the script, or close the session of a script that has ended."""
+        assignment, next_statement = execution.assignment, execution.next_statement
+        has_own_session = assignment.keeps_session and not (
+            assignment.in_named_session or self.running.is_shared(assignment)
+        )
         closes = has_own_session and execution.is_settled and not self.instance.is_draining
         try:
             if next_statement is not None:
                 await self.start(next_statement, execution.script)
                 if self.running.runs(next_statement.lease.statement_id):
                     return
-        except Exception as error:  # the outer wall of a task: its lease runs out, and it is claimed again
-            log.warning("script not continued", operation_id=str(done.lease.operation_id), exc_info=error)
+        except Exception as error:  # last resort of a task: its lease expires, and it is claimed again
+            log.warning("script not continued", operation_id=str(assignment.lease.operation_id), exc_info=error)
             closes = False
-        await self.sessions.end_script(done.session_id, done.lease.operation_id or UUID(int=0), closes=closes)
+        await self.sessions.end_script(
+            assignment.session_id, assignment.lease.operation_id or UUID(int=0), closes=closes
+        )
 
 
 def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
-    """Whether a statement that was sent, and cannot be followed, is run once more (Contract editor 3.3 rule 3).
+    """Whether a statement that was sent, and cannot be resumed, is run once more (Contract editor 3.3 rule 3).
 
-    Not within a script or a named session, whose state is gone. Not once rows are stored, which a client may have read.
+    Not within a script or a named session, whose state is lost; not if rows are stored, which a client may have read.
     """
     is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
     is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried

@@ -23,10 +23,10 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class SessionCredentials:
-    """Credentials of users, sealed in the record of the session that was created with them until it is closed.
+    """Credentials of users, sealed in the record of their session until it is closed.
 
-    Tokens of external issuers are not stored here: each call has its own, and a statement that needs one has it sealed
-    in its record. `passes_tokens` False: no token is ever passed to an engine.
+    Tokens of external issuers are sealed in the record of each statement that needs one. Without `passes_tokens`, no
+    token is ever passed to an engine.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class SessionCredentials:
         """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
         external = None
         if self._wants_token(connector):
-            # The token of the statement wins: it identifies the user who sent the statement.
+            # The token of the statement has precedence, since it identifies the user who sent the statement.
             external = user.external_token
             if token:
                 try:
                     external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
-                except ValueError:  # its key is gone
+                except ValueError:  # the key was removed
                     message = "The token that came with the statement cannot be read any more."
                     raise CredentialsRequired(message) from None
         if external is not None and external.expires_at <= self._clock():
@@ -69,7 +69,7 @@ class SessionCredentials:
         return SessionOptions(
             database=database,
             settings=settings,
-            credentials=await self.of(user, connector),
+            credentials=await self.latest(user, connector),
             external_token=external.text if external else None,
             token_expires_at=external.expires_at if external else None,
         )
@@ -84,44 +84,44 @@ class SessionCredentials:
             raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
 
     def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
-        """For the record of a statement; None where the engine takes none."""
+        """The sealed token for the record of a statement; None if the engine takes none."""
         token = user.external_token
         if token is None or not self._wants_token(connector):
             return None
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
-    async def of(self, user: User, connector: Connector) -> Credentials | None:
-        """The latest credentials of the user for this connector; no query where the connector has its own login."""
+    async def latest(self, user: User, connector: Connector) -> Credentials | None:
+        """The latest credentials of the user for this connector; no query if the connector has its own login."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
         if sealed is None:
             return None
         try:
-            username, password, *places = json.loads(self._sealer.unseal(sealed))
-        except ValueError as error:  # their key is gone: the caller can give them again
+            username, password, *addresses = json.loads(self._sealer.unseal(sealed))
+        except ValueError as error:  # the key was removed; the caller can send them again
             log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
             return None
         # Credentials for one address are never sent to another.
-        return Credentials(username, password) if places == self._places(connector) else None
+        return Credentials(username, password) if addresses == self._addresses(connector) else None
 
     async def required(self, user: User, connector: Connector) -> Credentials | None:
-        """The same; None only where the connector has its own login. Raises CredentialsRequired."""
-        credentials = await self.of(user, connector)
+        """As `of`, but raises CredentialsRequired if they are missing and the connector has no own login."""
+        credentials = await self.latest(user, connector)
         if credentials is None and self._connectors.engine(connector).capabilities.wants_credentials:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         return credentials
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
-        """For the record of a session."""
-        known = [credentials.username, credentials.password, *self._places(connector)]
-        return self._sealer.seal(json.dumps(known).encode())
+        """The sealed form for the record of a session."""
+        content = [credentials.username, credentials.password, *self._addresses(connector)]
+        return self._sealer.seal(json.dumps(content).encode())
 
-    def _places(self, connector: Connector) -> list[str]:
-        """The addresses of its connections; if only the driver knows them, a digest of all options."""
-        places = self._connectors.engine(connector).capabilities.endpoints
-        if places:
-            return [f"{host}:{port}" for host, port in places]
+    def _addresses(self, connector: Connector) -> list[str]:
+        """The addresses of the connector, or a digest of all its options if only the driver knows them."""
+        endpoints = self._connectors.engine(connector).capabilities.endpoints
+        if endpoints:
+            return [f"{host}:{port}" for host, port in endpoints]
         options = json.dumps(masked(connector.options), sort_keys=True, default=str)
         return [hashlib.sha256(options.encode()).hexdigest()]
 

@@ -1,4 +1,4 @@
-"""The cursors of results: from which row the next page continues (Contract editor 6.1)."""
+"""The cursors of results: the row at which the next page starts (Contract editor 6.1)."""
 
 import asyncio
 from contextvars import Context
@@ -9,16 +9,16 @@ from queryserver.platform.database import Database
 from queryserver.platform.threads import Tasks
 
 _MOST_MOVES = 200
-_SIDE_BY_SIDE = 2
+_CONCURRENT_QUERIES = 2
 
-# PostgreSQL plans an array of unknown length anew each time: a single move has a statement of its own.
+# PostgreSQL replans a query with an array of unknown length each time, so a single move has its own query.
 _MOVE = """
 update statements set cursor_row = $3, last_used_at = now()
 where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
 """
 
-# Rows are locked in the order of their ids, so that two servers never wait for each other. A row that was waited for
-# is compared anew with what was expected.
+# Rows are locked in the order of their ids, so that two servers cannot deadlock. After a wait for a lock, the row is
+# compared with the expected value again.
 _MOVE_MANY = """
 with held as (
     select id, n, target
@@ -40,10 +40,9 @@ class _Move:
 
 
 class CursorMoves:
-    """Moves cursors, with one statement of SQL for all moves requested while the last one was under way.
+    """Moves cursors; moves requested during a query are combined into the next one.
 
-    Each move is compared with the cursor by itself: two calls that expect the same row are never in one statement, and
-    one of them fails.
+    Two calls that expect the same row are never combined into one query, so one of them fails.
     """
 
     def __init__(self, database: Database) -> None:
@@ -53,17 +52,17 @@ class CursorMoves:
         self._writing = 0
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Whether the cursor was moved from `expected` (None: from anywhere). Raises DatabaseUnavailable."""
+        """Whether the cursor was at `expected`, or anywhere for None, and was moved. Raises DatabaseUnavailable."""
         moved = asyncio.get_running_loop().create_future()
         self._waiting.append(_Move(statement_id, expected, to, moved))
-        if self._writing < _SIDE_BY_SIDE:
+        if self._writing < _CONCURRENT_QUERIES:
             self._writing += 1
-            # In a context of its own: log lines about moves of other calls must not have the fields of this call.
+            # In a separate context, so that log lines about moves of other calls do not carry the fields of this call.
             Context().run(self._writers.start, self._write(), "cursor-moves")
         return await moved
 
     async def aclose(self) -> None:
-        """Stop the moves under way; their callers are canceled."""
+        """Stop the moves in progress; their callers are canceled."""
         await self._writers.aclose()
         for move in self._waiting:
             move.moved.cancel()
@@ -71,30 +70,30 @@ class CursorMoves:
 
     async def _write(self) -> None:
         try:
-            while moves := self._taken():
+            while moves := self._take_moves():
                 await self._move_all(moves)
         finally:
             self._writing -= 1
 
-    def _taken(self) -> list[_Move]:
-        """The first move of each statement; a caller that has gone away moves nothing."""
-        taken: dict[UUID, _Move] = {}
-        left: list[_Move] = []
+    def _take_moves(self) -> list[_Move]:
+        """The first move of each statement; moves of callers that left are dropped."""
+        moves: dict[UUID, _Move] = {}
+        remaining: list[_Move] = []
         for move in self._waiting:
             if move.moved.done():
                 continue
-            if move.statement_id in taken or len(taken) == _MOST_MOVES:
-                left.append(move)
+            if move.statement_id in moves or len(moves) == _MOST_MOVES:
+                remaining.append(move)
             else:
-                taken[move.statement_id] = move
-        self._waiting = left
-        return list(taken.values())
+                moves[move.statement_id] = move
+        self._waiting = remaining
+        return list(moves.values())
 
     async def _move_all(self, moves: list[_Move]) -> None:
         try:
             if len(moves) == 1:
-                [one] = moves
-                rows = await self._database.fetch(_MOVE, one.statement_id, one.expected, one.to)
+                [move] = moves
+                rows = await self._database.fetch(_MOVE, move.statement_id, move.expected, move.to)
             else:
                 rows = await self._database.fetch(
                     _MOVE_MANY,

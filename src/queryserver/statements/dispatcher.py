@@ -21,9 +21,9 @@ from queryserver.statements.runner import Runner
 log = structlog.get_logger(__name__)
 
 CANCEL = "cancel"
-"""Notice that a cancel was recorded; its subject is the id of the statement."""
+"""Notice about a recorded cancel request; the subject is the statement id."""
 CLOSE_SESSION = "close-session"
-"""Notice that a session was closed; its subject is the id of the session."""
+"""Notice about a closed session; the subject is the session id."""
 _WAITING = "waiting"
 
 
@@ -35,7 +35,7 @@ class StatementDispatcher:
     """
 
     def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
-        """`broker`: set where workers run the statements."""
+        """`broker` is set if workers run the statements."""
         self._runner = runner
         self._notices = notices
         self._broker = broker
@@ -46,7 +46,7 @@ class StatementDispatcher:
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
         """The owner of a new statement if it runs in this process, else None. Raises Stopping.
 
-        `data`: the name of the data that its connector opens exclusively (`Connectors.data_of`).
+        `data` names the data that its connector opens exclusively (`Connectors.data_of`).
         """
         runner = self._runner
         runner.instance.require_open()
@@ -59,7 +59,7 @@ class StatementDispatcher:
     async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
         """Start a statement that was recorded with the owner of this process, or announce one without an owner.
 
-        Never raises. `is_bound`: as in `announce`.
+        Never raises. `is_bound` is that of `announce`.
         """
         if new.owner is None:
             await self.announce(new.id, is_bound=is_bound)
@@ -71,7 +71,7 @@ class StatementDispatcher:
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify the other instances that a statement waits. Never raises.
 
-        `is_bound`: only the instance that holds its session or its data can run it.
+        With `is_bound`, only the instance that holds its session or its data can run it.
         """
         if self._broker is not None and not is_bound:
             self._broker.statement_waits(statement_id, fence=0)
@@ -79,16 +79,16 @@ class StatementDispatcher:
             await self._notices.publish(_WAITING, str(statement_id))
 
     async def cancel(self, statement_id: UUID, owner: str | None) -> None:
-        """Notify the runner `owner` that the record now requests a cancel. Never raises."""
+        """Notify the runner `owner` of a recorded cancel request. Never raises."""
         if not self._runner.statements.cancel(statement_id) and owner != self._runner.owner:
             await self._notices.publish(CANCEL, str(statement_id))
 
     def notified(self, kind: str, subject: str) -> None:
-        """Act on a notice from any instance, this one included."""
+        """Act on a notice from any instance, including this one."""
         if kind in {CANCEL, ENDED}:
             if kind == CANCEL:
                 self._runner.statements.cancel(UUID(subject))
-            # A cancel request ends a statement that was never sent, wherever it waits.
+            # A cancel request also ends statements that were never sent.
             self._runner.signals.notify(UUID(subject))
         else:
             self._received.put_nowait((kind, subject))
@@ -108,5 +108,5 @@ class StatementDispatcher:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:
                 log.warning("notice not processed; the sweep will do its work", kind=kind, code=error.code)
-            except Exception:  # the outer wall of a task: later notices must be processed
+            except Exception:  # last resort of a task: later notices must be processed
                 log.exception("notice failed", kind=kind)

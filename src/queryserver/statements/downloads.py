@@ -17,7 +17,7 @@ from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.lru_cache import LruCache
 from queryserver.statements.model import StatementStatus
-from queryserver.statements.paging import ResultReader
+from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementAccess
 
@@ -31,7 +31,7 @@ class StoredRows:
 
     status: StatementStatus
     columns: tuple[Column, ...]
-    reading: ResultReader
+    reader: ResultReader
 
     @property
     def rows(self) -> int:
@@ -39,19 +39,19 @@ class StoredRows:
 
     def tables(self) -> AsyncGenerator[pa.Table]:
         """All rows in order, a segment at a time."""
-        return self.reading.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
+        return self.reader.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
         """The schema of each segment, without its rows."""
-        return self.reading.schemas(self.status.id, self.status.rows)
+        return self.reader.schemas(self.status.id, self.status.rows)
 
     def packed(self) -> AsyncGenerator[PackedRows]:
         """The segments as they are stored."""
-        return self.reading.packed(self.status.id, self.status.rows)
+        return self.reader.packed(self.status.id, self.status.rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
+class _CachedStream:
     stream: PackedStream | None
 
     @property
@@ -62,21 +62,22 @@ class _Packed:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: StatementAccess, reading: ResultReader, *, enabled: bool) -> None:
+    def __init__(self, access: StatementAccess, reader: ResultReader, *, enabled: bool) -> None:
         self._access = access
-        self._reading = reading
+        self._reading = reader
         self._enabled = enabled
         self.sizes = LruCache[str, int](4096)
-        """Bytes of files that were made completely, by entity tag."""
-        self._packed = LruCache[UUID, _Packed](_PACKED_BYTES, weigh=lambda one: one.weight)
+        """Sizes of completely generated files, in bytes by entity tag."""
+        self._packed = LruCache[UUID, _CachedStream](_PACKED_BYTES, weigh=lambda stream: stream.weight)
 
     async def open(
         self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
     ) -> StoredRows:
-        """The stored rows of an own operation; of a script those of the statement, or of the last one with a result.
+        """The stored rows of an operation of the user; for a script, those of one statement, by default the last one
+        with a result.
 
-        Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
-        unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
+        Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result and,
+        unless `allow_truncated`, for a result truncated by anything but the caller's own limit.
         """
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
@@ -87,8 +88,8 @@ class Downloads:
             status = record.status
             if status.outcome is not None:
                 number, code = status.outcome
-                gone = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
-                raise DownloadRefused(code, status.message, status=number, gone=gone)
+                is_deleted = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
+                raise DownloadRefused(code, status.message, status=number, gone=is_deleted)
             if not status.state.is_terminal:
                 raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
             if status.state is StatementState.SUCCESS:
@@ -101,19 +102,20 @@ class Downloads:
             return StoredRows(status, record.columns or (), self._reading)
 
     async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
-        """The rows as they are stored, as one Arrow stream; None: they must be converted. A failure is an audit event.
+        """The stored bytes of the rows as one Arrow stream; None if they must be converted. Failures are audit events.
 
-        Kept, since a reader asks for one part after the other: the schema of each segment must be read for it.
+        Cached, because clients request one part after the other, and building the stream reads the schema of each
+        segment.
         """
-        known = self._packed.get(rows.status.id)
-        if known is None:
+        cached = self._packed.get(rows.status.id)
+        if cached is None:
             with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(rows.status.id)}):
-                known = _Packed(await packed(rows, threads=threads))
-            self._packed.put(rows.status.id, known)
-        return known.stream
+                cached = _CachedStream(await packed(rows, threads=threads))
+            self._packed.put(rows.status.id, cached)
+        return cached.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The pieces of the file. An audit event is written with the first one, another if a later one fails."""
+        """The pieces of the file. The first one writes an audit event, and a failure later another one."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
             with AUDIT.failures(user.username, _OPERATION, facts=facts):
@@ -125,7 +127,7 @@ class Downloads:
                     yield piece
 
     async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
-        """Bytes of the file of this tag; if unknown, the pieces are made and dropped. A failure is an audit event."""
+        """Size of the file with this tag; if unknown, generates the pieces to count them. Failures are audit events."""
         async with aclosing(pieces):
             size = self.sizes.get(tag)
             if size is None:
@@ -137,7 +139,7 @@ class Downloads:
             return size
 
     def require(self, user: User, status: StatementStatus) -> None:
-        """Raises download_disabled, OperationNotFound, PermissionDenied when the user may not continue a download."""
+        """Raises download_disabled, OperationNotFound, PermissionDenied if the user may not continue a download."""
         self._require_right(user)
         self._access.require_owner(user, status)
 

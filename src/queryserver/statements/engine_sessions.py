@@ -1,4 +1,4 @@
-"""Which engine session a statement runs in: found, opened, kept or re-attached (Contract editor 9)."""
+"""Finds or opens the engine session for a statement, or reattaches to its operation (Contract editor 9)."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.credentials import SessionCredentials
-from queryserver.statements.execution import Attached
+from queryserver.statements.execution import AttachedOperation
 from queryserver.statements.open_sessions import OpenSession, OpenSessions, SessionShares
 from queryserver.statements.session_reach import NO_REACH, Reach, SessionReach
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
@@ -26,17 +26,17 @@ from queryserver.statements.session_repository import SessionRecord, SessionReco
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
-"""Opens what makes a table of a file, in place of a session with the engine."""
+"""Opens the session of an import, in place of a session with the engine."""
 
 _NO_SERVER = "Results have expired: no server can go on with this statement."
 
 
 @dataclass(eq=False, kw_only=True)
 class SessionOpener:
-    """Finds, opens and keeps engine sessions for the statements of one process."""
+    """Finds and opens engine sessions for the statements of one process."""
 
     owner: str
-    held: OpenSessions
+    sessions: OpenSessions
     slots: ConnectorSlots
     records: SessionRecords
     connectors: Connectors
@@ -46,20 +46,20 @@ class SessionOpener:
     max_named: int
     imports: ImportOpener | None = None
     reach: Reach = NO_REACH
-    # A lock exists as long as a task holds it or waits for it.
+    # A lock lives only as long as a task holds it or waits for it.
     _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     def __post_init__(self) -> None:
-        self._shares = SessionShares(self.held, per_connector=self.max_named)
-        # Statements that open a session to be kept: it is a connection to the data source, also while they wait to run.
+        self._shares = SessionShares(self.sessions, per_connector=self.max_named)
+        # Counts the statements that are opening a kept session; each takes a connection even while it waits to run.
         self._first_statements = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """The session for one statement, within the limits. Raises SessionLost when its named session is gone."""
-        held = self.held.get(assignment.session_id)
-        # An open session continues with what it was opened with, also when its connector, as it is now, does not run.
-        connector = (self.connectors.known if held else self.connectors.find)(assignment.connector)
+        """The session for one statement, within the limits. Raises SessionLost if its named session was lost."""
+        open_session = self.sessions.get(assignment.session_id)
+        # An open session keeps the options it was opened with, even if its connector is unusable since it was changed.
+        connector = (self.connectors.known if open_session else self.connectors.find)(assignment.connector)
         if connector is None:
             raise errors.SessionLost(f"The connector {assignment.connector} is no longer configured.")
         async with AsyncExitStack() as stack:
@@ -71,16 +71,16 @@ class SessionOpener:
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 yield await stack.enter_async_context(self.imports(assignment, user, engine, options))
                 return
-            # Never replaced silently: the effects of USE and SET are lost.
-            if held is None and (assignment.in_named_session or assignment.needs_session):
-                raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
-            if held is None and assignment.keeps_session:
-                held = await self._kept(assignment, connector, user, stack)
-            if held is None:
-                wanted = self.connectors.engine(connector).capabilities
+            # Never replaced silently, because the effects of USE and SET would be lost.
+            if open_session is None and (assignment.in_named_session or assignment.needs_session):
+                raise errors.SessionLost(f"Invalid open_session Id {assignment.session_id}: the session is gone.")
+            if open_session is None and assignment.keeps_session:
+                open_session = await self._script_session(assignment, connector, user, stack)
+            if open_session is None:
+                capabilities = self.connectors.engine(connector).capabilities
                 options = (
                     await self._options(assignment, connector, user)
-                    if wanted.wants_credentials or wanted.wants_external_token
+                    if capabilities.wants_credentials or capabilities.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
                 reach = self._reach(connector)
@@ -89,64 +89,66 @@ class SessionOpener:
                 await stack.enter_async_context(reach.acting(user, operation_id=_operation_id(assignment)))
                 yield await stack.enter_async_context(engine.session(user, reach.given_to(options)))
                 return
-            if not (held.named or assignment.keeps_session):
-                stack.push_async_callback(self.held.drop, held.id)
-            turn = self.held.turn(held, user, operation_id=_operation_id(assignment))
+            if not (open_session.is_named or assignment.keeps_session):
+                stack.push_async_callback(self.sessions.drop, open_session.id)
+            turn = self.sessions.turn(open_session, user, operation_id=_operation_id(assignment))
             session = await stack.enter_async_context(turn)
             if (script := assignment.lease.operation_id) is not None:
-                held.scripts.add(script)
+                open_session.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
             yield session
 
     @asynccontextmanager
-    async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
-        """The statement that another runner has left at the engine, within the limits of its connector.
+    async def reattach(self, assignment: Assignment, user: User) -> AsyncGenerator[AttachedOperation]:
+        """The operation that another runner left at the engine, within the limits of its connector.
 
-        Raises OutcomeUnknown when it cannot be followed, EngineUnavailable.
+        Raises OutcomeUnknown if the engine cannot resume it, EngineUnavailable.
         """
         connector = self.connectors.find(assignment.connector)
-        left = assignment.resumption
-        if connector is None or left is None:
+        resumption = assignment.resumption
+        if connector is None or resumption is None:
             raise errors.OutcomeUnknown(_NO_SERVER)
         try:
             options = await self._options(assignment, connector, user)
         except errors.CredentialsRequired as error:
-            # The engine may have done it all: the message must not suggest to send it again.
+            # The statement may have completed, so the message must not suggest sending it again.
             raise errors.OutcomeUnknown(f"Results have expired: {error.message}") from error
         async with self.slots.slot(connector.key, user.id), self.connectors.using(connector) as engine:
             if not isinstance(engine, ResumableEngine):
                 raise errors.OutcomeUnknown(_NO_SERVER)
-            async with engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached:
+            async with engine.reattach(
+                user, options, resumption.checkpoint.token, rows_read=resumption.rows
+            ) as attached:
                 yield attached
 
     async def open_named(
         self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
-        """Open and record the session of create_session; False when the user has `max_open` already.
+        """Open and record the session of create_session; False if the user already has `max_open`.
 
-        Raises too_many_sessions beyond the share of one user, what the engine raises, DatabaseUnavailable; then nothing
-        is open.
+        Raises too_many_sessions beyond the share of one user, errors of the engine, DatabaseUnavailable; then no
+        session is open.
         """
         with self._shares.opening(connector.key, user.id, max_open=max_open):
             return await self._open(record, connector, user, options, max_open=max_open)
 
-    async def _kept(
+    async def _script_session(
         self, assignment: Assignment, connector: Connector, user: User, stack: AsyncExitStack
     ) -> OpenSession | None:
-        """A session for the statements of one script: recorded, so that the next one is sent to this process.
+        """A session for the statements of one script, recorded so that the next one is sent to this process.
 
-        If several statements continue the script at once, the first opens the session and the rest use it.
+        If several calls continue the script at once, the first opens the session and the others share it.
         """
         async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
-            held = self.held.get(assignment.session_id)
-            if held is not None:
-                return held
-            script, place = assignment.lease.operation_id, AsyncExitStack()
-            # The session of a script is open for all its statements, and so holds its place as long.
+            session = self.sessions.get(assignment.session_id)
+            if session is not None:
+                return session
+            script, slot_stack = assignment.lease.operation_id, AsyncExitStack()
+            # The session of a script stays open for all its statements, and holds its slot as long.
             slot = self._first_statements.slot(connector.key, user.id)
-            await (stack if script is None else place).enter_async_context(slot)
-            stack.push_async_callback(self._leave, place, assignment.session_id)
-            await self.held.make_room(user.id, keep=self.max_kept - 1)
+            await (stack if script is None else slot_stack).enter_async_context(slot)
+            stack.push_async_callback(self._release_slot, slot_stack, assignment.session_id)
+            await self.sessions.make_room(user.id, keep=self.max_kept - 1)
             record = SessionRecord(
                 id=assignment.session_id,
                 guid="",
@@ -163,14 +165,14 @@ class SessionOpener:
                 last_used_at=datetime.now(UTC),
             )
             options = await self._options(assignment, connector, user)
-            await self._open(record, connector, user, options, max_open=0, script=script, place=place)
-            return self.held.get(record.id)
+            await self._open(record, connector, user, options, max_open=0, script=script, slot=slot_stack)
+            return self.sessions.get(record.id)
 
-    async def _leave(self, place: AsyncExitStack, session_id: int) -> None:
-        """Give back the place of a script whose session was not opened."""
-        held = self.held.get(session_id)
-        if held is None or held.place is not place:
-            await place.aclose()
+    async def _release_slot(self, slot: AsyncExitStack, session_id: int) -> None:
+        """Release the slot of a script whose session was not opened."""
+        session = self.sessions.get(session_id)
+        if session is None or session.slot is not slot:
+            await slot.aclose()
 
     async def _open(
         self,
@@ -181,20 +183,20 @@ class SessionOpener:
         *,
         max_open: int,
         script: UUID | None = None,
-        place: AsyncExitStack | None = None,
+        slot: AsyncExitStack | None = None,
     ) -> bool:
         reach = self._reach(connector)
-        held = OpenSession(record.id, connector.key, user, named=record.named, idle=record.idle, reach=reach)
-        if script is not None and place is not None:
-            held.scripts.add(script)
-            held.place = place
-        await self.held.open(held, self.connectors.using(connector), reach.given_to(options))
+        session = OpenSession(record.id, connector.key, user, is_named=record.named, idle=record.idle, reach=reach)
+        if script is not None and slot is not None:
+            session.scripts.add(script)
+            session.slot = slot
+        await self.sessions.open(session, self.connectors.using(connector), reach.given_to(options))
         try:
-            held.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
+            session.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
         finally:
-            if not held.is_recorded:
-                await self.held.drop(record.id)
-        return held.is_recorded
+            if not session.is_recorded:
+                await self.sessions.drop(record.id)
+        return session.is_recorded
 
     def _reach(self, connector: Connector) -> SessionReach:
         capabilities = self.connectors.engine(connector).capabilities
@@ -207,5 +209,5 @@ class SessionOpener:
 
 
 def _operation_id(assignment: Assignment) -> str:
-    """The operation id that clients use: for a statement of a script that of the script."""
+    """The operation id that clients use; for a statement of a script, that of the script."""
     return str(assignment.lease.operation_id or assignment.lease.statement_id)

@@ -1,4 +1,4 @@
-"""One statement, from its claim to its terminal state (Contract editor 3.3)."""
+"""Runs one statement, from its claim to its terminal state (Contract editor 3.3)."""
 
 import asyncio
 import time
@@ -43,33 +43,34 @@ from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.assignments import Assignment, Outcome
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import storable
-from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool
+from queryserver.statements.run_record import SEGMENT_AGE_S, LeaseLost, ResultCaps, RunRecord, Spool
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import Truncation
 
 log = structlog.get_logger(__name__)
 
-# A statement that ends within this time is never shown as running.
+# A statement that ends within this time never enters the state running.
 _QUICK_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-# Of a statement that has run this long, each page is stored before the next is fetched, so that another runner could
-# continue exactly there; below it small results stay in the record and pages share a segment.
+# Once a statement has run this long, each page is stored before the next one is fetched, so that another runner can
+# resume exactly there. Before, small results stay in the record, and pages share a segment.
 _EXACT_AFTER_S = 2.0
 
-Attached = tuple[EngineSession, OperationHandle]
-"""A statement that another runner has left at the engine, and the session to follow it in."""
+AttachedOperation = tuple[EngineSession, OperationHandle]
+"""A session, and an operation in it that another runner left at the engine."""
 
 
 @dataclass(eq=False, repr=False)
 class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the loop.
 
-    `open_session` opens, or waits its turn in, the engine session of the statement; `reattach` finds the statement that
-    another runner has left at the engine. `before_end` is done before any user can see that the statement has ended.
+    `open_session` opens the engine session of the statement, or waits for its turn in it; `reattach` finds the
+    operation that another runner left at the engine. `before_end` runs before any user can see that the statement has
+    ended.
     """
 
     assignment: Assignment
@@ -77,12 +78,12 @@ class Execution:
     results: ResultStore
     settings: EditorSettings
     open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
-    reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]]
+    reattach: Callable[[Assignment], AbstractAsyncContextManager[AttachedOperation]]
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = UNMEASURED
     script: ScriptRun | None = None
-    _begun: float = field(default_factory=time.monotonic, init=False)
+    _started_at: float = field(default_factory=time.monotonic, init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _stop_message: str = field(default="", init=False)
     _stopping: StatementState | None = field(default=None, init=False)
@@ -90,12 +91,12 @@ class Execution:
     _handle: OperationHandle | None = field(default=None, init=False)
     _polling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _token: str | None = field(default=None, init=False)
-    """Where another runner could continue, after everything that is stored."""
+    """Where another runner can resume after everything that is stored."""
     _is_reading: bool = field(default=False, init=False)
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
     _bound: BoundStatement | None = field(default=None, init=False)
-    """The statement with the values of its parameters, if it has any."""
+    """The statement with its parameter values, if it has any."""
 
     def __post_init__(self) -> None:
         self._record = RunRecord(
@@ -109,14 +110,14 @@ class Execution:
         )
         self._log = self._record.log
         self.was_sent = self.assignment.sent
-        """The engine has the statement, or may have it."""
+        """Whether the engine has, or may have, the statement."""
         self._accepted = self.assignment.resumption is not None
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
     @property
     def is_settled(self) -> bool:
-        """The end is recorded, or left to another runner."""
+        """Whether the end is recorded, or left to another runner."""
         return self._record.is_settled
 
     @property
@@ -125,18 +126,18 @@ class Execution:
         return self._record.next_statement
 
     def stop(self, message: str) -> None:
-        """Request the end of the statement; it becomes `canceled` once the engine has confirmed."""
+        """Request a cancel; the statement becomes `canceled` once the engine has confirmed."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
 
     def abandon(self) -> None:
-        """End the work on a statement that was given back unsent; nothing more is written."""
+        """Stop work on a statement that was released before it was sent; nothing more is written."""
         self._record.is_settled = True
         self.stop("")
 
     def detach(self) -> bool:
-        """Leave a statement running at the engine for another runner; False when that is not possible."""
+        """Leave the statement running at the engine for another runner; False if that is not possible."""
         if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
             return False
         if self._bound is not None and self._bound.rows:
@@ -147,26 +148,26 @@ class Execution:
         return True
 
     async def give_up(self) -> None:
-        """Record an end that the engine has not confirmed, because this process ends. Raises nothing."""
+        """Record the end without confirmation by the engine, because this process ends. Never raises."""
         message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):
             await self._record.finish(outcome, engine_is_done=False)
 
     async def run(self) -> None:
-        """Returns when the terminal state is recorded, or the lease is lost."""
+        """Run the statement until its terminal state is recorded, or the lease is lost."""
         try:
-            outcome = await self._supervised()
+            outcome = await self._run_supervised()
             if not self._record.is_settled:
-                await self._finish_somehow(outcome)
+                await self._finish_in_any_case(outcome)
         except (LeaseLost, DatabaseUnavailable) as error:
-            # Another runner has it, it was canceled before it was sent, or the sweep will take it.
+            # Another runner has the statement, it was canceled before it was sent, or the sweep will claim it.
             if isinstance(error, LeaseLost) and self._stopping is None:
                 self.metrics.leases_lost.inc()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
-    async def _supervised(self) -> Outcome:
-        """The outcome of the work, which is stopped on request or when its time is over."""
+    async def _run_supervised(self) -> Outcome:
+        """The outcome of the work, which is stopped on request or at its deadline."""
         if self._seconds_left() == 0:
             self._stopping = self._stopping or StatementState.TIMED_OUT
         if self._stopping is not None and not self._accepted:
@@ -192,7 +193,7 @@ class Execution:
                 await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Cancel at the engine until it confirms; after that, cancel the task, which closes the session."""
+        """Cancel at the engine until it confirms; if it never does, cancel the task, which closes the session."""
         wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
@@ -201,7 +202,7 @@ class Execution:
             if (await asyncio.wait({work}, timeout=wait_s))[0]:
                 return
             if self._stopping is StatementState.TIMED_OUT:
-                # The client sees the end in time; the cancels at the engine continue (Contract editor 3.3).
+                # Clients see the end in time, while canceling at the engine continues (Contract editor 3.3).
                 await self._record.finish(self._stopped(), engine_is_done=False)
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
@@ -209,11 +210,11 @@ class Execution:
     async def _work(self) -> Outcome:
         try:
             if self.assignment.resumption:
-                return await self._resumed()
+                return await self._resume()
             try:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
-                # Sent again only when the engine refused it before starting: once, in a new session.
+                # Sent again only once, in a new session, and only if the engine refused it before starting.
                 assignment = self.assignment
                 if (
                     assignment.in_named_session
@@ -229,11 +230,11 @@ class Execution:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except (InsufficientStorage, TooManyRequests) as error:  # of the engine; the message says when to try again
+        except (InsufficientStorage, TooManyRequests) as error:  # raised by the engine; the message says when to retry
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
-        except Exception:  # the outer wall of a task: in any case the statement ends with a reason
+        except Exception:  # last resort of a task: the statement must end with a reason
             error_id = uuid4().hex
             log.exception("statement failed inside the service", error_id=error_id)
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
@@ -244,7 +245,7 @@ class Execution:
         await self._bind()
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
-                # A cancel is requested, or the statement is no longer ours: then this outcome is not recorded.
+                # A cancel is requested, or the lease is lost; this outcome is not recorded.
                 self.stop("")
                 return self._stopped()
             self.was_sent = True
@@ -258,13 +259,13 @@ class Execution:
                 return await self._follow(session, handle)
 
     async def _row_by_row(self, session: EngineSession, statement: BoundStatement) -> Outcome:
-        """Run a statement for each row of values, in order, where the engine takes one at a time."""
-        changed: int | None = None
+        """Run the statement for each row of values in order, for engines that take one row at a time."""
+        modified: int | None = None
         for number, row in enumerate(statement.rows):
             statement.row = number
             handle = await session.submit(row)
             self._accepted = True
-            # Without a token: another runner could follow this row only, and would lose the rest.
+            # Without a token, since another runner could resume only this row, and would lose the rest.
             async with self._operation(session, handle):
                 status = await session.poll(handle, wait_s=_QUICK_S)
                 while not status.state.is_terminal:
@@ -272,22 +273,22 @@ class Execution:
                     status = await session.poll(handle, wait_s=_POLL_S)
                 self._progress = min(99, 100 * (number + 1) // len(statement.rows))
                 if status.state is not OperationState.FINISHED or self._stopping is not None:
-                    return await self._recorded(session, handle, replace(status, has_result_set=False))
+                    return await self._record_outcome(session, handle, replace(status, has_result_set=False))
                 if status.modified_rows is not None:
-                    changed = (changed or 0) + status.modified_rows
-        outcome = Outcome(StatementState.SUCCESS, modified_row_count=changed)
-        await self._finish_somehow(outcome)
+                    modified = (modified or 0) + status.modified_rows
+        outcome = Outcome(StatementState.SUCCESS, modified_row_count=modified)
+        await self._finish_in_any_case(outcome)
         return outcome
 
-    async def _resumed(self) -> Outcome:
-        """Follow what another runner has left at the engine; an engine out of reach is retried for half a minute."""
+    async def _resume(self) -> Outcome:
+        """Resume the operation that another runner left; retries an unreachable engine for half a minute."""
         self._log.add("Another server goes on with this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
                 async with self.reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     if self._bound is not None and isinstance(session, LiteralSession):
-                        session.written(self._bound)  # so that `without_values` knows it
+                        session.written(self._bound)  # so that `without_values` can mask the values
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:
@@ -297,15 +298,15 @@ class Execution:
 
     @asynccontextmanager
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
-        """A statement at the engine; it is canceled when this is left early, unless another runner continues it."""
+        """Cancel the operation at the engine if the block is left early, unless another runner resumes it."""
         self._session, self._handle = session, handle
         try:
             if self._stopping is not None:
                 await session.cancel(handle)
             yield
-        except BaseException:  # includes CancelledError: the engine must stop it
+        except BaseException:  # also CancelledError: the engine must stop the operation
             if not self._detached:
-                # What ended the work is worth more than an engine that cannot be reached.
+                # The original error matters more than one of the cancel.
                 with suppress(EngineError):
                     await asyncio.shield(session.cancel(handle))
             raise
@@ -316,35 +317,37 @@ class Execution:
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         until = time.monotonic() + _QUICK_S
-        status = await self._polled(session, handle, wait_s=_QUICK_S)
+        status = await self._poll(session, handle, wait_s=_QUICK_S)
         while not status.state.is_terminal and (left_s := until - time.monotonic()) > 0:
-            status = await self._polled(session, handle, wait_s=left_s)
+            status = await self._poll(session, handle, wait_s=left_s)
         self._note(status)
         if status.state.is_terminal and not status.has_result_set:
-            return await self._recorded(session, handle, status)
+            return await self._record_outcome(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
-        # When the reports fail, the next write of the main work fails the same way.
+        # If reporting fails, the next write of the main work fails the same way.
         async with background(self._report_regularly(session, handle), "statement-reports"):
             while not status.state.is_terminal:
-                status = await self._polled(session, handle, wait_s=_POLL_S)
-            return await self._recorded(session, handle, status)
+                status = await self._poll(session, handle, wait_s=_POLL_S)
+            return await self._record_outcome(session, handle, status)
 
-    async def _polled(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The status. The mark after it is stored before the next request to the engine."""
+    async def _poll(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        """The status. The checkpoint after it is stored before the next request to the engine."""
         async with self._polling:
             status = await session.poll(handle, wait_s=wait_s)
             if not self._is_reading:
                 self._token = _token(session, handle)
                 if self._token is not None:
-                    await self._record.moved(self._progress, self._token)
+                    await self._record.record_token(self._progress, self._token)
         return status
 
-    async def _recorded(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
-        """The outcome, recorded before the engine forgets the statement: another runner needs one of both."""
+    async def _record_outcome(
+        self, session: EngineSession, handle: OperationHandle, status: OperationStatus
+    ) -> Outcome:
+        """The outcome, recorded before the operation is closed at the engine, so that it is never lost."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
-                outcome = await self._read(session, handle)
+                outcome = await self._read_rows(session, handle)
             case OperationState.FINISHED:
                 outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
             case OperationState.CANCELED if self._stopping:
@@ -362,11 +365,11 @@ class Execution:
                 assert_never(status.state)
         with suppress(EngineError):
             if lines := await session.logs(handle, start=self._log.engine_lines):
-                self._log.add_engine(self._without_values(lines))
-        await self._finish_somehow(outcome)
+                self._log.add_engine(self._mask_values(lines))
+        await self._finish_in_any_case(outcome)
         return outcome
 
-    async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
+    async def _read_rows(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         self._is_reading = True
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
@@ -378,7 +381,7 @@ class Execution:
             await self._record.add_segment(segment, columns, token)
             self._token = token
 
-        caps = Caps(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
+        caps = ResultCaps(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
         spool = Spool(self.results, assignment.lease, caps, make_visible, stored=assignment.resumption)
         token = self._token
         try:
@@ -387,14 +390,14 @@ class Execution:
                     if batch is None:
                         await spool.flush_if_old()
                         continue
-                    token, before = _token(session, handle), token
+                    token, token_before = _token(session, handle), token
                     if columns != engine_columns and batch.num_columns == len(columns):
-                        # The names of the record, which were cut: every stored segment repeats them.
+                        # The column names as recorded, possibly shortened; every stored segment repeats them.
                         batch = batch.rename_columns([column.name for column in columns])  # noqa: PLW2901
                     await spool.add(batch, token)
-                    if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
+                    if token != token_before and time.monotonic() - self._started_at > _EXACT_AFTER_S:
                         await spool.store()
-                        await self._record.moved(self._progress, token)
+                        await self._record.record_token(self._progress, token)
                     if spool.truncated_reason is not None and not may_change():
                         break
             spooled = await spool.finish()
@@ -418,28 +421,28 @@ class Execution:
         )
 
     async def _report_regularly(self, session: EngineSession, handle: OperationHandle) -> None:
-        shown = None
+        reported = None
         while True:
             await asyncio.sleep(_REPORT_EVERY_S)
             await self._record.mark_running(self._progress, self._token)
-            status = await self._polled(session, handle)
-            self._log.add_engine(self._without_values(await session.logs(handle, start=self._log.engine_lines)))
+            status = await self._poll(session, handle)
+            self._log.add_engine(self._mask_values(await session.logs(handle, start=self._log.engine_lines)))
             self._note(status)
-            if self._log.has_news or self._progress != shown:
-                shown = self._progress
+            if self._log.has_news or self._progress != reported:
+                reported = self._progress
                 await self._record.report(self._progress, None)
 
     def _note(self, status: OperationStatus) -> None:
-        """The progress of engines that report none is 50 until they are done (Contract editor 7.1)."""
+        """Note the progress; it is 50 until the end for engines that report none (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
-    async def _finish_somehow(self, outcome: Outcome) -> None:
-        """Record the outcome, or at least the end: with any answer of an engine, no statement stays running."""
+    async def _finish_in_any_case(self, outcome: Outcome) -> None:
+        """Record the outcome, or at least an end, so that no response of an engine leaves a statement running."""
         try:
             await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except Exception:  # the outer wall of a task, as in `_work`
+        except Exception:  # last resort of a task, as in `_work`
             error_id = uuid4().hex
             log.exception("outcome cannot be recorded", error_id=error_id)
             self._log.discard()
@@ -447,7 +450,7 @@ class Execution:
             await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
     def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
-        """Whether the statement did not reach the engine, and no client has seen it running."""
+        """Whether the statement never reached the engine, and no client has seen it running."""
         return isinstance(error, EngineUnavailable | SessionLost) and not self._record.is_running
 
     def _failed(self, error: EngineError) -> Outcome:
@@ -455,13 +458,13 @@ class Execution:
             return self._stopped()
         assignment = self.assignment
         self.metrics.engine_failed(assignment.dialect, error.code)
-        [message] = self._without_values([storable(error.message)])
+        [message] = self._mask_values([storable(error.message)])
         if self._bound is not None and self._bound.rows and self.was_sent:
             message = f"{message}\nRow {self._bound.row + 1} of {len(self._bound.rows)} of parameter_rows."
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
-        # To open a session, and for an import, the engine is sent other statements than the client's.
+        # Opening a session and imports send other statements than the client's to the engine.
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.place)
         return Outcome(
@@ -476,14 +479,14 @@ class Execution:
         if (parameters := self.assignment.parameters) is not None:
             self._bound = await bind(self.assignment.statement, self.assignment.dialect, parameters)
 
-    def _position(self, place: ErrorPlace | None) -> Position | None:
+    def _position(self, location: ErrorPlace | None) -> Position | None:
         if self._bound is None:
-            return position_of(place, self.assignment.statement)
-        # Which text another process has sent is not known.
-        return None if self.assignment.resumption else self._bound.position(place)
+            return position_of(location, self.assignment.statement)
+        # The text that another process sent is unknown.
+        return None if self.assignment.resumption else self._bound.position(location)
 
-    def _without_values(self, lines: Sequence[str]) -> Sequence[str]:
-        """Messages of the engine, which may repeat the statement, without the values of its parameters."""
+    def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:
+        """Mask parameter values in messages of the engine, which may repeat the statement."""
         bound = self._bound
         return [bound.mask_values(line) for line in lines] if bound else lines
 
@@ -497,12 +500,12 @@ class Execution:
 
 
 def takes_rows(session: EngineSession) -> bool:
-    """Whether it runs a statement for many rows of values by itself."""
+    """Whether the session itself runs a statement for many rows of values."""
     return isinstance(session, RowsSession) and session.takes_rows
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
-    """Where another runner could continue; None for engines whose statements end with their client."""
+    """Where another runner can resume; None for engines whose statements end with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 
@@ -510,11 +513,11 @@ Item = TypeVar("Item")
 
 
 async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
-    """The items, and None after each `pause_s` without one. Closes `items` at the end."""
+    """Yield the items, and None after each `pause_s` without one. Closes `items` at the end."""
     coming: asyncio.Future[Item] | None = None
     try:
         while True:
-            # Nothing is fetched ahead: a caller that stops here must not have to break off a fetch.
+            # Nothing is fetched ahead, so that a caller that stops here does not interrupt a fetch.
             coming = coming or asyncio.ensure_future(anext(items))
             await asyncio.wait({coming}, timeout=pause_s)
             if not coming.done():

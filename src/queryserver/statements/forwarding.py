@@ -1,4 +1,4 @@
-"""What another process must do, because it holds the data: requests and answers are rows of the service database."""
+"""Forwards work to the process that holds the data; requests and responses are rows of the service database."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -24,13 +24,13 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
-"""Takes back what a handler has done for a caller who has left, of the same arguments."""
+"""Reverts a handler call, given its arguments, because the caller has left."""
 Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
-"""Does such work in this process. Raises QueryServerError."""
+"""Performs forwarded work in this process. Raises QueryServerError."""
 
-ASKED = "look"
-ANSWERED = "looked"
-# A notice may be lost: then the next read finds the answer, and the request is announced again.
+REQUEST = "look"
+RESPONSE = "looked"
+# If a notice is lost, the next read finds the response, and the request is announced again.
 _READ_EVERY_S = 0.5
 
 _NOT_FOUND = ("database_not_found", "column_not_found", "nested_path_not_found", "function_not_found")
@@ -57,13 +57,13 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
 
 _HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
 
-# Requests of processes that died are deleted after an hour.
+# Also deletes requests that processes that died left more than an hour ago.
 _ADD = """
 with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
 insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)
 """
 
-# Once, if it is for this process and still wanted.
+# Only one process takes a request, and only while its caller waits.
 _TAKE = """
 update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
 returning user_id, request, now() - asked_at as waited
@@ -74,8 +74,8 @@ _READ = "select answer from forwarded_looks where id = $1"
 _DELETE = "delete from forwarded_looks where id = $1"
 
 
-class Forwarding:
-    """Sends work to other processes, and does what they send; `owner` names this process. Use `running()`."""
+class WorkForwarder:
+    """Sends work to other processes, and performs theirs. `owner` names this process. Active inside `running()`."""
 
     def __init__(
         self, owner: str, database: Database, users: UserDirectory, connectors: Connectors, notices: Notices
@@ -96,7 +96,7 @@ class Forwarding:
         async with self._tasks.running(), self._calls.running():
             yield
 
-    def serve(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
+    def register(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
         self._handlers[kind] = handler
         if undo is not None:
             self._undos[kind] = undo
@@ -107,7 +107,7 @@ class Forwarding:
         return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
-        """The other process that holds data of that name. Raises EngineUnavailable when none does."""
+        """The other process that holds the named data. Raises EngineUnavailable if none does."""
         holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
             raise errors.EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
@@ -116,61 +116,65 @@ class Forwarding:
     async def send(
         self, target: str, user: User, connector: Connector, kind: str, arguments: Sequence[Any], *, budget: timedelta
     ) -> bytes:
-        """The answer of the process `target`; waits until canceled. Raises the errors of its handler."""
+        """The response of the process `target`; waits until canceled. Raises the errors of its handler."""
         request_id = uuid4()
-        named = {"kind": kind, "connector": connector.key, "arguments": list(arguments)}
-        token = None if user.api_token is None else user.api_token.stored
-        request = {**named, "api_token": token, "budget_s": budget.total_seconds()}
+        request = {
+            "kind": kind,
+            "connector": connector.key,
+            "arguments": list(arguments),
+            "api_token": None if user.api_token is None else user.api_token.stored,
+            "budget_s": budget.total_seconds(),
+        }
         answered = self._waiting[request_id] = asyncio.Event()
         try:
             await self._database.execute(_ADD, request_id, target, user.id, orjson.dumps(request))
             while True:
-                await self._notices.publish(ASKED, str(request_id))
+                await self._notices.publish(REQUEST, str(request_id))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_READ_EVERY_S):
                         await answered.wait()
                 answer = await self._database.value(_READ, request_id)
                 if answer is not None:
-                    return _opened(answer)
+                    return _unsealed_answer(answer)
         finally:
             del self._waiting[request_id]
             await asyncio.shield(self._delete(request_id))
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice of an instance, perhaps this one; False: it is not about forwarded work."""
-        if kind == ANSWERED:
+        """Handle a notice from any instance, including this one; False if it is not about forwarded work."""
+        if kind == RESPONSE:
             if (waiting := self._waiting.get(UUID(subject))) is not None:
                 waiting.set()
-        elif kind == ASKED:
+        elif kind == REQUEST:
             self._tasks.start(self._take(UUID(subject)), "forwarded-work")
-        return kind in (ANSWERED, ASKED)
+        return kind in (RESPONSE, REQUEST)
 
     async def _take(self, request_id: UUID) -> None:
         request: Mapping[str, Any] = {}
-        is_told = False
+        is_announced = False
         try:
-            taken = await self._database.row(_TAKE, request_id, self.owner)
-            if taken is None:
+            row = await self._database.row(_TAKE, request_id, self.owner)
+            if row is None:
                 return
-            request = orjson.loads(taken["request"])
-            budget = timedelta(seconds=request["budget_s"]) - taken["waited"]
-            answer = await self._sealed_answer(taken["user_id"], request, budget)
-            # The caller deletes the request when it leaves.
-            is_told = await self._database.execute(_ANSWER, request_id, answer) > 0
-            await self._notices.publish(ANSWERED, str(request_id))
+            request = orjson.loads(row["request"])
+            budget = timedelta(seconds=request["budget_s"]) - row["waited"]
+            answer = await self._sealed_answer(row["user_id"], request, budget)
+            # The caller deletes its request when it leaves.
+            is_announced = await self._database.execute(_ANSWER, request_id, answer) > 0
+            await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
             log.warning("forwarded work not answered")
         finally:
-            if not is_told and (undo := self._undos.get(request.get("kind", ""))) is not None:
+            if not is_announced and (undo := self._undos.get(request.get("kind", ""))) is not None:
                 await undo(request["arguments"])
 
     async def _sealed_answer(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
-        """`+` and the answer, or `-` and code and message of its error."""
+        """`+` and the result, or `-` with code and message of the error."""
         try:
             return b"+" + await self._run(user_id, request, budget)
         except errors.QueryServerError as error:
             return b"-" + orjson.dumps([error.code, error.message])
-        except Exception:  # the outer wall of a task: the other process must not wait in vain
+        except Exception:  # last resort of a task: the other process must not wait in vain
             log.exception("forwarded work failed")
             return b"-" + orjson.dumps(["", "The server that holds the data failed."])
 
@@ -178,12 +182,12 @@ class Forwarding:
         user = await self._users.user(user_id)
         connector = self._connectors.find(request["connector"])
         if connector is None:
-            # The other process may have read a new connector first.
+            # The other process may know a new connector earlier.
             await self._connectors.refresh()
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:
             raise errors.EngineUnavailable("The server that holds the data does not know this user or connector.")
-        # A process of a former version sends no token.
+        # Processes of older versions send no token.
         if (token := request.get("api_token")) is not None:
             user = user.narrowed(ApiTokenLimits.of_stored(token))
         work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
@@ -196,7 +200,7 @@ class Forwarding:
             log.warning("forwarded work stays in the database for an hour")
 
 
-def _opened(answer: bytes) -> bytes:
+def _unsealed_answer(answer: bytes) -> bytes:
     if answer.startswith(b"+"):
         return answer[1:]
     code, message = orjson.loads(answer[1:])

@@ -1,4 +1,4 @@
-"""Recording an import as a statement (Contract importer 13)."""
+"""Records imports as statements (Contract importer 13)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from queryserver.statements.recorder import StatementRecorder
 
 @dataclass(frozen=True, slots=True)
 class NewImport:
-    """An import about to be recorded: `text` is shown in histories, `plan` is what the runner does."""
+    """An import to be recorded: `text` is shown in histories, `plan` is executed by the runner."""
 
     text: str
     database: str | None
@@ -42,20 +42,20 @@ class ImportSubmissions:
     limits: EditorSettings
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:
-        """The import that was recorded under the same key. Raises idempotency_conflict."""
+        """The import already recorded under the same key, if any. Raises idempotency_conflict."""
         key = _key(new, connector)
-        known = await self.recorder.records.find_replay(user.id, key) if key is not None else None
-        return RecordedStatement(known, replayed=True) if known is not None else None
+        recorded = await self.recorder.records.find_replay(user.id, key) if key is not None else None
+        return RecordedStatement(recorded, replayed=True) if recorded is not None else None
 
     async def submit(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement:
         """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
         data = self.connectors.data_of(connector)
-        *lines, last = new.text.split("\n")
+        *lines, last_line = new.text.split("\n")
         handle = StatementHandle(
             statement=new.text,
             statement_index=0,
             statements_count=1,
-            position=(0, 0, len(lines), max(len(last) - 1, 0)),
+            position=(0, 0, len(lines), max(len(last_line) - 1, 0)),
             statement_hash=statement_hash(new.text),
             guid=opaque_token(),
             secret=opaque_token(),

@@ -1,4 +1,4 @@
-"""Which new statements a process runs, how many at once, and how the other processes are notified."""
+"""Which new statements a process runs, how many concurrently, and how other processes are notified."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,16 +15,16 @@ class Intake(StrEnum):
     """Which new statements a process runs (Contract platform 10.1)."""
 
     OWN = "own"
-    """Those that it records: the task server is off."""
+    """Those that it records itself, without a task server."""
     QUEUED = "queued"
-    """Those that wait in the queue of all workers."""
+    """Those in the queue shared by all workers."""
     BOUND = "bound"
-    """Only those whose session or data it holds: workers run all others."""
+    """Only those whose session or data it holds; workers run all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
-    """How many statements all workers together run at once, on one connector and of one user there."""
+    """Limits on concurrent statements of all workers together: per connector, and per user of a connector."""
 
     per_connector: int
     per_user: int
@@ -32,40 +32,40 @@ class SlotLimits:
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """How many statements one process runs at once, and the periods of its tasks."""
+    """Limits on concurrent statements of one process, and the periods of its tasks."""
 
     per_connector: int = 16
     per_user: int = 8
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
-    """How often the process cancels statements and closes sessions of users who were disabled."""
+    """How often statements and sessions of disabled users are ended."""
     capacity: int = 0
-    """Statements that a worker runs at once. Those that it takes over from a lost worker come in addition."""
+    """Concurrent statements of a worker, not counting those taken over from a lost worker."""
     reserved_check_every: timedelta = timedelta(seconds=1)
-    """How often a worker whose free slots are all reserved checks the queue: the broker wakes other workers then."""
+    """How often a worker with only reserved slots free checks the queue, since the broker wakes other workers then."""
 
     @property
     def slots(self) -> SlotLimits:
-        """The same limits for a connector and a user; with the task server they hold for all workers together."""
+        """The limits per connector and user, which with the task server apply to all workers together."""
         return SlotLimits(self.per_connector, self.per_user)
 
     @property
     def reserved(self) -> int:
-        """Slots of a worker reserved for users who run nothing: one in eight, and at least one if it has two."""
+        """Slots reserved for users without running statements: one in eight, and at least one of two or more."""
         return max(self.capacity // _ONE_RESERVED_OF, 1) if self.capacity > 1 else 0
 
 
 @dataclass(eq=False)
 class RunnerInstance:
-    """This process as an owner of statements: its name, its intake, and how far its shutdown is."""
+    """This process as an owner of statements: its name, its intake, and the phase of its shutdown."""
 
     owner: str
     intake: Intake
     is_draining: bool = False
-    """It starts no new work; statements that run may finish."""
+    """Whether it starts no new work; running statements may finish."""
     is_drained: bool = False
-    """The grace time is over: it starts no statement at all."""
+    """Whether the grace time is over, so that it starts no statement at all."""
 
     def require_open(self) -> None:
         """Raises Stopping once this process starts no new work."""
@@ -74,7 +74,7 @@ class RunnerInstance:
 
 
 class Broker(Protocol):
-    """Wakes other processes of the fleet. Returns at once and never raises; sweeps find what a lost message named."""
+    """Wakes other processes of the fleet. Never blocks or raises; sweeps make up for lost messages."""
 
     @property
     def is_reachable(self) -> bool | None:

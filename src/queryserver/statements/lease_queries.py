@@ -1,10 +1,10 @@
-"""SQL of the leases of statements: claims, and the writes of runners, each fenced by owner and number."""
+"""SQL of statement leases: claims, and writes of runners, each fenced by owner and fence number."""
 
 from queryserver.platform.database import NamedQuery, notice
 from queryserver.statements.rows import END_COLUMNS
 
 ENDED = "ended"
-"""Notice that a statement has ended; its subject is the id of the statement."""
+"""Notice that a statement has ended; the subject is the statement id."""
 
 FENCED = "id = :id and owner = :owner and fence = :fence"
 
@@ -21,12 +21,12 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# Sent while its connector was being deleted: nothing else would end it before its deadline.
+# For statements sent while their connector was being deleted; otherwise they would only end at their deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
-# With it those that wait before it in its session: the statements of a session run in their order.
+# Includes earlier statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id in (
@@ -67,10 +67,10 @@ where id in (
 returning {ASSIGNMENT}
 """
 
-# Users take turns: those who run less come first, and statements of people before those of schedules. The statements of
-# a session run one after the other, where the session is. Only the first ones of each user are looked at, so that a
-# queue of ten thousand costs little. The first $7 places go by turns, the rest of $6 to the first statements of people
-# who run nothing (ADR 66).
+# Users take turns: those with fewer running statements come first, and interactive statements before those of
+# schedules. The statements of a session run one after the other, in the process that has the session open. Only the
+# first ones of each user are considered, so that a queue of ten thousand stays cheap. The first $7 slots are assigned
+# by turns, the others of $6 to the first interactive statements of users without running ones (ADR 66).
 WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
@@ -141,9 +141,9 @@ select exists (
 )
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
-# One worker takes from the queue at a time, so that places are counted exactly. A worker that is stopped just here, or
-# cut off, must not block the rest for long. `WAITING` follows as a query of its own, for it must read what the worker
-# before has committed.
+# One worker at a time takes from the queue, so that slots are counted exactly. The time-out keeps a worker that is
+# stopped or cut off here from blocking the others. `WAITING` is a separate query, because it must see what the previous
+# worker has committed.
 CLAIM_ALONE = f"""
 set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';
 select pg_advisory_xact_lock({_QUEUE_LOCK})
@@ -154,7 +154,7 @@ update statements set lease_until = now()
 where state in ('waiting', 'running') and lease_until > now() and not is_script
 """
 
-# The statements of a script write into the log of their operation.
+# The statements of a script share the log of their operation.
 _LOG_ID = "coalesce(operation_id, id) as log_id"
 _LOGGED = """
 logged as (
@@ -206,9 +206,9 @@ with changed as (
 select count(*) from changed
 """)
 
-# Stored columns stay untouched: large ones would be written again with each change.
+# Stored columns are kept, because large ones would be rewritten with each update.
 _FINAL_COLUMNS = "case when :columns::jsonb is not null then coalesce(columns, :columns::jsonb) end"
-# Descriptions of many columns and long messages count as text of the statement, until they are removed with it.
+# Large column descriptions and long messages count towards the text of the statement, and are removed with it.
 _COLUMNS_BYTES = (
     "case when octet_length(:columns::jsonb::text) > 16384 then octet_length(:columns::jsonb::text) else 0 end"
 )
@@ -231,7 +231,7 @@ with changed as (
 select count(*) from changed
 """)
 
-# A runner that died may have left bytes without a record: the bytes of what ended without a result are always doomed.
+# A runner that died may have left unrecorded bytes, so bytes of statements without a result are always doomed.
 FINISH = NamedQuery.of(f"""
 with changed as (
     update statements set state = :state::text, ended_at = now(), error_code = :error_code, message = :message::text,

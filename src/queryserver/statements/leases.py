@@ -1,6 +1,6 @@
 """Leases of statements: claims, heartbeats, and the writes of runners.
 
-Every write names owner and fence: a runner whose lease ran out and that continues later changes nothing.
+Every write names owner and fence, so a runner that continues after its lease expired changes nothing.
 """
 
 import time
@@ -21,7 +21,15 @@ from queryserver.platform.sealer import Sealer
 from queryserver.results.model import Segment
 from queryserver.statements import lease_queries as queries
 from queryserver.statements import script_repository
-from queryserver.statements.assignments import Assignment, ClaimScope, EngineMark, Lease, Outcome, PartEnd, Resumption
+from queryserver.statements.assignments import (
+    Assignment,
+    ClaimScope,
+    EngineCheckpoint,
+    Lease,
+    Outcome,
+    PartEnd,
+    Resumption,
+)
 from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import NewStatement, OnEnd
 from queryserver.statements.parameters import ParameterSealer
@@ -32,9 +40,9 @@ log = structlog.get_logger(__name__)
 
 
 class StatementLeases:
-    """What runners read and write of statements. Writes return False when the lease was lost: the runner stops then.
+    """The reads and writes of runners. Writes return False if the lease was lost; the runner then stops.
 
-    Marks are sealed like credentials: their tokens open operations at the engine.
+    Checkpoints are sealed like credentials, because their tokens give access to operations at the engine.
     """
 
     def __init__(
@@ -44,9 +52,9 @@ class StatementLeases:
         on_end: OnEnd = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`notifies_ends`: whether the ends of statements that other processes recorded are notified by the database.
+        """With `notifies_ends`, the database notifies ends of statements that other processes recorded.
 
-        Commits with notifications are serialized by PostgreSQL (ADR 9).
+        PostgreSQL serializes commits with notifications (ADR 9).
         """
         self._notifies_ends = notifies_ends
         self._database = database
@@ -57,26 +65,27 @@ class StatementLeases:
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
     ) -> Sequence[Assignment]:
-        """Take a waiting statement within reach that has no live owner, and whose session no other process holds.
+        """Claim a waiting statement within the scope, without a live owner, and whose session no other process holds.
 
-        Those that wait before it in its session come first.
+        Earlier statements of the same session come first.
         """
         connectors, sessions = list(within.connectors), list(within.sessions)
-        found = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
-        return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
+        rows = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
+        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
+        self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
     ) -> Sequence[Assignment]:
-        """Take at most 200 statements within reach without a live owner, in the order in which they were recorded.
+        """Claim at most 200 statements within the scope without a live owner, in the order of their recording.
 
-        Not those whose session another process holds. Those that were sent, or are past their deadline, are taken of
-        any connector: they need no engine to end. `everything` ignores leases: no other instance is alive.
+        Leaves those whose session another process holds. Statements that were sent, or are past their deadline, are
+        claimed for any connector, because ending them needs no engine. `everything` ignores leases, for use when no
+        other instance is alive.
         """
-        found = await self._database.fetch(
-            queries.ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions), within.resumes
+        rows = await self._database.fetch(
+            queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
         )
-        return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
+        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
 
     async def claim_waiting(
         self,
@@ -88,26 +97,26 @@ class StatementLeases:
         most: int,
         most_of_busy: int,
     ) -> Sequence[Assignment]:
-        """Take up to `most` unsent statements from the queue of all workers, in the order of their turns.
+        """Claim up to `most` unsent statements from the queue of all workers, with users taking turns.
 
-        Once there are `most_of_busy`, which is no larger, only the first ones of people who run nothing.
+        Beyond `most_of_busy`, which is at most `most`, only first statements of users without running ones.
         """
         reachable = list(connectors)
         if not await self._database.value(queries.ANY_WAITS if most_of_busy else queries.ANY_IS_FIRST, reachable):
             return ()
         async with self._database.transaction() as connection:
             await connection.execute(queries.CLAIM_ALONE)
-            found = await connection.fetch(
+            rows = await connection.fetch(
                 queries.WAITING, owner, lease, reachable, slots.per_connector, slots.per_user, most, most_of_busy
             )
-        return sorted(map(self._assignment_of, found), key=lambda one: one.history_id)
+        return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
 
     async def expire_all(self) -> None:
-        """End all leases: no process that holds one is alive."""
+        """End all leases, because no process that holds one is alive."""
         await self._database.execute(queries.EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend leases of `owner`; for each statement still its own, whether a cancel is requested."""
+        """Extend leases of `owner`; returns the ids it still owns, each with whether a cancel is requested."""
         renewed = await self._database.fetch(
             """update statements set lease_until = now() + $2
             where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
@@ -119,22 +128,22 @@ class StatementLeases:
         return {row["id"]: row["canceled"] for row in renewed}
 
     async def release(self, lease: Lease) -> bool:
-        """Give back a statement that was not sent; False when it was sent, or ended."""
+        """Release a statement that was not sent; False if it was sent or has ended."""
         return await self._updated(queries.RELEASE, lease)
 
     async def hand_over(self, lease: Lease) -> bool:
-        """Give a statement that the engine continues to another runner; False when it has no mark, or ended."""
+        """Leave a running statement to another runner; False if it has no checkpoint or has ended."""
         return await self._updated(queries.HAND_OVER, lease)
 
     async def retry(self, lease: Lease, *, line: str) -> bool:
-        """Let a statement wait again that was sent, has no rows yet, and only reads; once. False when it must not.
+        """Queue a sent statement again, once, if it only reads and has no rows; else False.
 
-        It has no owner then: `claim` takes it.
+        It then has no owner, and can be claimed.
         """
-        return await self._changed(queries.RETRY, lease, lines=[line])
+        return await self._changes_row(queries.RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
-        """Commit that the statement is about to reach the engine; False also when a cancel was requested."""
+        """Record that the statement is about to reach the engine; False also if a cancel was requested."""
         if lease.operation_id is not None:
             async with self._database.transaction() as connection:
                 if not await script_repository.begin(connection, lease.operation_id):
@@ -143,9 +152,9 @@ class StatementLeases:
             return sent == "UPDATE 1"
         return await self._updated(queries.SENT, lease)
 
-    async def mark_running(self, lease: Lease, *, mark: EngineMark | None = None) -> bool:
-        """The engine has accepted it; `mark` when another runner could follow it."""
-        return await self._updated(queries.RUNNING, lease, mark=self._sealed(mark))
+    async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
+        """Record that the engine has accepted it; with a `mark`, another runner can resume it."""
+        return await self._updated(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(
         self,
@@ -155,15 +164,15 @@ class StatementLeases:
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
-        mark: EngineMark | None = None,
+        checkpoint: EngineCheckpoint | None = None,
     ) -> bool:
-        """Progress and further log lines, numbered from `start_line`. No `mark`: the stored one stays."""
-        return await self._changed(
+        """Store progress and further log lines, numbered from `start_line`. Without `mark`, keeps the stored one."""
+        return await self._changes_row(
             queries.REPORT,
             lease,
             progress=progress,
             jobs=list(jobs),
-            mark=self._sealed(mark),
+            mark=self._sealed_checkpoint(checkpoint),
             start_line=start_line,
             lines=list(lines),
         )
@@ -177,10 +186,10 @@ class StatementLeases:
         )
 
     async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineMark | None = None
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
-        """Make durable rows visible, also in place of those of an older fence. No `mark`: the stored one stays."""
-        return await self._changed(
+        """Make stored rows visible, replacing those of an older fence. Without `mark`, keeps the stored one."""
+        return await self._changes_row(
             queries.SEGMENT,
             lease,
             number=segment.number,
@@ -188,23 +197,23 @@ class StatementLeases:
             rows=segment.rows,
             size_bytes=segment.size_bytes,
             columns=_stored_columns(columns),
-            mark=self._sealed(mark),
+            mark=self._sealed_checkpoint(checkpoint),
         )
 
     async def finish(
         self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
     ) -> bool:
-        """Set the terminal state and all that is stored with it; log lines without a number come last."""
+        """Store the terminal state and outcome; log lines without `start_line` are appended."""
         if lease.operation_id is not None:
-            ended = await self.finish_part(
+            end = await self.finish_part(
                 lease, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
             )
-            return ended is not None
+            return end is not None
         async with self._database.connection() as connection:
-            changed = await self._finish(connection, lease, outcome, retention, lines, start_line)
-        if changed is None:
+            row = await self._finish(connection, lease, outcome, retention, lines, start_line)
+        if row is None:
             return False
-        self._on_end(end_of(changed))
+        self._on_end(end_of(row))
         return True
 
     async def finish_part(
@@ -217,36 +226,38 @@ class StatementLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """`finish` for a statement of a script, which continues with `next_statement` or ends; None: the lease is lost.
+        """`finish` for a statement of a script, which continues with `next_statement` or ends; None if the lease is
+        lost.
 
-        The end of a statement and the next one are one transaction: a script always has a statement that ends it.
+        The end of one statement and the start of the next are one transaction, so an active script always has an
+        active statement.
         """
         operation_id = lease.operation_id or lease.statement_id
         if next_statement is not None and next_statement.parameters is not None:
-            next_statement = replace(
-                next_statement, sealed_parameters=self._parameters.sealed(next_statement.parameters)
-            )
+            next_statement = replace(next_statement, sealed_parameters=self._parameters.seal(next_statement.parameters))
         async with self._database.transaction() as connection:
-            script = await script_repository.locked(connection, operation_id)
-            changed = await self._finish(connection, lease, outcome, retention, lines, start_line)
-            if changed is None or script is None:
+            script = await script_repository.lock_operation(connection, operation_id)
+            row = await self._finish(connection, lease, outcome, retention, lines, start_line)
+            if row is None or script is None:
                 return None
-            recorded, ended = await script_repository.go_on(connection, script, outcome, next_statement, retention)
-            if ended is not None and lease.is_claimed and self._notifies_ends():
+            recorded, operation = await script_repository.continue_or_end(
+                connection, script, outcome, next_statement, retention
+            )
+            if operation is not None and lease.is_claimed and self._notifies_ends():
                 await connection.execute(queries.NOTIFY_END, str(operation_id))
-        if ended is not None:
-            self._on_end(end_of(ended))
+        if operation is not None:
+            self._on_end(end_of(operation))
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
-        """End the scripts without a running statement: a server of a version without scripts has ended it."""
+        """End scripts without an active statement, which servers of versions without scripts leave behind."""
         async with self._database.transaction() as connection:
-            ended = await script_repository.end_broken(connection)
-        for row in ended:
+            operations = await script_repository.end_broken(connection)
+        for row in operations:
             self._on_end(end_of(row))
 
     async def script(self, operation_id: UUID) -> str:
-        """The text of a script whose statements all run. Raises OperationNotFound."""
+        """The text of the script of an operation with `run_all`. Raises OperationNotFound."""
         text = await self._database.value("select statement from statements where id = $1", operation_id)
         if text is None:
             raise OperationNotFound(str(operation_id))
@@ -287,26 +298,26 @@ class StatementLeases:
     async def _updated(self, update: NamedQuery, lease: Lease, **values: object) -> bool:
         return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
 
-    async def _changed(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
-        """The query counts the rows that it changed."""
+    async def _changes_row(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
+        """Whether the query, which counts changed rows, changed any."""
         return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
 
-    def _sealed(self, mark: EngineMark | None) -> str | None:
-        """The stored form; a few microseconds, because it is written with each page."""
-        if mark is None:
+    def _sealed_checkpoint(self, checkpoint: EngineCheckpoint | None) -> str | None:
+        """The stored form. Fast, since it is written with each page."""
+        if checkpoint is None:
             return None
-        return b64encode(self._sealer.seal(f"{mark.log_lines} {mark.token}".encode())).decode()
+        return b64encode(self._sealer.seal(f"{checkpoint.log_lines} {checkpoint.token}".encode())).decode()
 
     def _assignment_of(self, row: Row) -> Assignment:
-        """A row with the columns queries.ASSIGNMENT. A mark that cannot be read counts as none."""
+        """The assignment from a row with the columns queries.ASSIGNMENT. Ignores an unreadable checkpoint."""
         resumption = None
         if row["engine_handle"] is not None:
             try:
                 unsealed = self._sealer.unseal(b64decode(row["engine_handle"], validate=True)).decode()
                 log_lines, _, token = unsealed.partition(" ")
-                mark = EngineMark(token, int(log_lines))
+                mark = EngineCheckpoint(token, int(log_lines))
                 resumption = Resumption(mark, row["rows"], row["size_bytes"], row["segments"], row["log_lines"])
-            except ValueError as error:  # it was changed, or its key is unknown
+            except ValueError as error:  # tampered with, or its key is unknown
                 log.warning("mark of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
         token = None
         if row["sealed_token"] is not None:
@@ -314,7 +325,7 @@ class StatementLeases:
         parameters, lacks_parameters = None, False
         if (sealed := row["sealed_parameters"]) is not None:
             try:
-                parameters = self._parameters.unsealed(sealed)
+                parameters = self._parameters.unseal(sealed)
             except ValueError as error:
                 lacks_parameters = True
                 log.warning("parameters of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
@@ -334,7 +345,7 @@ class StatementLeases:
 
 
 def _fenced(lease: Lease, **values: object) -> dict[str, object]:
-    """The parameters of `queries.FENCED`, and others."""
+    """The parameters of `queries.FENCED`, and further ones."""
     return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
 
 

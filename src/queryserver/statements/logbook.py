@@ -1,4 +1,4 @@
-"""The log of a statement, and texts of engines as a record can hold them."""
+"""The log of a statement, and cleaning of engine texts for storage."""
 
 import re
 from collections import deque
@@ -9,7 +9,7 @@ from queryserver.statements.assignments import Resumption
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# PostgreSQL stores neither NUL nor half a pair of surrogates; engines quote both in their messages.
+# PostgreSQL stores neither NUL nor lone surrogates, but messages of engines may contain both.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -18,20 +18,20 @@ _LONGEST = 64 * 1024
 
 def clean(line: str) -> str:
     """A log line without control characters, with secrets masked."""
-    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shortened(line)))
+    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shorten(line)))
 
 
 def storable(text: str) -> str:
-    """Text that a record can hold: the message of an engine may repeat 10 MB of SQL."""
-    return _UNSTORABLE.sub("\ufffd", shortened(text))
+    """Shorten and clean a text for a record; the message of an engine may repeat 10 MB of SQL."""
+    return _UNSTORABLE.sub("\ufffd", shorten(text))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 class Logbook:
-    """Collects lines between two reports, and drops the oldest above `max_bytes`; numbers keep counting."""
+    """Collects lines between two reports, and drops the oldest beyond `max_bytes`; numbering continues."""
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -41,21 +41,21 @@ class Logbook:
         self._next_line = stored.log_lines if stored else stored_lines
         self._pieces: deque[tuple[int, int]] = deque()
         self._kept_bytes = 0
-        self.engine_lines = stored.mark.log_lines if stored else 0
+        self.engine_lines = stored.checkpoint.log_lines if stored else 0
 
     def add(self, line: str) -> None:
-        """One line of this service."""
+        """Add a line of this service."""
         self._pending.append(clean(line))
 
     def add_engine(self, lines: Iterable[str]) -> None:
-        """Lines of the engine; multi-line texts are cut at their line breaks."""
+        """Add lines of the engine; multi-line texts are split."""
         for text in lines:
             self.engine_lines += 1
-            # Characters beyond the limit of the log would be dropped anyway: a text may have 100 MB.
+            # A text may have 100 MB; characters beyond the limit of the log would be dropped anyway.
             for line in text[: self._max_bytes].splitlines() or [""]:
                 cleaned = clean(line)
                 size = len(cleaned.encode()) + 1
-                # Between two reports no more is kept than of the whole log: the first lines.
+                # The limit of the whole log also applies between two reports; the first lines are kept.
                 if self._pending_bytes + size > self._max_bytes:
                     self._dropped += 1
                 else:
@@ -63,15 +63,15 @@ class Logbook:
                     self._pending_bytes += size
 
     @contextmanager
-    def taken(self) -> Generator[tuple[int, list[str]]]:
-        """Number of the first new line, and the lines, to be written inside; after a failure they stay new."""
+    def take(self) -> Generator[tuple[int, list[str]]]:
+        """Number of the first new line, and the new lines, to be written in the block; a failure leaves them new."""
         if self._dropped:
             self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
         try:
             yield start, lines
-        except BaseException:  # a cancel too: lines that were not written are not lost
+        except BaseException:  # also a cancel: unwritten lines must not be lost
             self._pending = lines + self._pending
             self._pending_bytes += size
             raise
@@ -82,7 +82,7 @@ class Logbook:
             self._kept_bytes += size
 
     def discard(self) -> None:
-        """Forget the lines that were not reported."""
+        """Drop unreported lines."""
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
 
     @property
@@ -90,11 +90,11 @@ class Logbook:
         return bool(self._pending or self._dropped)
 
     def overflow(self) -> int | None:
-        """The line before which lines must be dropped to stay within the limit; None while it holds."""
-        before = None
+        """The number of the first line to keep within the limit; None if all lines fit."""
+        first_kept = None
         while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
-            before, size = self._pieces.popleft()
+            first_kept, size = self._pieces.popleft()
             self._kept_bytes -= size
-        if before is not None:
-            self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
-        return before
+        if first_kept is not None:
+            self._pending.append(f"Log lines before number {first_kept} were dropped: the log reached its size limit.")
+        return first_kept

@@ -1,4 +1,4 @@
-"""Values of statements: states, record, lease, outcome, end (Contract editor 2, 3)."""
+"""Values of statements: handle, status, record, history entry, end (Contract editor 2, 3)."""
 
 import base64
 import hashlib
@@ -22,21 +22,21 @@ from queryserver.statements.truncation import LimitSource, Truncation, Truncatio
 
 @dataclass(frozen=True, slots=True)
 class StatementTimes:
-    """When a statement was recorded, sent and ended; all by the clock of the service database."""
+    """When a statement was recorded, sent and ended, by the clock of the service database."""
 
     submitted: datetime
     started: datetime | None
-    """The moment before the engine got it; None: the engine has not seen it."""
+    """Just before it was sent to the engine; None if it was not sent."""
     ended: datetime | None
     queued: timedelta
-    """How long it waited, or had waited when the record was read, before it was sent."""
+    """Waiting time before it was sent, so far if it still waits."""
     elapsed: timedelta
-    """From the moment it was sent to its end, or to the reading of the record; zero for what was never sent."""
+    """Time since it was sent, until its end if it has ended; zero if it was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementHandle:
-    """The handle that the client receives: position in the script, opaque names, session (Contract editor 2.1)."""
+    """The handle that clients receive: position in the script, opaque names, session (Contract editor 2.1)."""
 
     statement: str
     statement_index: int
@@ -51,17 +51,17 @@ class StatementHandle:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """What the answer about a statement without a result shows beside its status (Contract editor 3.4)."""
+    """Details about a statement without a result, shown with its status (Contract editor 3.4)."""
 
     handle: StatementHandle
     error_position: Position | None
-    """Where in the statement the engine found its error."""
+    """Position of the error in the statement, as reported by the engine."""
     error_sqlstate: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class StatementStatus:
-    """The part of the record that check_status answers, and that is read most."""
+    """The part of the record returned by check_status, which is read most often."""
 
     id: UUID
     history_id: int
@@ -81,38 +81,38 @@ class StatementStatus:
     times: StatementTimes
     limit_source: LimitSource | None = None
     outcome: tuple[int, str] | None = None
-    """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
+    """`status` and `code` of a statement without a result, else None (Contract editor 3.2)."""
     failure: FailureDetails | None = None
-    """Read with the status once `outcome` is set, unless the text is long: see `StatementReader.with_failure`."""
+    """Set with `outcome`, unless the text is long; see `StatementReader.with_failure`."""
     queue_position: int | None = None
-    """1: it is the next one. Only where it was requested, and only while it waits for a free slot of its connector."""
+    """1 for the next one. Only set on request, and while it waits for a free slot of its connector."""
     runs_all: bool = False
-    """The call sent `run_all`: `parts` are its statements."""
+    """Whether the call set `run_all`; `parts` are its statements."""
     is_script: bool = False
-    """The operation of a whole script: results are those of its statements."""
+    """Whether it is the operation of a whole script, whose results are those of its statements."""
     operation_id: UUID | None = None
-    """Of a statement of such a script: its operation."""
+    """For a statement of such a script: its operation."""
     parts: Sequence["StatementPart"] = ()
 
     @property
     def part(self) -> "StatementPart | None":
-        """The statement of a script that runs, or that was begun last: of a failed script the one that failed."""
+        """The active statement of a script, or the last one started; in a failed script, the one that failed."""
         return self.parts[-1] if self.parts else None
 
     @property
     def truncation(self) -> Truncation | None:
-        """What cut the stored result (Contract editor 6.4)."""
+        """Why the stored result is truncated, if it is (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
     def is_cut_by_server(self) -> bool:
-        """Whether the query has rows that were not kept, by a limit that its caller had not set."""
-        return (cut := self.truncation) is not None and not cut.is_asked_for
+        """Whether rows were dropped because of a limit that the caller did not set."""
+        return (cut := self.truncation) is not None and not cut.is_requested
 
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """One statement of a script of which all statements run, once it was begun (Contract editor 5.5)."""
+    """A started statement of a script that runs as a whole (Contract editor 5.5)."""
 
     id: UUID
     statement_index: int
@@ -131,13 +131,13 @@ class StatementPart:
 
     @property
     def truncation(self) -> Truncation | None:
-        """What cut the stored result (Contract editor 6.4)."""
+        """Why the stored result is truncated, if it is (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
 
 @dataclass(frozen=True, slots=True)
 class StatementRecord:
-    """A whole record as the read path needs it."""
+    """A whole record as it is read."""
 
     status: StatementStatus
     handle: StatementHandle
@@ -154,15 +154,15 @@ class StatementRecord:
     cancel_requested: bool
     canceled_by: str | None
     text_is_cut: bool = False
-    """Only the beginning of the statement is still stored."""
+    """Whether only the beginning of the statement is still stored."""
     sealed_parameters: bytes | None = field(default=None, repr=False)
-    """The values of the whole script, as `ParameterSealer` seals them."""
+    """The parameter values of the whole script, sealed by `ParameterSealer`."""
     parameter_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStatement:
-    """The record that execute made, or found under the same idempotency key."""
+    """The record created by execute, or found under the same idempotency key."""
 
     record: StatementRecord
     replayed: bool
@@ -170,14 +170,14 @@ class RecordedStatement:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The caller's key and the digest of what it was used for (Contract editor 4.4)."""
+    """The caller's key and a digest of the request (Contract editor 4.4)."""
 
     key: str
     fingerprint: bytes
 
     @classmethod
     def of(cls, key: str, *request: object) -> "IdempotencyKey":
-        """The key of a request, whose content is compared as JSON."""
+        """The key with the digest of a request, taken from its JSON."""
         return cls(key, hashlib.sha256(json.dumps(request).encode()).digest())
 
 
@@ -195,7 +195,7 @@ class NewStatement:
     has_result_set: bool
     owner: str | None
     limits: EditorSettings
-    """How much one user may have of what, and how long the lease of `owner` lasts."""
+    """Limits per user, and the duration of the lease of `owner`."""
     idempotency: IdempotencyKey | None
     script: str | None = None
     script_id: int | None = None
@@ -204,47 +204,49 @@ class NewStatement:
     in_history: bool = True
     in_named_session: bool = False
     keeps_session: bool = False
-    """The session stays open for further statements."""
+    """Whether the session stays open for further statements."""
     parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
-    """Set: the runner makes a table from a file, and `statement` only describes it (Contract importer 13)."""
+    """Set for an import, which `statement` only describes (Contract importer 13)."""
     token: SealedToken | None = None
-    """Set: the engine takes the caller's own token (Contract platform 3.9)."""
+    """Set if the engine takes the caller's own token (Contract platform 3.9)."""
     api_token: ApiTokenLimits | None = None
-    """That of the call: what the statement reaches when it runs, such as files and results, is within its limits."""
+    """Limits of the API token of the call, which also apply to files and results that the statement reads."""
     limit_source: LimitSource = LimitSource.MAXIMUM
     priority: int = 0
-    """1: of a schedule; those with 0 come first."""
+    """0 for interactive statements, which come first; 1 for those of schedules."""
     notify: Mapping[str, Any] | None = None
-    """What is sent at its end; None: nothing."""
+    """The notification to send at its end, if any."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
-    """How many places this statement has, of those of its script."""
+    """Number of parameter markers of this statement alone."""
     log_lines: Sequence[str] = ()
-    """The first lines of the log, after the one with the time of submission."""
+    """The first lines of the log, after the one about the submission."""
     runs_all: bool = False
     is_script: bool = False
     operation_id: UUID | None = None
     needs_session: bool = False
-    """A statement before it was begun in its session: it runs there or not at all."""
+    """Whether an earlier statement ran in its session, so that it can only run there."""
 
 
 def opaque_token() -> str:
-    """A name that cannot be guessed: 16 random bytes."""
+    """An unguessable name from 16 random bytes."""
     return base64.b64encode(secrets.token_bytes(16)).decode()
 
 
 def new_session_guid() -> str:
-    """Two opaque halves, in the form of Hue."""
+    """Two opaque names joined as in Hue."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
-def kept_rows(limits: EditorSettings, limit: int | None, literal_limit: int | None) -> tuple[int, LimitSource]:
-    """How many rows are kept at most. A default in force gives way to a larger LIMIT of the statement itself."""
+def effective_row_limit(
+    limits: EditorSettings, limit: int | None, literal_limit: int | None
+) -> tuple[int, LimitSource]:
+    """The maximum number of rows to keep. A larger LIMIT in the statement itself overrides an enforced default."""
     default, most = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
     if limit is not None:
-        # A client that writes a huge number means "all": what is cut then is not what it wanted to have cut.
+        # A huge limit means "all", so a result truncated by the maximum is not what the client requested.
         return (limit, LimitSource.CALLER) if limit <= most else (most, LimitSource.MAXIMUM)
     if default in {0, most} or (literal_limit or 0) > default:
         return most, LimitSource.MAXIMUM
@@ -253,7 +255,7 @@ def kept_rows(limits: EditorSettings, limit: int | None, literal_limit: int | No
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """Where the rows of a statement are: in the record, or in segments of the result store."""
+    """The location of the rows of a statement: in the record, or in segments of the result store."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -275,7 +277,7 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One line of get_history."""
+    """One entry of get_history."""
 
     id: UUID
     history_id: int
@@ -294,7 +296,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StatementEnd:
-    """The end of one statement; never its text."""
+    """The end of one statement, without its text."""
 
     id: UUID
     user: str
@@ -302,16 +304,16 @@ class StatementEnd:
     dialect: str
     state: StatementState
     outcome: str
-    """`ok`, or the code of the failure as clients see it."""
+    """`ok`, or the error code as clients see it."""
     rows: int
     size_bytes: int
     queued_ms: int
-    """From the record to the engine; of a statement that was never sent, to its end."""
+    """From recording until sent; until its end if it was never sent."""
     elapsed_ms: int
-    """From the moment it was sent to its end; 0 when it was never sent."""
+    """From sent until its end; 0 if it was never sent."""
     canceled_by: str | None
     is_import: bool
 
 
 OnEnd: TypeAlias = Callable[[StatementEnd], None]
-"""Called once for each statement, when its end is committed, by the process that committed it."""
+"""Called once per statement, by the process that committed its end."""

@@ -1,4 +1,4 @@
-"""The engine sessions that this process has open (Contract editor 9)."""
+"""The open engine sessions of this process (Contract editor 9)."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class OpenSession:
-    """One open engine session with the task that keeps it open. Statements take turns in the order of their calls."""
+    """An open engine session and the task that keeps it open. Statements take turns in the order of their calls."""
 
     def __init__(
         self,
@@ -27,23 +27,23 @@ class OpenSession:
         connector: str,
         user: User,
         *,
-        named: bool,
+        is_named: bool,
         idle: timedelta,
         reach: SessionReach = NOTHING_REACHED,
     ) -> None:
-        """`idle`: how long it is kept without use. `reach`: what its options give it."""
+        """`idle` is how long it stays open without use, `reach` the files and results its statements may access."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
-        self.named = named
+        self.is_named = is_named
         self.reach = reach
         self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.scripts: set[UUID] = set()
-        """Operations that run in it: between two statements of a script it is in use as well."""
-        self.place = AsyncExitStack()
-        """The place of the script that it was opened for, among those of its user."""
+        """Scripts that run in it, which keep it in use between two of their statements."""
+        self.slot = AsyncExitStack()
+        """Holds the slot of the script that it was opened for."""
         self.turn = asyncio.Lock()
         self._idle_s = idle.total_seconds()
         self._last_used = time.monotonic()
@@ -52,7 +52,7 @@ class OpenSession:
         self._keeper: asyncio.Task[None] | None = None
 
     async def open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
-        """Open the engine session; `use` keeps its engine open. Raises what the engine raises."""
+        """Open the engine session; `use` keeps its engine open. Raises the errors of the engine."""
         self._token_expires_at = options.token_expires_at
         self._keeper = asyncio.create_task(self._keep(use, options), name=f"session-{self.id}")
         try:
@@ -63,8 +63,8 @@ class OpenSession:
             raise
 
     async def close(self) -> None:
-        """Close it; work of the engine in it ends."""
-        await self.place.aclose()
+        """Close it; its operations at the engine end."""
+        await self.slot.aclose()
         self._released.set()
         if self._keeper is not None:
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -79,7 +79,7 @@ class OpenSession:
 
     @property
     def is_in_use(self) -> bool:
-        """A statement or a script runs in it."""
+        """Whether a statement or a script runs in it."""
         return bool(self.scripts) or self.turn.locked()
 
     @property
@@ -89,12 +89,12 @@ class OpenSession:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs in it, and its idle time is over or its login has expired."""
+        """Whether nothing runs in it, and it was unused for its idle time or its login has expired."""
         return not self.is_in_use and (self.unused_s >= self._idle_s or self.is_expired)
 
     @property
     def is_expired(self) -> bool:
-        """The token that it was opened with has expired."""
+        """Whether the token it was opened with has expired."""
         return self._token_expires_at is not None and self._token_expires_at <= time.time()
 
     async def _keep(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
@@ -107,14 +107,14 @@ class OpenSession:
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
-        except BaseException as error:  # a cancel too: the task that waits for the opening must end
+        except BaseException as error:  # also a cancel: the task that waits for the opening must end
             if not self._opened.done():
                 self._opened.set_exception(error if isinstance(error, Exception) else errors.SessionLost("Closed."))
             raise
 
 
 class OpenSessions:
-    """The sessions of this process by id. `forget` closes the record of one that is gone."""
+    """The sessions of this process by id. `forget` closes the record of a lost one."""
 
     def __init__(self, forget: Callable[[int], Awaitable[object]]) -> None:
         self._forget = forget
@@ -126,35 +126,41 @@ class OpenSessions:
     def ids(self) -> Sequence[int]:
         return list(self._sessions)
 
-    async def open(self, held: OpenSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
-        """Open and hold it. Raises what the engine raises; then nothing is held."""
-        await held.open(use, options)
-        self._sessions[held.id] = held
+    async def open(
+        self, session: OpenSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions
+    ) -> None:
+        """Open and add the session. Raises the errors of the engine; then it is not added."""
+        await session.open(use, options)
+        self._sessions[session.id] = session
 
     @asynccontextmanager
-    async def turn(self, held: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
-        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then.
+    async def turn(self, session: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
+        """Wait for a turn in this session. Drops it and raises SessionLost if it is dead or expired.
 
-        `user` is the one that it was opened for, with the rights of this turn.
+        `user` is the user it was opened for, with the rights of this turn.
         """
-        async with held.turn:
-            if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
-                if self._sessions.get(held.id) is held:
-                    await self.drop(held.id)
-                raise errors.SessionLost(f"Invalid session Id {held.id}: the session is gone.")
-            held.touch()
+        async with session.turn:
+            if (
+                self._sessions.get(session.id) is not session
+                or session.is_expired
+                or not await session.engine_session.is_alive()
+            ):
+                if self._sessions.get(session.id) is session:
+                    await self.drop(session.id)
+                raise errors.SessionLost(f"Invalid session Id {session.id}: the session is gone.")
+            session.touch()
             try:
-                async with held.reach.acting(user, operation_id=operation_id):
-                    yield held.engine_session
+                async with session.reach.acting(user, operation_id=operation_id):
+                    yield session.engine_session
             finally:
-                held.touch()
+                session.touch()
 
     async def drop(self, session_id: int) -> bool:
-        """Close one; False when this process does not hold it."""
-        held = self._sessions.pop(session_id, None)
-        if held is None:
+        """Close one; False if this process does not hold it."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
             return False
-        await held.close()
+        await session.close()
         try:
             await self._forget(session_id)
         except errors.DatabaseUnavailable:
@@ -162,58 +168,62 @@ class OpenSessions:
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
-        """One by one: while one closes, a statement may come for the next, or another task may drop it."""
-        for held in list(sessions):
-            if is_due(held) and self._sessions.get(held.id) is held:
-                await self.drop(held.id)
+        """Close them one by one; those that came into use or were dropped meanwhile are skipped."""
+        for session in list(sessions):
+            if is_due(session) and self._sessions.get(session.id) is session:
+                await self.drop(session.id)
 
-    async def drop_of(self, gone: Callable[[str], bool]) -> None:
-        """Close those whose connectors are gone; statements that run in them end."""
-        await self._drop_all(self._sessions.values(), lambda held: gone(held.connector))
+    async def drop_of_connectors(self, is_removed: Callable[[str], bool]) -> None:
+        """Close those of the removed connectors; statements that run in them end."""
+        await self._drop_all(self._sessions.values(), lambda session: is_removed(session.connector))
 
     async def drop_owned_by(self, users: Collection[int]) -> None:
-        """Close the sessions of these users, all at once; statements that run in them end."""
-        theirs = [held.id for held in self._sessions.values() if held.user_id in users]
-        await asyncio.gather(*(self.drop(session_id) for session_id in theirs))
+        """Close the sessions of these users concurrently; statements that run in them end."""
+        ids = [session.id for session in self._sessions.values() if session.user_id in users]
+        await asyncio.gather(*(self.drop(session_id) for session_id in ids))
 
     async def drop_idle(self) -> None:
-        await self._drop_all(self._sessions.values(), lambda held: held.is_idle)
+        await self._drop_all(self._sessions.values(), lambda session: session.is_idle)
 
     async def end_script(self, session_id: int, script: UUID, *, closes: bool) -> None:
-        """No further statement of a script runs in the session; `closes`: it was opened for the script."""
-        held = self._sessions.get(session_id)
-        if held is not None:
-            held.scripts.discard(script)
-            if not held.scripts:
-                await held.place.aclose()
+        """Mark the script as ended in the session; with `closes`, close a session opened for the script."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.scripts.discard(script)
+            if not session.scripts:
+                await session.slot.aclose()
         if closes:
             await self.drop(session_id)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
-        """Close those sessions between statements of scripts that are unused longest, until `keep` are open."""
-        kept = [one for one in self._sessions.values() if one.user_id == user_id and not one.named]
-        unused = sorted((one for one in kept if one.unused_s > 0), key=lambda one: one.unused_s)
-        oldest = unused[max(keep - (len(kept) - len(unused)), 0) :]
-        await self._drop_all(oldest, lambda held: not held.is_in_use)
+        """Close the least recently used sessions between statements of scripts, until `keep` are open."""
+        unnamed = [
+            session for session in self._sessions.values() if session.user_id == user_id and not session.is_named
+        ]
+        unused = sorted((one for one in unnamed if one.unused_s > 0), key=lambda one: one.unused_s)
+        oldest = unused[max(keep - (len(unnamed) - len(unused)), 0) :]
+        await self._drop_all(oldest, lambda session: not session.is_in_use)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
 
     def owners(self) -> set[int]:
-        return {held.user_id for held in self._sessions.values()}
+        return {session.user_id for session in self._sessions.values()}
 
-    def named(self) -> Counter[tuple[str, int]]:
-        """The number of open and recorded named sessions by connector and user."""
+    def count_named(self) -> Counter[tuple[str, int]]:
+        """The number of recorded named sessions by connector and user."""
         return Counter(
-            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
+            (session.connector, session.user_id)
+            for session in self._sessions.values()
+            if session.is_named and session.is_recorded
         )
 
-    def recorded(self) -> Sequence[int]:
-        """The sessions whose records name this process."""
-        return [held.id for held in self._sessions.values() if held.is_recorded]
+    def recorded_ids(self) -> Sequence[int]:
+        """The ids of sessions with a record that names this process."""
+        return [session.id for session in self._sessions.values() if session.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
-        """Close the sessions among `recorded` whose records were not renewed, and renewed records without a session."""
+        """Close sessions among `recorded` whose record was not renewed, and renewed records without a session."""
         for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):
@@ -221,31 +231,31 @@ class OpenSessions:
 
 
 class SessionShares:
-    """`per_connector` named sessions of one process, at most half of them of one user.
+    """Limits named sessions of one process to `per_connector`, at most half of them for one user.
 
-    Once three quarters are open, a user may have at most the equal share that one more user would leave.
+    Once three quarters are open, a user may have at most an equal share, with one share left for a further user.
     """
 
-    def __init__(self, held: OpenSessions, *, per_connector: int) -> None:
-        self._held = held
+    def __init__(self, sessions: OpenSessions, *, per_connector: int) -> None:
+        self._sessions = sessions
         self._per_connector = per_connector
         self._opening: Counter[tuple[str, int]] = Counter()
 
     @contextmanager
     def opening(self, connector: str, user_id: int, *, max_open: int) -> Generator[None]:
-        """Around the opening of one more session of a user, who may have `max_open` in all.
+        """Enclose the opening of a session of a user, who may have `max_open` in total. Raises too_many_sessions.
 
-        Sessions that are being opened count: a connection exists before its record. Raises too_many_sessions.
+        Sessions being opened count, since their connection exists before their record.
         """
-        open_here = self._opening + self._held.named()
-        own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
-        if own >= max_open:
+        open_here = self._opening + self._sessions.count_named()
+        user_total = sum(count for (_, owner), count in open_here.items() if owner == user_id)
+        if user_total >= max_open:
             raise errors.too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
         by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
-        taken, most = sum(by_user.values()), self._per_connector
-        if taken >= most:
-            raise errors.too_many_sessions(f"All {most} sessions of this connector are in use.")
-        share = most // 2 if taken < most - most // 4 else most // (len(by_user.keys() | {user_id}) + 1)
+        open_total, limit = sum(by_user.values()), self._per_connector
+        if open_total >= limit:
+            raise errors.too_many_sessions(f"All {limit} sessions of this connector are in use.")
+        share = limit // 2 if open_total < limit - limit // 4 else limit // (len(by_user.keys() | {user_id}) + 1)
         if by_user.get(user_id, 0) >= max(share, 1):
             raise errors.too_many_sessions(
                 f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."

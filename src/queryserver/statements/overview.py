@@ -1,4 +1,4 @@
-"""Statements of all users for administrators: list, show, stop."""
+"""Statements of all users, for administrators: list, details, cancel."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,13 +17,13 @@ from queryserver.statements.states import ACTIVE, StatementState
 
 _POLL_EVERY_S = 0.25
 
-# Columns that have the name and the type of a field.
+# Columns with the same name and type as a field.
 _FIELDS = (
     "id", "history_id", "connector", "dialect", "rows", "size_bytes", "progress", "session_id", "error_code",
     "canceled_by",
 )  # fmt: skip
 _DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
-# The row of a script's operation has no process.
+# The operation of a script is not run by a process itself.
 _OWNER_OF_PART = """(
         select part.owner from statements as part
         where part.operation_id = statements.id order by part.statement_index desc limit 1
@@ -38,12 +38,12 @@ _USER = """user_id = (
     select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
 )"""
 
-# The record with that number may have been deleted since the page before.
+# The record with that number may have been deleted since the previous page.
 _OLDER = """(recorded_at, history_id) < (
     (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
 )"""
 
-# From one dialect to the next by the index: PostgreSQL's own `distinct` would read every entry of the user.
+# Skips from one dialect to the next in the index, while `distinct` would read every entry of the user.
 _DIALECTS = """
     with recursive found (dialect) as (
         (
@@ -60,20 +60,20 @@ _DIALECTS = """
 """
 
 CancelNotifier: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
-"""Passes a recorded cancel on to the process that has the statement, which is the second argument."""
+"""Notifies the owner, the second argument, of a recorded cancel request."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewFilter:
-    """Which statements are listed; None: any."""
+    """Which statements are listed; None matches any."""
 
     states: tuple[StatementState, ...] | None = None
     user: str | None = None
     connector: str | None = None
     older_than: timedelta | None = None
-    """Recorded at least that long ago."""
+    """Only those recorded at least that long ago."""
     after: int | None = None
-    """Only those recorded before the one with this `history_id`: the next page."""
+    """Only those recorded before the one with this `history_id`, for the next page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class OverviewEntry:
     size_bytes: int
     progress: int
     server: str | None
-    """The process that runs it or ran it last; None while no process has it."""
+    """The process that runs it or ran it last; None if it has no owner."""
     session_id: int
     error_code: str | None
     cancel_requested: bool
@@ -101,7 +101,7 @@ class OverviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class OverviewDetails:
-    """One statement with everything that is recorded about it, except its result."""
+    """One statement with everything recorded about it except its result."""
 
     entry: OverviewEntry
     statement: str
@@ -114,17 +114,17 @@ class OverviewDetails:
 
 
 class StatementAdministration:
-    """Reads and stops the statements of all users. The caller checks that the user is an administrator."""
+    """Lists and cancels statements of all users. The caller checks that the user is an administrator."""
 
     def __init__(self, database: Database, records: StatementRecords, notify_cancel: CancelNotifier) -> None:
         self._database = database
         self._records = records
         self._notify_cancel = notify_cancel
 
-    async def page(self, chosen: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
-        """Statements newest first, and `after` for the next page; None: there is none."""
-        # Active statements are found by a partial index, others by the time of their record.
-        conditions, arguments = _conditions(chosen)
+    async def page(self, filters: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
+        """Statements, newest first, and `after` for the next page, None on the last one."""
+        # Active statements have a partial index; others are found by the time of recording.
+        conditions, arguments = _conditions(filters)
         rows = await self._database.fetch(
             f"""select {_ENTRY} {_FROM} where {conditions}
             order by recorded_at desc, history_id desc limit ${len(arguments) + 1}""",
@@ -135,27 +135,27 @@ class StatementAdministration:
         return page, page[-1].history_id if len(rows) > limit else None
 
     async def details(self, statement_id: UUID, *, by: str) -> OverviewDetails:
-        """One statement with its text; that it was shown is an audit event. Raises OperationNotFound."""
-        found = await self._read(statement_id)
-        facts = {"operation_id": str(statement_id), "owner": found.entry.user}
-        AUDIT.record(by, "statement.show", found.entry.connector, facts=facts)
-        return found
+        """One statement with its text; writes an audit event. Raises OperationNotFound."""
+        details = await self._read(statement_id)
+        facts = {"operation_id": str(statement_id), "owner": details.entry.user}
+        AUDIT.record(by, "statement.show", details.entry.connector, facts=facts)
+        return details
 
     async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
         """Cancel a statement and wait for its end, at most `wait_s`. Raises OperationNotFound."""
-        found = (await self._read(statement_id)).entry
-        if found.state.is_terminal:
-            return found
-        facts = {"operation_id": str(statement_id), "owner": found.user}
-        AUDIT.record(by, "statement.cancel", found.connector, facts=facts)
+        entry = (await self._read(statement_id)).entry
+        if entry.state.is_terminal:
+            return entry
+        facts = {"operation_id": str(statement_id), "owner": entry.user}
+        AUDIT.record(by, "statement.cancel", entry.connector, facts=facts)
         status = await self._records.request_cancel(statement_id, by=by)
         if status is not None and not status.state.is_terminal:
             await self._notify_cancel(statement_id, status.owner)
         give_up = asyncio.get_running_loop().time() + wait_s
         while True:
-            found = (await self._read(statement_id)).entry
-            if found.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
-                return found
+            entry = (await self._read(statement_id)).entry
+            if entry.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
+                return entry
             await asyncio.sleep(_POLL_EVERY_S)
 
     async def _read(self, statement_id: UUID) -> OverviewDetails:
@@ -167,26 +167,26 @@ class StatementAdministration:
         return OverviewDetails(**details, entry=_entry(row), deadline=row["deadline_at"])
 
 
-def _conditions(chosen: OverviewFilter) -> tuple[str, list[Any]]:
-    """Only those of the filter: a plan made for all of them would use no index."""
+def _conditions(filters: OverviewFilter) -> tuple[str, list[Any]]:
+    """SQL of only the conditions in use, because a plan for all of them would use no index."""
     conditions, arguments = ["operation_id is null"], list[Any]()
 
     def add(condition: str, argument: object) -> None:
         arguments.append(argument)
         conditions.append(condition.format(name=f"${len(arguments)}"))
 
-    if chosen.states is not None:
-        if ACTIVE.issuperset(chosen.states):
+    if filters.states is not None:
+        if ACTIVE.issuperset(filters.states):
             conditions.append("state in ('waiting', 'running')")  # as in the partial indexes
-        add("state = any({name}::text[])", [state.value for state in chosen.states])
-    if chosen.user is not None:
-        add(_USER.replace("{name}", "{name}::text"), chosen.user)
-    if chosen.connector is not None:
-        add("connector = {name}", chosen.connector)
-    if chosen.older_than is not None:
-        add("recorded_at <= now() - {name}::interval", chosen.older_than)
-    if chosen.after is not None:
-        add(_OLDER.replace("{name}", "{name}::bigint"), chosen.after)
+        add("state = any({name}::text[])", [state.value for state in filters.states])
+    if filters.user is not None:
+        add(_USER.replace("{name}", "{name}::text"), filters.user)
+    if filters.connector is not None:
+        add("connector = {name}", filters.connector)
+    if filters.older_than is not None:
+        add("recorded_at <= now() - {name}::interval", filters.older_than)
+    if filters.after is not None:
+        add(_OLDER.replace("{name}", "{name}::bigint"), filters.after)
     return " and ".join(conditions), arguments
 
 

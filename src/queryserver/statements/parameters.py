@@ -1,6 +1,6 @@
-"""Values of parameters on their way from a call to the engine: checked, sealed in the record, read again.
+"""Parameter values between call and engine: checks, sealing in the record, and unsealing.
 
-They stand in no log, no answer and no queue. The record has them sealed until it is deleted.
+They appear in no log, response or queue, and stay sealed in the record until it is deleted.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ class ParameterSealer:
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
 
-    def sealed(self, parameters: StatementParameters) -> bytes:
-        """Raises InvalidParameter when the values are too many bytes."""
+    def seal(self, parameters: StatementParameters) -> bytes:
+        """Seal the values. Raises InvalidParameter if they have too many bytes."""
         content = _content(parameters)
         if parameters.values.rows:
             if len(content) > MOST_ROWS_BYTES:
@@ -34,8 +34,8 @@ class ParameterSealer:
             raise InvalidParameter(f"parameters: at most {MOST_BYTES} bytes of JSON together.")
         return self._sealer.seal(content)
 
-    def unsealed(self, sealed: bytes) -> StatementParameters:
-        """Raises ValueError when the key is unknown, or the content was changed."""
+    def unseal(self, sealed: bytes) -> StatementParameters:
+        """Raises ValueError if the key is unknown, or the content was tampered with."""
         try:
             return StatementParameters.read(orjson.loads(self._sealer.unseal(sealed)))
         except (InvalidParameter, KeyError, TypeError) as error:
@@ -43,53 +43,55 @@ class ParameterSealer:
             raise ValueError(changed) from error
 
     def stored(self, record: StatementRecord) -> Parameters | None:
-        """The values of the whole script of a statement. None: it has none, or they cannot be read any more."""
+        """The values of the whole script of a statement; None if it has none, or they cannot be read any more."""
         if record.sealed_parameters is None:
             return None
         try:
-            return self.unsealed(record.sealed_parameters).values
+            return self.unseal(record.sealed_parameters).values
         except ValueError:
             return None
 
-    def are_those_of(self, record: StatementRecord, parameters: Parameters | None) -> bool:
-        """Whether a call has the values that the recorded one had (Contract editor 4.4)."""
+    def match_record(self, record: StatementRecord, parameters: Parameters | None) -> bool:
+        """Whether the values equal those of the recorded call (Contract editor 4.4)."""
         if record.sealed_parameters is None or parameters is None:
             return record.sealed_parameters is None and parameters is None
-        known = self.stored(record)
-        return known is not None and _content(StatementParameters(known)) == _content(StatementParameters(parameters))
+        recorded = self.stored(record)
+        return recorded is not None and _content(StatementParameters(recorded)) == _content(
+            StatementParameters(parameters)
+        )
 
 
-def checked(parameters: Parameters, places: ScriptMarkers, support: ParameterSupport) -> StatementParameters:
+def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: ParameterSupport) -> StatementParameters:
     """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
-    places.require(parameters)
+    markers.require(parameters)
     for row in parameters.rows or (parameters,):
         if row.by_name is None:
             break
         sizes = {name: len(orjson.dumps(value)) for name, value in dict(row.original).items()}
         if (
-            sum(sizes[name] * times for name, times in zip(places.names, places.occurrences, strict=True))
+            sum(sizes[name] * times for name, times in zip(markers.names, markers.occurrences, strict=True))
             > MOST_WRITTEN_BYTES
         ):
             raise InvalidParameter(
                 f"parameters: at most {MOST_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
             )
-    return StatementParameters(parameters, places.before)
+    return StatementParameters(parameters, markers.before)
 
 
-async def checked_for(
+async def check_for_statement(
     choice: Choice, parameters: Parameters, support: ParameterSupport, script: str, dialect: str
 ) -> StatementParameters:
-    """As `checked`. Raises InvalidParameter, too, for many rows of values and a statement that cannot run for each."""
+    """As `checked`; also raises InvalidParameter for rows of values if the statement cannot run once for each."""
     if not parameters.rows:
-        return checked(parameters, choice.markers, support)
+        return check_parameters(parameters, choice.markers, support)
     _require_one_change(parameters, choice)
     if await asyncio.to_thread(controls_transaction, script[choice.first : choice.stop], dialect):
-        # The rows would end the transaction that holds them together.
+        # The statement would end the transaction that all rows share.
         raise InvalidParameter(
             "parameter_rows: the statement must be one that changes rows, not one that begins or ends a transaction."
         )
-    return await asyncio.to_thread(checked, parameters, choice.markers, support)
+    return await asyncio.to_thread(check_parameters, parameters, choice.markers, support)
 
 
 def _require_one_change(parameters: Parameters, choice: Choice) -> None:

@@ -1,4 +1,4 @@
-"""The slots of a worker, and what it takes from the queue of all workers (Contract platform 10.2, ADR 66)."""
+"""Fills the slots of a worker from the queue of all workers (Contract platform 10.2, ADR 66)."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from queryserver.statements.running_statements import RunningStatements
 
 log = structlog.get_logger(__name__)
 
-# A message wakes a worker, whichever statement it names.
+# A message wakes a worker regardless of the statement it names.
 _ANY_STATEMENT = UUID(int=0)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class QueueConsumer:
-    """Takes statements from the queue as long as this worker has free slots. Other processes take none."""
+    """Takes statements from the queue while this worker has free slots. Does nothing in other processes."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -40,7 +40,7 @@ class QueueConsumer:
 
     @property
     def room(self) -> int:
-        """How many more statements of any user this worker can take now."""
+        """Number of further statements of any user that this worker can take now."""
         return max(self._free_slots - self.limits.reserved - self._announced, 0)
 
     @property
@@ -54,24 +54,24 @@ class QueueConsumer:
         return 0 < self._free_slots <= self.limits.reserved
 
     def take_one(self) -> None:
-        """Take one more statement soon: one waits, or a slot became free."""
+        """Wake the consumer, because a statement waits or a slot became free."""
         if self.instance.intake is Intake.QUEUED:
             self._announced += 1
             self._wakened.set()
 
     async def take(self, most: int) -> int:
-        """Run up to `most` statements of the queue as slots allow; returns how many. Raises DatabaseUnavailable."""
+        """Start up to `most` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
         async with self._taking:
             free = min(most, self._free_slots)
             if free <= 0:
                 return 0
             free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
-            # Not canceled with the caller: a claimed statement that nothing runs would block its slot.
+            # Not canceled with the caller, because a claimed statement that does not run would block its slot.
             taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
             return await asyncio.shield(taking)
 
     async def _take(self, most: int, most_of_busy: int) -> int:
-        found = await self.leases.claim_waiting(
+        assignments = await self.leases.claim_waiting(
             owner=self.instance.owner,
             lease=self.editor.lease_timeout,
             connectors=self.connectors.runnable_by(self.data.names),
@@ -79,32 +79,32 @@ class QueueConsumer:
             most=most,
             most_of_busy=most_of_busy,
         )
-        for assignment in found:
+        for assignment in assignments:
             try:
                 await self.claims.start(assignment)
             except DatabaseUnavailable:
                 log.warning(
                     "claimed and not started; its lease runs out", operation_id=str(assignment.lease.statement_id)
                 )
-        return len(found)
+        return len(assignments)
 
     async def consume(self) -> None:
-        """Take statements whenever one is announced or a slot becomes free; endless."""
+        """Take statements whenever one is announced or a slot becomes free. Never returns."""
         while True:
             await self._wakened.wait()
             self._wakened.clear()
             announced, self._announced = max(self._announced, 1), 0
             try:
-                taken = await self.take(announced)
-                if not taken and self.broker and self._has_reserved_slots_only:
-                    # A user or a connector may be below its limit again: a worker with other free slots must check.
+                started = await self.take(announced)
+                if not started and self.broker and self._has_reserved_slots_only:
+                    # A user or connector may be below its limit again, so a worker with other free slots must check.
                     self.broker.statement_waits(_ANY_STATEMENT, fence=0)
             except DatabaseUnavailable:
                 log.warning("nothing taken from the queue; the sweep will")
-            except Exception:  # the outer wall of a task: the next free slot must be used
+            except Exception:  # last resort of a task: the next free slot must be used
                 log.exception("nothing taken from the queue")
 
     async def take_for_reserved_slots(self) -> None:
-        """Check the queue if only reserved slots are free: messages wake workers with other free slots."""
+        """Check the queue if only reserved slots are free, since messages wake workers with other free slots."""
         if self._has_reserved_slots_only:
             await self.take(self._free_slots)

@@ -1,4 +1,4 @@
-"""Recording a new statement, and starting it or refusing it (Contract editor 4, 5)."""
+"""Records a new statement, and starts or refuses it (Contract editor 4, 5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +25,10 @@ class StatementRecorder:
     leases: StatementLeases
     dispatcher: StatementDispatcher
     ends_are_mailed: bool = False
-    """Owners get mail about statements that ran long (Contract platform 10.5)."""
+    """Whether owners get mail about long-running statements (Contract platform 10.5)."""
 
     def notification(self, url: str | None) -> Mapping[str, Any] | None:
-        """The `notify` of a new statement, which `tasks/deliveries.py` reads at its end."""
+        """The `notify` of a new statement, used by `tasks/deliveries.py` at its end."""
         return {"url": url} if url or self.ends_are_mailed else None
 
     async def record(
@@ -41,10 +41,10 @@ class StatementRecorder:
         is_bound: bool,
         part: NewStatement | None = None,
     ) -> RecordedStatement:
-        """Record a statement and start it; one that changes data of a read-only connector ends here.
+        """Record and start a statement, or refuse one that changes data of a read-only connector.
 
-        `audited_as`: the operation in the audit log. `is_bound`: only the process that holds its session or its data
-        can run it. `part`: the first statement of the script of which `new` is the operation.
+        `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds its session or its
+        data can run it. If `new` is the operation of a script, `part` is its first statement.
         """
         first = part or new
         refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None

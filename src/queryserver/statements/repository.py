@@ -1,6 +1,6 @@
-"""The statements of all users in the service database: recorded, read, canceled, closed.
+"""The table of statements in the service database: recording, reading, canceling, closing.
 
-Who may see which statement is decided by the services.
+Access rights are checked by the services.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from queryserver import errors
 from queryserver.platform.database import CoalescingReader, Connection, Database
 from queryserver.results.model import Segment
 from queryserver.statements import model, script_repository
-from queryserver.statements.recording import insert
+from queryserver.statements.insertion import insert
 from queryserver.statements.rows import (
     END_COLUMNS,
     HISTORY_FIELDS,
@@ -48,7 +48,7 @@ select fingerprint, statement_id from idempotency_keys
 where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
-# The result with the segments that hold rows [$2, $2 + $3); no $2: from the cursor.
+# The result with the segments that contain rows [$2, $2 + $3), or from the cursor if $2 is null.
 _STORED = f"""
 select {STATUS}, columns, size_bytes, cursor_row, inline_result,
     last_used_at < now() - interval '1 minute' as unused,
@@ -67,7 +67,7 @@ _STATUSES = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
 """
 
-# Users take turns: the first statements of all users come before their second ones, and statements of clients before
+# Users take turns: the first statements of all users come before their second ones, and interactive statements before
 # those of schedules.
 _QUEUE_POSITIONS = """
 with queued as (
@@ -82,7 +82,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
-# A line that a runner adds at this moment may take the place of the one here; state and message say the same.
+# A line that a runner adds concurrently may replace this one; state and message say the same.
 _CANCEL_WHICH = f"""
 with canceled as (
     update statements set
@@ -115,7 +115,7 @@ where id = $1 and state in ('waiting', 'running')
 """
 
 MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
-"""Whether the store may have bytes of a result: a former attempt may have left some that no segment names."""
+"""Whether the store may have bytes of a result, also unrecorded ones of an earlier attempt."""
 
 _CLOSE = f"""
 with closed as (
@@ -143,7 +143,7 @@ _ACTIVE = "and state in ('waiting', 'running')"
 
 
 class StatementRecords:
-    """The table of statements. Call `aclose` before the database is closed."""
+    """The table of statements. Close it before the database."""
 
     def __init__(self, database: Database, on_end: model.OnEnd = lambda _end: None) -> None:
         self._database = database
@@ -154,16 +154,16 @@ class StatementRecords:
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
-        """Stop what is under way for several callers."""
+        """Stop queries shared by several callers."""
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
     async def record(self, new: model.NewStatement, part: model.NewStatement | None = None) -> model.RecordedStatement:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
-        `part`: `new` is the operation of a script, and this is its first statement.
-        Raises idempotency_conflict, too_many_statements, quota_exceeded; then nothing is stored. The statements of a
-        user are counted and stored one after the other within this process; two processes can pass the limit by a few.
+        If `new` is the operation of a script, `part` is its first statement. Raises idempotency_conflict,
+        too_many_statements, quota_exceeded; then nothing is stored. Within this process, statements of a user are
+        counted and stored one at a time; several processes can exceed the limit by a few.
         """
         key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
@@ -182,19 +182,19 @@ class StatementRecords:
         return model.RecordedStatement(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
-        """The statement that was recorded under the key. Raises idempotency_conflict for another request's key."""
+        """The statement recorded under the key, if any. Raises idempotency_conflict if the request differs."""
         async with self._database.connection() as connection:
             return await _replay_of(connection, user_id, key)
 
     async def new_session_id(self) -> int:
-        """From a sequence, 48 at a time, so that most statements need no round trip for theirs."""
+        """A new id from a sequence; reserves 48 at a time to save round trips."""
         if not self._session_ids:
             fresh = await self._database.fetch("select nextval('session_ids') as id from generate_series(1, 48)")
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
     async def status(self, statement_id: UUID) -> model.StatementStatus | None:
-        """The present status; concurrent calls share a query."""
+        """The current status; concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
         return await self._with_parts(status_of(row)) if row else None
 
@@ -205,15 +205,14 @@ class StatementRecords:
             return replace(status, parts=await script_repository.parts(connection, status.id))
 
     async def result_part(self, operation_id: UUID, statement_index: int | None) -> model.StatementRecord | None:
-        """A statement of a script; no index: the last one that had a result. None: there is none, or not yet."""
+        """A statement of a script, by default the last one with a result; None if there is none yet."""
         async with self._database.connection() as connection:
             return await script_repository.result_part(connection, operation_id, statement_index)
 
     async def queue_position(self, statement_id: UUID) -> int | None:
-        """Its place among the statements that wait to be sent to the same connector; 1: the next one; None: it runs.
+        """Position among the statements waiting for the same connector, 1 for the next one; None if it does not wait.
 
-        Users take turns, in the order in which their statements were recorded. Concurrent calls share a query; one
-        query runs at a time.
+        Users take turns, in the order of recording. Concurrent calls share a query, and one query runs at a time.
         """
         row = await self._queue_positions.get(statement_id)
         return row["position"] if row else None
@@ -226,20 +225,20 @@ class StatementRecords:
         return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """The operation that an opaque handle names, if it belongs to that user; `user_id` None: to any user."""
+        """The operation of an opaque handle, if it belongs to that user, or to any user for None."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
 
     async def script(self, script_id: int) -> str:
-        """The stored script. Raises statement_text_expired when it was cut."""
+        """The stored script. Raises statement_text_expired if it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
             raise errors.statement_text_expired()
         return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> model.StoredResult | None:
-        """Where rows [start_row, start_row + rows) are; None means from the cursor. Marks the record as used."""
+        """The location of rows [start_row, start_row + rows), by default from the cursor. Marks the record as used."""
         row = await self._database.row(_STORED, statement_id, start_row, rows)
         if row is None:
             return None
@@ -256,9 +255,9 @@ class StatementRecords:
         )
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
-        """Store the request to cancel. A statement that was never sent becomes `canceled` at once.
+        """Record a cancel request. A statement that was never sent becomes `canceled` immediately.
 
-        To cancel one statement of a script is to cancel the script.
+        Canceling one statement of a script cancels the script.
         """
         row = await self._database.row(_CANCEL, statement_id, by)
         if row is None:
@@ -271,36 +270,36 @@ class StatementRecords:
 
     async def _cancel_script(self, statement_id: UUID, by: str) -> None:
         async with self._database.transaction() as connection:
-            script = await script_repository.locked_of(connection, statement_id)
+            script = await script_repository.lock_script_of(connection, statement_id)
             if script is None:
                 return
             await connection.execute(_CANCEL_SCRIPT, script["id"], by)
             part = await connection.fetchrow(_CANCEL_PART, script["id"], by)
             if part is not None and not status_of(part).state.is_terminal:
-                return  # its runner ends it, and the script with it
-            ended = await script_repository.end_canceled(connection, script, by)
-        if ended is not None:
-            self._on_end(end_of(ended))
+                return  # its runner ends it together with the script
+            operation = await script_repository.end_canceled(connection, script, by)
+        if operation is not None:
+            self._on_end(end_of(operation))
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
-        found = await self._database.fetch(
+        rows = await self._database.fetch(
             """select id from statements
             where session_id = $1 and state in ('waiting', 'running') and not is_script""",
             session_id,
         )
-        return [row["id"] for row in found]
+        return [row["id"] for row in rows]
 
     async def close_result(self, statement_id: UUID) -> bool:
-        """`available` becomes `closed` and its bytes are doomed; False in any other state.
+        """Change `available` to `closed`, and mark its bytes for deletion; False in any other state.
 
-        With the operation of a script the results of its statements are closed.
+        For the operation of a script, also closes the results of its statements.
         """
         return await self._database.value(_CLOSE_ONE, statement_id) is not None
 
     async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
-        """As `close_result` for all statements of a named session, or of all that the user has or had there."""
-        found = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
-        return [row["id"] for row in found]
+        """As `close_result` for all statements of one named session, or of all the user has or had on the connector."""
+        rows = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
+        return [row["id"] for row in rows]
 
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> model.LogPage:
         """Log lines from number `start` on."""
@@ -334,9 +333,9 @@ class StatementRecords:
         offset: int,
         limit: int,
     ) -> tuple[int, Sequence[model.HistoryEntry]]:
-        """How many entries match, and one page of them, newest first. No connectors: nothing matches; None: any.
+        """The number of matching entries, and one page of them, newest first. `connectors` None matches any.
 
-        `is_active`: only those that wait or run.
+        With `is_active`, only waiting and running statements match.
         """
         matching = f"{_HISTORY} {_ACTIVE if is_active else ''}"
         pattern = None
@@ -369,11 +368,11 @@ class StatementRecords:
 
 
 async def _replay_of(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
-    """The statement that was recorded under the key, if any. Raises idempotency_conflict."""
-    known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
-    if known is None:
+    """The statement recorded under the key, if any. Raises idempotency_conflict."""
+    stored = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
+    if stored is None:
         return None
-    replayed = await connection.fetchrow(f"select {RECORD} from statements where id = $1", known["statement_id"])
-    if known["fingerprint"] != key.fingerprint or replayed is None:
+    replayed = await connection.fetchrow(f"select {RECORD} from statements where id = $1", stored["statement_id"])
+    if stored["fingerprint"] != key.fingerprint or replayed is None:
         raise errors.idempotency_conflict()
     return record_of(replayed)

@@ -1,6 +1,6 @@
-"""Stored results as tables of statements: who may read which, and that it stays while it is read (ADR 78).
+"""Stored results as tables of other statements: access rights, and retention while they are read (ADR 78).
 
-The Protocols are `StatementResults` and `OpenResult` of `engines/reach.py`; no engine is known here.
+Implements the protocols `StatementResults` and `OpenResult` of `engines/reach.py`; knows no engines.
 """
 
 from collections.abc import AsyncGenerator
@@ -20,12 +20,12 @@ from queryserver.platform.threads import renewed
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import StatementStatus, StoredResult
-from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess, parse_operation_id
 
-_GONE = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
+_DELETED = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
 
 _BEGIN = "insert into result_reads (id, statement_id, lease_until) values ($1, $2, now() + $3::interval)"
 _RENEW = "update result_reads set lease_until = now() + $2::interval where id = $1 returning true"
@@ -34,25 +34,25 @@ _END = "delete from result_reads where id = $1"
 
 @dataclass(frozen=True, slots=True)
 class ResultTables:
-    """Opens results for statements; one for the process.
+    """Opens results for statements.
 
-    A read has a row with a lease in the service database (table `result_reads`): no process deletes the bytes of the
-    result until the read has ended, or the process that reads has died.
+    Each read has a row with a lease in the service database (table `result_reads`), which keeps all processes from
+    deleting the bytes of the result until the read has ended, or its process has died.
     """
 
     database: Database
     records: StatementRecords
     results: ResultStore
     access: StatementAccess
-    reading: ResultReader
+    reader: ResultReader
     lease: timedelta
 
     @asynccontextmanager
     async def open(self, user: User, operation_id: str) -> AsyncGenerator["OpenTable"]:
         """As `StatementResults.open`, for this user."""
         status = await self._status(user, operation_id)
-        async with self._read(status.id):
-            # Only now: from here on no sweep deletes what the record names.
+        async with self._hold(status.id):
+            # Only now, since from here on no sweep deletes the segments of the record.
             stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")
@@ -60,10 +60,10 @@ class ResultTables:
             yield OpenTable(stored, self.results)
 
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
-        """Of the statement whose rows are wanted. Raises ResultRefused."""
+        """The status of the statement whose rows are requested. Raises ResultRefused."""
         try:
             record = await self.access.own_record(user, parse_operation_id(operation_id))
-            part = await self.reading.part_of(record.status, None)
+            part = await self.reader.part_of(record.status, None)
         except errors.OperationNotFound as error:
             raise errors.result_not_found(error.message) from error
         except errors.PermissionDenied as error:
@@ -76,27 +76,27 @@ class ResultTables:
         return status
 
     @asynccontextmanager
-    async def _read(self, statement_id: UUID) -> AsyncGenerator[None]:
-        read = uuid4()
-        await self.database.execute(_BEGIN, read, statement_id, self.lease)
+    async def _hold(self, statement_id: UUID) -> AsyncGenerator[None]:
+        read_id = uuid4()
+        await self.database.execute(_BEGIN, read_id, statement_id, self.lease)
         try:
-            async with renewed(partial(self._renew, read), every_s=self.lease.total_seconds() / 3):
+            async with renewed(partial(self._renew, read_id), every_s=self.lease.total_seconds() / 3):
                 yield
         finally:
-            with suppress(errors.DatabaseUnavailable):  # the lease runs out
-                await self.database.execute(_END, read)
+            with suppress(errors.DatabaseUnavailable):  # the lease expires by itself
+                await self.database.execute(_END, read_id)
 
-    async def _renew(self, read: UUID) -> bool:
-        return bool(await self.database.value(_RENEW, read, self.lease))
+    async def _renew(self, read_id: UUID) -> bool:
+        return bool(await self.database.value(_RENEW, read_id, self.lease))
 
 
 def _require_rows(operation_id: str, status: StatementStatus) -> None:
-    """Raises ResultRefused unless there is a whole stored result."""
+    """Raises ResultRefused unless there is a complete stored result."""
     if status.state is StatementState.AVAILABLE:
         return
-    if status.state in _GONE:
-        gone = "has expired" if status.state is StatementState.EXPIRED else "was closed"
-        raise errors.result_expired(f"The result of operation {operation_id} {gone}.")
+    if status.state in _DELETED:
+        reason = "has expired" if status.state is StatementState.EXPIRED else "was closed"
+        raise errors.result_expired(f"The result of operation {operation_id} {reason}.")
     if status.state in ACTIVE:
         raise errors.ResultRefused(f"Operation {operation_id} has not ended yet: its result cannot be read as a table.")
     if status.state is StatementState.SUCCESS:
@@ -105,7 +105,7 @@ def _require_rows(operation_id: str, status: StatementStatus) -> None:
 
 
 class OpenTable:
-    """`OpenResult` of a result in the store, or in its record."""
+    """`OpenResult` for a result in the store or in its record."""
 
     def __init__(self, stored: StoredResult, results: ResultStore) -> None:
         self._id = stored.status.id
@@ -141,5 +141,5 @@ class OpenTable:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
 
     def _segment(self, number: int) -> Segment | None:
-        """None: the rows are in the record."""
+        """The segment with this number; None if the rows are in the record."""
         return None if self._inline is not None else self._segments[number]

@@ -1,6 +1,6 @@
-"""What is deleted by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2).
+"""Deletion by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2).
 
-How long each is kept is in `platform/settings/editor.py`: `EditorSettings.result_retention_h` for results.
+The retention times are settings of `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
 """
 
 from collections import Counter
@@ -28,15 +28,15 @@ log = structlog.get_logger(__name__)
 
 MANY_DOCUMENTS = 100_000
 """History entries above which a clean-up is advised (Contract platform 12.2)."""
-_CLEANING = 0x7173636C  # "qscl": servers clean up one at a time
+_CLEANING = 0x7173636C  # "qscl"; servers clean up one at a time
 _BATCH = 500
-_MOST_FAILURES = 3  # in a row: then it is the database, and not a row of it
+_MOST_FAILURES = 3  # in a row: the database, rather than a single row, must be the cause
 _DOOMED_EVERY_S = 2.0
-# No write of a segment takes that long: what is older was left by a process that died.
+# No write of a segment takes that long, so older files were left by a process that died.
 _ORPHAN_AGE = timedelta(hours=1)
 
 _IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
-"""Whether a statement reads the result as a table at this moment."""
+"""Whether a statement is reading the result as a table."""
 _OVER = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
 EXPIRE = f"""
@@ -52,7 +52,7 @@ with over as (
 select count(*) from expired
 """
 
-# Only statements that wait or run have one.
+# Only waiting and running statements have one.
 _FORGET_TOKENS = """
 update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
@@ -67,7 +67,7 @@ select coalesce(array_agg(id), '{}') from (
 ) as kept
 """
 
-# A read began before its result was doomed, or it would not have found the result.
+# A read can only have begun before its result was doomed.
 _DOOMED = f"""
 select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
 order by since limit $1
@@ -78,7 +78,7 @@ where not {_IS_READ.format(id="closed.id")}
 """
 
 KEPT_CHARACTERS = 4000
-"""Of a long text: enough to recognise a statement."""
+"""Kept beginning of a long text, enough to recognize a statement."""
 
 _LONG_STATEMENTS = """
 select id from statements
@@ -115,7 +115,7 @@ update scripts set body = left(body, {KEPT_CHARACTERS}), text_is_cut = true, tex
 where id in (select id from long)
 """
 
-# The last statement of a schedule stays, and one of which the end is not recorded in its run.
+# Keeps the last statement of each schedule, and those whose end is not recorded in their run.
 _OLD = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
@@ -136,7 +136,7 @@ with old as ({_OLD} for update skip locked), doomed as (
 select count(*) from gone
 """
 
-# The results of a script go with its operation, once none of them was used; those of a script that ended badly alone.
+# Results of a script are closed with its operation once all are unused, and those of a failed script individually.
 _CLOSABLE = """
 select id from statements as query where state = 'available' and last_used_at <= now() - $1::interval
     and not exists (
@@ -171,19 +171,19 @@ _OLD_LOGS = """from statement_logs where statement_id in (
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """What close_queries and close_sessions did."""
+class CloseReport:
+    """The outcome of close_queries and close_sessions."""
 
     closed: int
     already_closed: int
     in_use: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
-    """What could not be closed, by id, and why."""
+    """The reason of each failure, by id."""
 
 
 @dataclass(slots=True, eq=False)
 class RetentionSweep:
-    """Expires results in every process; cleans up in one at a time, in batches that delay no other call."""
+    """Expires results in every process; cleans up in one process at a time, in batches too small to delay calls."""
 
     database: Database
     statements: StatementRecords
@@ -193,17 +193,17 @@ class RetentionSweep:
     editor: EditorSettings
     run_every: timedelta
     alone: Callable[[], AbstractAsyncContextManager[bool]]
-    """Yields whether no other process is inside."""
+    """Yields whether no other process is cleaning up."""
     metrics: Metrics = UNMEASURED
     _chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Register a step of `clean_up`, which is called with `dry_run` and returns numbers by kind."""
+        """Register a step of `clean_up`, which is called with `dry_run` and returns counts by kind."""
         self._chores.append(chore)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Expire and delete in the background while inside."""
+        """Expire and delete in the background inside the block."""
         async with (
             background(every(_DOOMED_EVERY_S, self.expire), "expiry-sweep"),
             background(every(self.run_every.total_seconds(), self.tidy), "clean-up"),
@@ -211,24 +211,24 @@ class RetentionSweep:
             yield
 
     async def expire(self, progress: Progress = no_progress) -> int:
-        """Erase expired tokens, expire results, then delete the bytes of all doomed results; of how many."""
+        """Erase expired tokens, expire results, and delete the bytes of all doomed results; returns their number."""
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
         deleted = 0
         while rows := await self.database.fetch(_DOOMED, _BATCH):
-            left = await self._delete_bytes([row["statement_id"] for row in rows])
-            # One line for each reason: a store that is away for hours keeps hundreds of results in every round.
-            examples = {error.code: statement_id for statement_id, error in left.items()}
-            for code, count in Counter(error.code for error in left.values()).items():
+            errors = await self._delete_bytes([row["statement_id"] for row in rows])
+            # One line per reason: while a store is unavailable for hours, each round fails for hundreds of results.
+            examples = {error.code: statement_id for statement_id, error in errors.items()}
+            for code, count in Counter(error.code for error in errors.values()).items():
                 log.warning("results not deleted", count=count, code=code, operation_id=str(examples[code]))
-            deleted += len(rows) - len(left)
+            deleted += len(rows) - len(errors)
             progress(0.5, f"{deleted} results deleted.")
-            if left:
+            if errors:
                 break
         return deleted
 
     async def clean_results(self, progress: Progress = no_progress) -> Mapping[str, int]:
-        """Delete expired results, and the files that interrupted writes of results have left; kind to number."""
+        """Delete expired results, and files left by interrupted writes of results; returns counts by kind."""
         deleted = await self.expire(progress)
         swept = await self._sweep_store(dry_run=False)
         return {"results": deleted, **{kind.replace(" ", "_"): count for kind, count in swept.items()}}
@@ -236,14 +236,14 @@ class RetentionSweep:
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
-        """Delete what is older than the settings allow, history entries older than `history`; numbers by kind."""
-        editor, steps = self.editor, _Steps(progress, of=5 + len(self._chores))
+        """Delete what is older than the settings allow, and history entries older than `history`; counts by kind."""
+        editor, steps = self.editor, _Steps(progress, total=5 + len(self._chores))
         if dry_run:
             expired = await self.database.value(f"select count(*) from statements where {_OVER}")
         else:
             expired = await self._expire_results()
         counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
-        steps.ended(f"expired results: {expired}")
+        steps.end_step(f"expired results: {expired}")
         for kind, change, age in (
             ("log lines", self._delete_logs, editor.log_retention),
             ("long statement texts", self._cut_texts, editor.statement_text_retention),
@@ -252,23 +252,23 @@ class RetentionSweep:
             counts[kind] = 0
             while changed := await change(age, dry_run=dry_run):
                 counts[kind] += changed
-                steps.reached(f"{kind}: {counts[kind]}")
+                steps.report(f"{kind}: {counts[kind]}")
                 if dry_run:
                     break
-            steps.ended(f"{kind}: {counts[kind]}")
+            steps.end_step(f"{kind}: {counts[kind]}")
         swept = await self._sweep_store(dry_run=dry_run)
         counts.update(swept)
-        steps.ended(", ".join(f"{kind}: {count}" for kind, count in swept.items()))
+        steps.end_step(", ".join(f"{kind}: {count}" for kind, count in swept.items()))
         for chore in self._chores:
-            done = await chore(dry_run=dry_run)
-            counts.update(done)
-            steps.ended(", ".join(f"{kind}: {count}" for kind, count in done.items()))
+            chore_counts = await chore(dry_run=dry_run)
+            counts.update(chore_counts)
+            steps.end_step(", ".join(f"{kind}: {count}" for kind, count in chore_counts.items()))
         if not dry_run:
             await self.expire()
         return counts
 
     async def tidy(self) -> None:
-        """The periodic clean-up; warns when too many entries remain. Nothing happens while another process does it."""
+        """The periodic clean-up, skipped while another process does it; warns if too many entries remain."""
         async with self.alone() as is_alone:
             if not is_alone:
                 return
@@ -277,45 +277,45 @@ class RetentionSweep:
             if await self.database.value(has_more, MANY_DOCUMENTS):
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
-    async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> Closed:
-        """Close available statements that were unused for so long, and delete their results."""
+    async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
+        """Close available statements unused for that long, and delete their results."""
         closed: list[UUID] = []
-        already, kept, failures = 0, 0, _Failures()
-        found = await self.database.fetch(_CLOSABLE, unused_for)
-        for number, row in enumerate(found):
-            progress(number / len(found), f"{len(closed)} queries closed.")
-            with failures.of(row["id"]):
+        already, skipped, failures = 0, 0, _Failures()
+        rows = await self.database.fetch(_CLOSABLE, unused_for)
+        for number, row in enumerate(rows):
+            progress(number / len(rows), f"{len(closed)} queries closed.")
+            with failures.collect(row["id"]):
                 if await self.statements.close_result(row["id"]):
                     closed.append(row["id"])
                 else:
                     already += 1
         for start in range(0, len(closed), _BATCH):
-            left = await self._delete_bytes(await self.database.value(_UNREAD, closed[start : start + _BATCH]))
-            kept += len(left)
-            failures.texts |= {str(statement_id): error.message for statement_id, error in left.items()}
+            errors = await self._delete_bytes(await self.database.value(_UNREAD, closed[start : start + _BATCH]))
+            skipped += len(errors)
+            failures.texts |= {str(statement_id): error.message for statement_id, error in errors.items()}
         await self.expire()
-        return Closed(len(closed) - kept, already, failed=failures.texts)
+        return CloseReport(len(closed) - skipped, already, failed=failures.texts)
 
     async def close_sessions(
         self, connectors: list[str] | None, unused_for: timedelta, *, progress: Progress = no_progress
-    ) -> Closed:
-        """Close the records of sessions that were unused for so long; their owners drop them at the next heartbeat."""
+    ) -> CloseReport:
+        """Close the records of sessions unused for that long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
         failures = _Failures()
-        found = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
-        for number, session in enumerate(found):
-            progress(number / len(found), f"{closed} sessions closed.")
-            with failures.of(session.id):
+        sessions = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
+        for number, session in enumerate(sessions):
+            progress(number / len(sessions), f"{closed} sessions closed.")
+            with failures.collect(session.id):
                 if await self.sessions.close_unused(session.id, unused_since=unused_for):
                     closed += 1
                 elif await self.sessions.read(session.id) is None:
                     already += 1
                 else:
                     in_use += 1
-        return Closed(closed, already, in_use, failures.texts)
+        return CloseReport(closed, already, in_use, failures.texts)
 
     async def _expire_results(self) -> int:
-        """`available` past `expires_at` becomes `expired`, its bytes doomed; how many."""
+        """Change `available` statements past `expires_at` to `expired`, and doom their bytes; returns their number."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
             expired = await self.database.value(EXPIRE, _BATCH)
@@ -324,24 +324,24 @@ class RetentionSweep:
         return total
 
     async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """The errors of those that could not be deleted. One error does not stop the rest."""
-        left: dict[UUID, QueryServerError] = {}
+        """Delete the bytes of results; an error does not stop the rest. Returns the errors."""
+        errors: dict[UUID, QueryServerError] = {}
         for statement_id in doomed:
             try:
                 await self.results.delete(statement_id)
-            except QueryServerError as error:  # a file system that refuses access is no StorageError
-                left[statement_id] = error
-        deleted = [statement_id for statement_id in doomed if statement_id not in left]
+            except QueryServerError as error:  # denied access is no StorageError
+                errors[statement_id] = error
+        deleted = [statement_id for statement_id in doomed if statement_id not in errors]
         async with self.database.transaction() as connection:
-            # The segments leave the record only now: until then they name the bytes to delete.
+            # Only now, because the segments in the record name the bytes to delete.
             for table in ("result_segments", "doomed_results"):
                 await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
-        return left
+        return errors
 
     async def _sweep_store(self, *, dry_run: bool) -> Mapping[str, int]:
-        """Delete stored rows whose statement has no result, and what processes that died left behind.
+        """Delete stored rows of statements without a result, and files left by processes that died.
 
-        A store that fails ends the sweep, and nothing else; what cannot be deleted is left, and counted as orphaned.
+        An error of the store ends only this sweep. Anything that cannot be deleted is counted as orphaned.
         """
         orphaned = interrupted = 0
         now = await self.database.value("select now()")
@@ -352,9 +352,9 @@ class RetentionSweep:
                 return {"orphaned results": 0, "interrupted writes": 0}
             async with aclosing(self.listing.statements()) as batches:
                 async for batch in batches:
-                    kept = await self.database.value(_WITH_RESULT, [stored.id for stored in batch])
+                    known = await self.database.value(_WITH_RESULT, [stored.id for stored in batch])
                     for stored in batch:
-                        if stored.id in kept or not await self._is_old(stored, now):
+                        if stored.id in known or not await self._is_old(stored, now):
                             continue
                         orphaned += 1
                         if not dry_run:
@@ -375,7 +375,7 @@ class RetentionSweep:
             log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: StoredStatement, now: datetime) -> bool:
-        """A runner that lost its lease may still be writing."""
+        """Whether it is too old for a runner that lost its lease to be still writing."""
         written = await self.listing.last_written(stored)
         return written is not None and now - written > _ORPHAN_AGE
 
@@ -385,7 +385,7 @@ class RetentionSweep:
         return await self.database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
 
     async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
-        """Cut long texts of statements and scripts; those whose result can still be read stay whole."""
+        """Cut long texts of statements and scripts whose result can no longer be read."""
         if dry_run:
             statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
             scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
@@ -400,23 +400,23 @@ class RetentionSweep:
 
     async def _delete_spent(self, *, dry_run: bool) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for kind, chosen in _SPENT.items():
+        for kind, condition in _SPENT.items():
             if dry_run:
-                counts[kind] = await self.database.value(f"select count(*) {chosen}")
+                counts[kind] = await self.database.value(f"select count(*) {condition}")
                 continue
             try:
-                counts[kind] = await self.database.execute(f"delete {chosen}")
+                counts[kind] = await self.database.execute(f"delete {condition}")
             except asyncpg.ForeignKeyViolationError:
-                # A script was sent again at this moment: the unused ones are deleted the next time.
+                # A script was submitted again concurrently; unused ones are deleted the next time.
                 counts[kind] = 0
         return counts
 
 
 @asynccontextmanager
 async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
-    """Whether no other process is inside. Raises DatabaseUnavailable.
+    """Yields whether no other process is inside. Raises DatabaseUnavailable.
 
-    Uses its own connection, which the lock ends with: a pool may have only one, and that is needed inside.
+    Holds the lock with its own connection, since the only one of a small pool is needed inside.
     """
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -425,43 +425,43 @@ async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
             is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
         yield is_alone
         with suppress(DatabaseUnavailable), database_errors():
-            # PostgreSQL releases the locks of an ended connection only some time later.
+            # PostgreSQL releases the locks of a closed connection with a delay.
             await connection.execute("select pg_advisory_unlock_all()", timeout=10)
     finally:
         connection.terminate()
 
 
 class _Steps:
-    """Reports work of several steps as one; each counts the same."""
+    """Reports the progress of several equal steps as one."""
 
-    def __init__(self, progress: Progress, *, of: int) -> None:
+    def __init__(self, progress: Progress, *, total: int) -> None:
         self._progress = progress
-        self._of = of
-        self._ended = 0
+        self._total = total
+        self._done = 0
 
-    def reached(self, text: str) -> None:
-        """Within a step."""
-        self._progress(self._ended / self._of, text)
+    def report(self, text: str) -> None:
+        """Report the text within a step."""
+        self._progress(self._done / self._total, text)
 
-    def ended(self, text: str) -> None:
-        self._ended += 1
-        self.reached(text)
+    def end_step(self, text: str) -> None:
+        self._done += 1
+        self.report(text)
 
 
 class _Failures:
-    """Why some could not be closed, by id. A row that is locked for long does not stop the rest."""
+    """Collects reasons of failures by id, so that a row locked for long does not stop the rest."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self._in_a_row = 0
 
     @contextmanager
-    def of(self, one: object) -> Generator[None]:
-        """Keep what fails inside. Raises DatabaseUnavailable after three failures in a row."""
+    def collect(self, item_id: object) -> Generator[None]:
+        """Record a failure in the block. Raises DatabaseUnavailable after three failures in a row."""
         try:
             yield
         except DatabaseUnavailable as error:
-            self.texts[str(one)] = error.message
+            self.texts[str(item_id)] = error.message
             self._in_a_row += 1
             if self._in_a_row == _MOST_FAILURES:
                 raise

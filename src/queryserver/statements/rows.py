@@ -1,4 +1,4 @@
-"""Rows of the table of statements: their columns, and the values made of them."""
+"""Columns of the table of statements, and the values built from its rows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -12,7 +12,7 @@ from queryserver.statements.states import StatementState
 from queryserver.statements.truncation import LimitSource, TruncationReason
 
 TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
-# Columns that have the name and the type of a field.
+# Columns with the same name and type as a field.
 _STATUS_FIELDS = (
     "id", "history_id", "user_id", "connector", "dialect", "has_result_set", "rows", "modified_row_count",
     "error_code", "message", "progress", "expires_at", "owner",
@@ -44,7 +44,7 @@ _OUTCOMES = {
 _WITHOUT_RESULT = ", ".join(f"'{state.value}'" for state in (StatementState.FAILED, *_OUTCOMES))
 
 _PLAIN_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
-# Of hundreds of statuses in one query none has a long text: a statement may have 10 MB.
+# Statuses omit long texts, because a query may return hundreds of them, and a statement may have 10 MB.
 STATUS = f"""{_PLAIN_STATUS},
     case when state in ({_WITHOUT_RESULT}) and octet_length(statement) <= 16384
         then jsonb_build_object({", ".join(f"'{name}', {name}" for name in _DETAIL_FIELDS)}) end as failure"""
@@ -56,14 +56,14 @@ select {", ".join(_PART_FIELDS)}, position, state, error_code, error_line, error
     {TIMES}
 from statements where operation_id = $1 or (id = $1 and not is_script) order by statement_index
 """
-"""The statements of an operation with `runs_all` that were begun, in their order."""
+"""The started statements of an operation with `runs_all`, in order."""
 END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""What a line of a log begins with."""
+"""The time at the beginning of a log line."""
 
 
 def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, An
 
 
 def end_of(row: Row) -> model.StatementEnd:
-    """A row with END_COLUMNS."""
+    """The end from a row with END_COLUMNS."""
     state = StatementState(row["state"])
     outcome = _outcome_of(state, row["error_code"])
     return model.StatementEnd(
@@ -85,7 +85,7 @@ def end_of(row: Row) -> model.StatementEnd:
 
 
 def times_of(row: Row) -> model.StatementTimes:
-    """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
+    """The times from a row with the columns TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
     until = ended or row["read_at"]
     return model.StatementTimes(
@@ -105,12 +105,12 @@ def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str
 
 
 def status_of(row: Row) -> model.StatementStatus:
-    """A row with STATUS."""
+    """The status from a row with STATUS."""
     return _status_of(row, row["failure"])
 
 
 def _status_of(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
-    """`failure` has the columns _DETAIL_FIELDS, if the statement has no result."""
+    """`failure` is a row with _DETAIL_FIELDS if the statement has no result."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
@@ -136,7 +136,7 @@ def _handle_of(row: Row | Mapping[str, Any]) -> model.StatementHandle:
 
 
 def part_of(row: Row) -> model.StatementPart:
-    """A row of `PARTS`."""
+    """The statement of a script from a row of PARTS."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementPart(
         **fields(row, _PART_FIELDS),
@@ -151,7 +151,7 @@ def part_of(row: Row) -> model.StatementPart:
 
 
 def record_of(row: Row) -> model.StatementRecord:
-    """A row with RECORD."""
+    """The record from a row with RECORD."""
     has_result = _outcome_of(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),

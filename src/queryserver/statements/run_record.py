@@ -1,4 +1,4 @@
-"""What a run writes: its rows in segments, its log, its end."""
+"""The writes of a run: rows in segments, log, end."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
 from queryserver.results.segments import ResultStore
-from queryserver.statements.assignments import Assignment, EngineMark, Lease, Outcome, Resumption, assignment_of
+from queryserver.statements.assignments import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
 from queryserver.statements.scripts import ScriptRun
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class LeaseLost(Exception):
-    """Another runner has the statement, or its state is final: this run writes nothing more."""
+    """Another runner has the statement, or its state is final, so this run must write nothing more."""
 
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost when it is lost.
+    """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost if it is lost.
 
-    `before_end` is done before any user can see that the statement has ended. An unreachable database is retried while
-    the lease can still be ours.
+    `before_end` runs before any user can see that the statement has ended. Writes to an unreachable database are
+    retried while the lease may still be valid.
     """
 
     assignment: Assignment
@@ -47,25 +47,25 @@ class RunRecord:
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = UNMEASURED
     script: ScriptRun | None = None
-    """Set for a statement of a script whose statements all run."""
+    """Set for a statement of a script that runs as a whole."""
     next_statement: Assignment | None = field(default=None, init=False)
     """The next statement of the script, recorded with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
-    """The end was recorded before the engine confirmed it."""
+    """Whether the end was recorded before the engine confirmed it."""
     is_settled: bool = field(default=False, init=False)
-    """The end is recorded, or is recorded by another runner."""
-    _begun: float = field(default_factory=time.monotonic, init=False)
+    """Whether the end is recorded, or left to another runner."""
+    _started_at: float = field(default_factory=time.monotonic, init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
+    # Writes are sequential, because a write overtaken by another would store an older checkpoint.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def __post_init__(self) -> None:
         resumption = self.assignment.resumption
         self._lease = self.assignment.lease
-        self._mark = resumption.mark if resumption else None
+        self._checkpoint = resumption.checkpoint if resumption else None
         self.log = self._logbook(resumption)
         self.is_running = resumption is not None
-        """Whether the recorded state is `running`: the engine has accepted the statement."""
+        """Whether the recorded state is `running`, because the engine has accepted the statement."""
 
     def _logbook(self, resumption: Resumption | None) -> Logbook:
         script, assignment = self.script, self.assignment
@@ -80,55 +80,62 @@ class RunRecord:
         return log
 
     async def mark_sent(self) -> bool:
-        """The statement is about to reach the engine; False when a cancel is requested, or it is no longer ours."""
+        """Record that the statement is about to be sent; False if a cancel is requested or the lease is lost."""
         return await self._retried(lambda: self.leases.mark_sent(self._lease))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
-        """The engine has accepted the statement; more calls change nothing."""
+        """Record that the engine has accepted the statement; further calls have no effect."""
         async with self._running:
             if self.is_running:
                 return
-            mark = None if token is None else EngineMark(token, self.log.engine_lines)
-            # Before the state, so that no client sees a running statement without its progress.
+            checkpoint = None if token is None else EngineCheckpoint(token, self.log.engine_lines)
+            # Before the state, so that no client sees a running statement without progress.
             await self.report(progress, token)
             async with self._writing:
-                await self._write(lambda: self.leases.mark_running(self._lease, mark=mark))
-                self._mark, self.is_running = mark, True
+                await self._write(lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint))
+                self._checkpoint, self.is_running = checkpoint, True
         self.log.add(f"Running on {self.assignment.connector}.")
         self.notify()
 
     async def report(self, progress: int, token: str | None) -> None:
-        """Progress and the log lines since the last report. No `token`: the stored one stays."""
+        """Store the progress and new log lines. Without `token`, keeps the stored one."""
         async with self._writing:
-            token = token or (self._mark.token if self._mark else None)
-            mark = EngineMark(token, self.log.engine_lines) if self.is_running and token is not None else None
-            with self.log.taken() as (start, lines):
+            token = token or (self._checkpoint.token if self._checkpoint else None)
+            checkpoint = None
+            if self.is_running and token is not None:
+                checkpoint = EngineCheckpoint(token, self.log.engine_lines)
+            with self.log.take() as (start, lines):
                 await self._write(
-                    lambda: self.leases.report(self._lease, progress=progress, lines=lines, start_line=start, mark=mark)
+                    lambda: self.leases.report(
+                        self._lease, progress=progress, lines=lines, start_line=start, checkpoint=checkpoint
+                    )
                 )
-            self._mark = mark or self._mark
-        before = self.log.overflow()
-        if before is not None:
-            await self.leases.trim_logs(self._lease, before_line=before)
+            self._checkpoint = checkpoint or self._checkpoint
+        first_kept = self.log.overflow()
+        if first_kept is not None:
+            await self.leases.trim_logs(self._lease, before_line=first_kept)
 
-    async def moved(self, progress: int, token: str | None) -> None:
-        """Store where to continue at the engine, if that has changed."""
-        if self._mark is not None and token is not None and token != self._mark.token:
+    async def record_token(self, progress: int, token: str | None) -> None:
+        """Store where to resume at the engine, if that has changed."""
+        if self._checkpoint is not None and token is not None and token != self._checkpoint.token:
             await self.report(progress, token)
 
     async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
-        """Make stored rows visible, together with where the engine continues after them."""
+        """Make stored rows visible, and record where to resume at the engine after them."""
         async with self._writing:
-            # This write brings no log lines.
-            mark = None if token is None else EngineMark(token, self._mark.log_lines if self._mark else 0)
-            await self._write(lambda: self.leases.add_segment(self._lease, segment, columns=columns, mark=mark))
-            self._mark = mark or self._mark
+            # This write stores no log lines.
+            log_lines = self._checkpoint.log_lines if self._checkpoint else 0
+            checkpoint = None if token is None else EngineCheckpoint(token, log_lines)
+            await self._write(
+                lambda: self.leases.add_segment(self._lease, segment, columns=columns, checkpoint=checkpoint)
+            )
+            self._checkpoint = checkpoint or self._checkpoint
         self.notify()
 
     async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
-        """The terminal state with everything that belongs to it; the first one counts.
+        """Record the terminal state and outcome; only the first call counts.
 
-        `engine_is_done` False: the engine may still work on it, and `engine_is_done()` is called later.
+        Without `engine_is_done`, the engine may still be working, and `engine_is_done()` is called later.
         """
         async with self._writing:
             if self.is_settled:
@@ -142,10 +149,10 @@ class RunRecord:
                 self.log.add(outcome.message)
             if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
-            with self.log.taken() as (start, lines):
+            with self.log.take() as (start, lines):
                 await self._write_end(outcome, lines, start)
             self.is_settled = True
-        seconds = time.monotonic() - self._begun
+        seconds = time.monotonic() - self._started_at
         self.metrics.statement_ended(self.assignment.dialect, outcome.state.value, seconds)
         self.notify()
 
@@ -173,7 +180,7 @@ class RunRecord:
             )
 
     async def engine_is_done(self) -> None:
-        """The engine has stopped. If the end was recorded before that, `before_end` is repeated for later changes."""
+        """Note that the engine has stopped. If the end was recorded earlier, repeats `before_end` for later changes."""
         if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
             await self._retried(self.before_end)
@@ -197,17 +204,17 @@ class RunRecord:
 
 
 INLINE_BYTES = 32 * 1024
-"""Results up to this size are stored inside the record itself: no file, no second query."""
+"""Results up to this size are stored inside the record itself, without a file or a second query."""
 SEGMENT_AGE_S = 1.0
-"""Rows of a slow statement can be read after this time."""
+"""Time after which rows of a slow statement can be read."""
 _SEGMENT_BYTES = 4 * 1024 * 1024
-# Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column.
+# Batches with more columns are measured in a thread, because Arrow takes about 6 µs per column.
 _MANY_COLUMNS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
-    """How much of a result is kept, and how large one value may be."""
+class ResultCaps:
+    """Limits of a stored result, and of a single value."""
 
     rows: int
     size_bytes: int
@@ -216,7 +223,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
-    """What was kept; a small result is `inline` and has no segments."""
+    """The stored result; a small one is `inline`, without segments."""
 
     rows: int
     size_bytes: int
@@ -226,14 +233,14 @@ class SpoolResult:
 
 @dataclass(eq=False, repr=False)
 class Spool:
-    """Collects batches into segments; while one is being stored the next one fills.
+    """Collects batches into segments; fills the next one while one is being stored.
 
     Holds at most two segments and one batch. `make_visible` is called in order, each time bytes are durable.
     """
 
     results: ResultStore
     lease: Lease
-    caps: Caps
+    caps: ResultCaps
     make_visible: Callable[[Segment, str | None], Awaitable[None]]
     stored: Resumption | None = None
     truncated_reason: TruncationReason | None = field(default=None, init=False)
@@ -250,44 +257,44 @@ class Spool:
         self.rows = stored.rows if stored else 0
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
-        # Of what another runner stored only the packed size is known.
+        # Of rows stored by another runner, only the compressed size is known.
         self._kept_bytes = self._stored_bytes
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
-        """Keep what the caps allow; `truncated_reason` is set once something was dropped.
+        """Keep rows within the limits; `truncated_reason` is set once some were dropped.
 
-        `token` is where the engine continues after this batch; it is stored together with the last rows of the batch.
-        Raises cell_too_large, RowTooLarge; then nothing of the batch is kept.
+        `token` says where to resume at the engine after this batch, and is stored with its last rows. Raises
+        cell_too_large, RowTooLarge; then nothing of the batch is kept.
         """
-        divide = partial(self._divided, batch, is_one=token is not None)
+        divide = partial(self._divide, batch, is_one=token is not None)
         pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
-        for kept, size_bytes in pieces:
-            if self._pending and not self._pending[0].schema.equals(kept.schema):
+        for rows, size_bytes in pieces:
+            if self._pending and not self._pending[0].schema.equals(rows.schema):
                 await self._flush()
             self._token = token
             if not self._pending:
                 self._pending_since = time.monotonic()
-            self._pending.append(kept)
+            self._pending.append(rows)
             self._pending_bytes += size_bytes
-            self.rows += kept.num_rows
+            self.rows += rows.num_rows
             if size_bytes > _SEGMENT_BYTES:
-                # One huge row: nothing else is fetched until its memory is free again.
+                # A single huge row: nothing else is fetched until its memory is free again.
                 await self.store()
             elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
                 await self._flush()
 
     async def flush_if_old(self) -> None:
-        """Begin to store rows that have waited for `SEGMENT_AGE_S`."""
+        """Start storing rows that have waited for `SEGMENT_AGE_S`."""
         if self._pending and time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
     async def store(self) -> None:
-        """Make everything durable and visible that was added."""
+        """Make all added rows durable and visible."""
         await self._flush()
         await self._stored()
 
     async def finish(self) -> SpoolResult:
-        """Store the rest; everything that the answer counts is durable, or inline."""
+        """Store the remaining rows; all rows of the returned result are then durable, or inline."""
         if self._pending and not self._segments and self._pending_bytes <= INLINE_BYTES:
             inline = encode(pa.Table.from_batches(self._pending))
             if len(inline) <= INLINE_BYTES:
@@ -296,15 +303,15 @@ class Spool:
         return SpoolResult(self.rows, self._stored_bytes, self.truncated_reason, None)
 
     async def aclose(self) -> None:
-        """Stop storing; what is not visible yet never will be."""
+        """Stop storing; rows not visible yet are dropped."""
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
 
-    def _divided(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
-        """What the caps allow of the batch, in pieces for segments, each with its bytes; one piece if `is_one`.
+    def _divide(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
+        """The rows of the batch within the limits, in pieces for segments with their sizes; a single piece if `is_one`.
 
-        Rows and the mark after them are stored together, so only a batch without a mark may be divided.
+        Rows are stored with the checkpoint after them, so only batches without a checkpoint can be divided.
         """
         if self.truncated_reason is not None:
             return []
@@ -331,8 +338,8 @@ class Spool:
 
     def _require_small_cells(self, batch: pa.RecordBatch) -> None:
         limit = self.caps.cell_bytes
-        if (found := first_large_value(batch, limit)) is not None:
-            row, column = found
+        if (large := first_large_value(batch, limit)) is not None:
+            row, column = large
             raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
         if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
             raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)

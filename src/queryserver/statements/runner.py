@@ -1,4 +1,4 @@
-"""The process as a runner of statements: its parts, its heartbeat and its sweeps (Contract platform 10.2)."""
+"""The runner of statements in a process: its components, heartbeat and sweeps (Contract platform 10.2)."""
 
 import asyncio
 import time
@@ -38,19 +38,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """What other parts of the server contribute to the runs of statements."""
+    """Callbacks of other parts of the server for runs of statements."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
-    """Called with user and connector before a statement that may change tables ends."""
+    """Called with user id and connector before the end of a statement that may change tables."""
     imports: ImportOpener | None = None
     """Opens the session of an import."""
     import_lost: Callable[[], None] | None = None
-    """Called when an import ended because its process is gone."""
+    """Called when an import ended because its process was lost."""
 
 
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs statements under leases. Use `running()`: what has not finished at its end is stopped or handed over."""
+    """Runs statements under leases inside `running()`; at its end, unfinished ones are stopped or handed over."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -113,7 +113,7 @@ class Runner:
         limits = self.limits
         return SessionOpener(
             owner=self.owner,
-            held=self.sessions,
+            sessions=self.sessions,
             slots=ConnectorSlots(per_connector=limits.per_connector, per_user=limits.per_user),
             records=self.session_records,
             connectors=self.connectors,
@@ -142,12 +142,12 @@ class Runner:
 
     @property
     def owner(self) -> str:
-        """The name of this process as an owner of statements, sessions and data."""
+        """Name of this process as an owner of statements, sessions and data."""
         return self.instance.owner
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Keep leases alive and claim orphans; drain at the end. `take_over_all`: no other process is alive."""
+        """Renew leases and claim orphans; drain on exit. `take_over_all` claims even statements with a valid lease."""
         intake = self.instance.intake
         if intake is not Intake.BOUND:
             await self.data.acquire_configured(take_over_all=take_over_all)
@@ -170,7 +170,7 @@ class Runner:
                 await self.shutdown.drain()
 
     async def close_session(self, session_id: int) -> bool:
-        """Cancel what runs in a session and close it; False when this process does not hold it."""
+        """Cancel the statements of a session and close it; False if this process does not hold it."""
         self.statements.cancel_session(session_id)
         return await self.sessions.drop(session_id)
 
@@ -181,35 +181,35 @@ class Runner:
         self.queue.take_one()
 
     async def _renew(self) -> None:
-        lease, ours = self.editor.lease_timeout, self.statements.ids()
-        renewed = await self.leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
-        for statement_id in ours:
+        lease, ids = self.editor.lease_timeout, self.statements.ids()
+        renewed = await self.leases.renew(ids, owner=self.owner, lease=lease) if ids else {}
+        for statement_id in ids:
             if renewed.get(statement_id, True):
-                # A cancel was requested at another instance, or the lease is lost: in both cases the work here ends.
+                # Another instance received a cancel request, or the lease is lost; either way, the work here ends.
                 if statement_id not in renewed:
                     self.metrics.leases_lost.inc()
                 self.statements.cancel(statement_id)
-        recorded = self.sessions.recorded()
+        recorded = self.sessions.recorded_ids()
         still_recorded = await self.session_records.renew(owner=self.owner, lease=lease)
         await self.sessions.reconcile(recorded, still_recorded)
         await self.data.renew()
 
     async def _end_disabled(self) -> None:
-        """Cancel the statements and close the sessions here whose users were disabled or deleted."""
+        """End statements and sessions of users who were disabled or deleted."""
         owners = self.statements.users() | self.sessions.owners()
         # Concurrent calls share a query.
         users = await asyncio.gather(*(self.users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
-        self.statements.cancel_of(disabled)
+        self.statements.cancel_of_users(disabled)
         if disabled & self.sessions.owners():
-            # A session whose engine hangs closes late; users that are disabled meanwhile must not wait for it.
+            # Not awaited, because a session whose engine hangs closes late, and would delay the check of other users.
             self.statements.add_task(self.sessions.drop_owned_by(disabled), "sessions-of-disabled-users")
 
     async def _sweep(self) -> None:
         await self.sessions.drop_idle()
         if self._may_not_sweep:
             return
-        # What runs here is not lost, even if an outage of the database let its lease run out.
+        # Statements that run here are not lost, even if their lease expired in an outage of the database.
         await self._renew()
         await self.session_records.close_lost()
         await self.leases.end_broken_scripts()
@@ -228,11 +228,11 @@ class Runner:
     async def _follow_connectors(self) -> None:
         async for _ in self.connectors.changes():
             try:
-                await self.sessions.drop_of(lambda key: self.connectors.known(key) is None)
+                await self.sessions.drop_of_connectors(lambda key: self.connectors.known(key) is None)
                 if not self._may_not_sweep:
-                    # A statement for a new connector may have been announced before the connector was known here.
+                    # A statement of a new connector may have been announced before the connector was known here.
                     await self._claim_all()
-            except Exception:  # the outer wall of a task: the next change must be followed
+            except Exception:  # last resort of a task: later changes must be handled
                 log.exception("change of connectors not followed")
 
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
@@ -240,7 +240,7 @@ class Runner:
             try:
                 await action()
             except DatabaseUnavailable:
-                # No lease could be renewed: when the database is back, their owners come before the sweep.
+                # No process could renew its leases; after the outage, owners must do so before the sweep.
                 pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
                 raise

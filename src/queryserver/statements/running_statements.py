@@ -1,4 +1,4 @@
-"""The statements that run in this process, or wait here for a slot (Contract platform 10.2)."""
+"""The statements that run, or wait for a slot, in this process (Contract platform 10.2)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunningStatements:
-    """Starts executions, each in a task of its own, and cancels them.
+    """Starts executions, each in its own task, and cancels them.
 
-    `objects_changed` is called with user and connector before a statement that may change tables ends. `after_end` is
-    called once an execution is over.
+    `objects_changed` is called with user id and connector before the end of a statement that may change tables,
+    `after_end` once an execution is over.
     """
 
     instance: RunnerInstance
@@ -49,16 +49,16 @@ class RunningStatements:
     objects_changed: Callable[[int, str], Awaitable[None]] | None
     after_end: Callable[[Execution], None]
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]], init=False)
-    """All work that a shutdown waits for."""
+    """All tasks that a shutdown waits for."""
     _executions: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
 
     def start(self, assignment: Assignment, user: User, script: ScriptRun | None = None) -> None:
         """Run a claimed statement; after the grace time of a shutdown it is left to another process.
 
-        `script`: the script that the statement continues, if its previous statement ran here.
+        `script` is set if the statement continues a script whose previous statement ran here.
         """
         if self.instance.is_drained:
-            # The call was accepted just before the shutdown began.
+            # The call was accepted just before the shutdown started.
             self.add_task(unless_database_unavailable(self.leases.release(assignment.lease)), "statement-left")
             return
         lease = assignment.lease
@@ -70,7 +70,7 @@ class RunningStatements:
             results=self.results,
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
-            reattach=partial(self.opener.reattached, user=user),
+            reattach=partial(self.opener.reattach, user=user),
             notify=partial(self.notify, lease),
             before_end=self.before_end(assignment),
             metrics=self.metrics,
@@ -81,7 +81,7 @@ class RunningStatements:
         task.add_done_callback(lambda _: self._remove(execution))
 
     def add_task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start work that a shutdown waits for."""
+        """Start a task that a shutdown waits for."""
         task = asyncio.create_task(work, name=name)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -91,13 +91,13 @@ class RunningStatements:
         lease = execution.assignment.lease
         if self._executions.get(lease.statement_id) is execution:
             del self._executions[lease.statement_id]
-        if not execution.is_settled:  # else the record of the end was the notification
+        if not execution.is_settled:  # otherwise recording the end has already notified them
             self.notify(lease)
         self.after_end(execution)
 
     @property
     def active(self) -> int:
-        """How many statements run or wait for a slot here."""
+        """Number of statements that run or wait for a slot here."""
         return len(self._executions)
 
     def runs(self, statement_id: UUID) -> bool:
@@ -105,18 +105,18 @@ class RunningStatements:
         return statement_id in self._executions
 
     def ids(self) -> list[UUID]:
-        """The ids of the statements."""
+        """Ids of the statements."""
         return list(self._executions)
 
     def users(self) -> set[int]:
-        """The ids of the users whose statements they are."""
+        """Ids of the users of the statements."""
         return {execution.assignment.user_id for execution in self._executions.values()}
 
     def executions(self) -> list[Execution]:
         return list(self._executions.values())
 
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
-        """Cancel a statement, or the one of a script that runs now; False when it does not run here."""
+        """Cancel a statement, or the active one of a script; False if it does not run here."""
         execution = self._executions.get(statement_id) or next(
             (one for one in self._executions.values() if one.assignment.lease.operation_id == statement_id), None
         )
@@ -131,14 +131,14 @@ class RunningStatements:
             if execution.assignment.session_id == session_id:
                 execution.stop("Canceled: its session was closed.")
 
-    def cancel_of(self, disabled: Collection[int]) -> None:
+    def cancel_of_users(self, disabled: Collection[int]) -> None:
         """Cancel the statements of users that were disabled or deleted."""
         for execution in self.executions():
             if execution.assignment.user_id in disabled:
                 execution.stop("Canceled: the user is no longer active.")
 
     def notify(self, lease: Lease) -> None:
-        """Wake the calls that wait for a statement, here and through the broker; it has changed."""
+        """Wake the calls that wait for a changed statement, here and through the broker."""
         execution = self._executions.get(lease.statement_id)
         may_have_ended = execution is None or execution.is_settled
         self._signal(lease.statement_id, may_have_ended=may_have_ended)
@@ -152,13 +152,13 @@ class RunningStatements:
             self.broker.statement_changed(statement_id)
 
     def is_shared(self, assignment: Assignment) -> bool:
-        """Whether its session is shared by all statements that open one with the same options."""
+        """Whether its session is shared by all statements with the same session options."""
         connector = self.connectors.known(assignment.connector)
         return connector is not None and connector.limits.shared_session
 
     def before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        """What must be done before any client can see the end; None for statements that change no objects."""
-        # An import always makes or fills a table.
+        """The callback to run before any client can see the end; None for statements that change no objects."""
+        # An import always creates or fills a table.
         changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
         if self.objects_changed is None or not changes:
             return None
@@ -166,7 +166,7 @@ class RunningStatements:
 
 
 async def unless_database_unavailable(write: Awaitable[object]) -> None:
-    """A write at shutdown that may fail: without it a lease runs out by itself."""
+    """Make a write at shutdown whose failure is harmless, because its lease then expires by itself."""
     try:
         await write
     except DatabaseUnavailable:

@@ -1,7 +1,7 @@
-"""The operations of scripts whose statements all run: their rows follow the rows of their statements (ADR 70).
+"""The operations of scripts that run as a whole, whose rows are derived from those of their statements (ADR 70).
 
-Each change of a script first locks the row of its operation: two changes wait for each other, and none sees half of
-the other. All functions run in the transaction of their caller.
+Each change of a script first locks the row of its operation, which serializes changes. All functions run in the
+transaction of their caller.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from uuid import UUID
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
 from queryserver.statements import assignments, model
-from queryserver.statements.recording import insert
+from queryserver.statements.insertion import insert
 from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, part_of, record_of
 from queryserver.statements.states import StatementState
 
@@ -25,7 +25,7 @@ update statements set state = 'running', sent_at = coalesce(sent_at, now())
 where id = $1 and state in ('waiting', 'running') and cancel_requested_at is null
 """
 
-# What the operation shows: of a script that failed the statement that failed, else the last one with a result.
+# The outcome of the operation is that of the failed statement, or else of the last one with a result.
 _END = f"""
 with kept as (
     update statements set expires_at = coalesce(now() + $5::interval, expires_at)
@@ -69,7 +69,7 @@ where state in ('waiting', 'running') and is_script and not exists (
 for update skip locked
 """
 
-# That of the last statement that had a result, also where that has expired or was closed since.
+# The last statement that had a result, even if it has expired or was closed since.
 _RESULT = f"""
 select {RECORD} from statements
 where operation_id = $1 and case when $2::integer is null then state in ('available', 'expired', 'closed')
@@ -78,51 +78,51 @@ order by statement_index desc limit 1
 """
 
 
-async def locked(connection: Connection, operation_id: UUID) -> Row | None:
-    """The row of an operation, which other changes of the script wait for from now on."""
+async def lock_operation(connection: Connection, operation_id: UUID) -> Row | None:
+    """Lock and return the row of an operation, so that other changes of the script wait."""
     return await connection.fetchrow(_LOCK, operation_id)
 
 
-async def locked_of(connection: Connection, statement_id: UUID) -> Row | None:
-    """The same for the script that the statement is, or belongs to; None for any other statement."""
-    found = await connection.fetchval(
+async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | None:
+    """The same for the script that the statement is or belongs to; None for any other statement."""
+    operation_id = await connection.fetchval(
         "select coalesce(operation_id, id) from statements where id = $1 and (is_script or operation_id is not null)",
         statement_id,
     )
-    return await locked(connection, found) if found else None
+    return await lock_operation(connection, operation_id) if operation_id else None
 
 
 async def parts(connection: Connection, operation_id: UUID) -> tuple[model.StatementPart, ...]:
-    """The statements of an operation with `runs_all` that were begun, in their order."""
+    """The started statements of an operation with `runs_all`, in order."""
     return tuple(map(part_of, await connection.fetch(PARTS, operation_id)))
 
 
 async def result_part(
     connection: Connection, operation_id: UUID, statement_index: int | None
 ) -> model.StatementRecord | None:
-    """A statement of the script that was begun; no index: the last one that had a result."""
+    """A started statement of the script, by default the last one with a result."""
     row = await connection.fetchrow(_RESULT, operation_id, statement_index)
     return record_of(row) if row else None
 
 
 async def begin(connection: Connection, operation_id: UUID) -> bool:
-    """A statement of the script is about to be sent; False when a cancel is requested."""
+    """Record that a statement of the script is about to be sent; False if a cancel is requested."""
     return await connection.execute(_BEGIN, operation_id) == "UPDATE 1"
 
 
-async def go_on(
+async def continue_or_end(
     connection: Connection,
     script: Row,
-    ended: assignments.Outcome,
+    outcome: assignments.Outcome,
     next_statement: model.NewStatement | None,
     retention: timedelta,
 ) -> tuple[model.StatementRecord | None, Row | None]:
-    """After the end of a statement: `next_statement`, if it was recorded, or the row of the operation that has ended.
+    """After the end of a statement, record `next_statement` and return it, or end the operation and return its row.
 
     `script` is the locked row of the operation.
     """
-    if ended.state not in {StatementState.AVAILABLE, StatementState.SUCCESS}:
-        return None, await _end(connection, script, ended, retention, is_of_statement=True)
+    if outcome.state not in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+        return None, await _end(connection, script, outcome, retention, is_of_statement=True)
     if next_statement is None:
         return None, await _end(connection, script, assignments.Outcome(StatementState.SUCCESS), retention)
     if script["is_canceled"]:
@@ -141,14 +141,14 @@ def canceled_by(name: str | None) -> assignments.Outcome:
 
 
 async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
-    """The row of the operation, of which no statement runs any more."""
+    """End a canceled operation without active statements, and return its row."""
     return await _end(connection, script, canceled_by(by), None)
 
 
 async def end_broken(connection: Connection) -> Sequence[Row]:
-    """The rows of the operations that ran and of which no statement waits or runs; they have ended then.
+    """End active operations without an active statement, and return their rows.
 
-    In any snapshot an operation that runs has one, unless a program of the former version has ended it.
+    In any snapshot an active operation has an active statement, unless a process of an older version has ended it.
     """
     outcome = assignments.Outcome(
         StatementState.FAILED,
@@ -156,8 +156,8 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
         message="A server of another version has ended a statement of this script: the others were not run.",
     )
     broken = await connection.fetch(_BROKEN)
-    ended = [await _end(connection, script, outcome, None) for script in broken]
-    return [row for row in ended if row is not None]
+    operations = [await _end(connection, script, outcome, None) for script in broken]
+    return [row for row in operations if row is not None]
 
 
 async def _end(
@@ -168,7 +168,7 @@ async def _end(
     *,
     is_of_statement: bool = False,
 ) -> Row | None:
-    """`retention` None: the results of its statements expire when they would have."""
+    """Without `retention`, the results of its statements keep their expiry."""
     return await connection.fetchrow(
         _END, script["id"], outcome.state.value, outcome.error_code, outcome.message, retention, is_of_statement
     )

@@ -1,4 +1,4 @@
-"""The statements of a script whose statements all run, one after the other (Contract editor 5.5, ADR 70)."""
+"""Scripts that run as a whole, one statement after the other (Contract editor 5.5, ADR 70)."""
 
 import asyncio
 import math
@@ -18,17 +18,17 @@ from queryserver.sql.splitter_scan import expects_result_set
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
-from queryserver.statements.model import NewStatement, StatementHandle, kept_rows, opaque_token
+from queryserver.statements.model import NewStatement, StatementHandle, effective_row_limit, opaque_token
 from queryserver.statements.truncation import LimitSource
 
 T = TypeVar("T")
 
 OPERATION_OWNER = "script"
-"""Owner of the rows of operations: no process claims them."""
+"""Owner of the rows of operations, which no process claims."""
 
 
 def warning_of(index: int, count: int) -> str | None:
-    """The warning for a script of which one statement runs; None for the last one."""
+    """The warning that only one statement of a script runs; None for the last one."""
     if index == count - 1:
         return None
     return (
@@ -38,19 +38,19 @@ def warning_of(index: int, count: int) -> str | None:
 
 
 def require_short(choice: Choice, limits: EditorSettings) -> None:
-    """Raises InvalidParameter when too many statements would run in one call."""
-    left, most = choice.count - choice.index, limits.script_max_statements
-    if left > most:
+    """Raises InvalidParameter if too many statements would run in one call."""
+    count, most = choice.count - choice.index, limits.script_max_statements
+    if count > most:
         raise InvalidParameter(
-            f"run_all: the script has {left} statements to run; at most {most} (`editor.script_max_statements`) run in"
+            f"run_all: the script has {count} statements to run; at most {most} (`editor.script_max_statements`) run in"
             " one call."
         )
 
 
 def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewStatement, NewStatement | None]:
-    """The operation that clients follow, and the first of its statements; `choice` is that of `first`.
+    """The operation of a script, and the first of its statements, `first`, which `choice` has selected.
 
-    Of a script with one statement the operation is that statement.
+    The operation of a script with one statement is that statement.
     """
     last, handle = choice.last, first.handle
     if last is None or choice.count == 1:
@@ -91,79 +91,79 @@ def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewS
 
 @dataclass(slots=True, eq=False)
 class ScriptRun:
-    """What follows a statement of a script in the process that runs it: its text is cut once."""
+    """Determines the next statement of a script in the process that runs it; splits the text once."""
 
     leases: StatementLeases
     editor: EditorSettings
     is_shared: bool
-    """Its session is one that statements without a named session share."""
+    """Whether its session is shared by statements without a named session."""
     log: Logbook | None = None
-    """All statements of the script write into one."""
-    _left: Iterator[ScriptStatement] | None = field(default=None, init=False)
+    """The common log of all its statements."""
+    _remaining: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
-    async def next_statement(self, done: Assignment) -> NewStatement | None:
-        """The statement after `done`; None: that was the last one. Raises DatabaseUnavailable, OperationNotFound."""
-        operation_id, index = done.lease.operation_id, done.statement_index + 1
-        if operation_id is None or index >= done.statements_count:
+    async def next_statement(self, previous: Assignment) -> NewStatement | None:
+        """The statement after `previous`; None after the last one. Raises DatabaseUnavailable, OperationNotFound."""
+        operation_id, index = previous.lease.operation_id, previous.statement_index + 1
+        if operation_id is None or index >= previous.statements_count:
             return None
-        if self._left is None:
+        if self._remaining is None:
             script = await self.leases.script(operation_id)
-            cut = await _off_loop(script, lambda: Script(script, done.dialect))
-            self._left = islice(cut, index, None)
-        statement = next(self._left)
-        return await _off_loop(statement.text, lambda: self._new(done, index, statement))
+            cut = await _in_thread_if_long(script, lambda: Script(script, previous.dialect))
+            self._remaining = islice(cut, index, None)
+        statement = next(self._remaining)
+        return await _in_thread_if_long(statement.text, lambda: self._new(previous, index, statement))
 
-    def _new(self, done: Assignment, index: int, statement: ScriptStatement) -> NewStatement:
-        text, is_last = statement.text, index == done.statements_count - 1
-        limit = done.row_limit if done.limit_source is LimitSource.CALLER else None
-        row_limit, limit_source = kept_rows(self.editor, limit, literal_limit(text, done.dialect))
+    def _new(self, previous: Assignment, index: int, statement: ScriptStatement) -> NewStatement:
+        text, is_last = statement.text, index == previous.statements_count - 1
+        limit = previous.row_limit if previous.limit_source is LimitSource.CALLER else None
+        row_limit, limit_source = effective_row_limit(self.editor, limit, literal_limit(text, previous.dialect))
         parameters, count = None, 0
-        if done.parameters is not None:
-            before = done.parameters.before + _places(done.statement, done)
-            parameters, count = StatementParameters(done.parameters.values, before), _places(text, done)
+        if previous.parameters is not None:
+            before = previous.parameters.before + _count_markers(previous.statement, previous)
+            parameters, count = StatementParameters(previous.parameters.values, before), _count_markers(text, previous)
         start, end = statement.start, statement.end
         return NewStatement(
             id=uuid4(),
-            user_id=done.user_id,
-            connector=done.connector,
-            dialect=done.dialect,
+            user_id=previous.user_id,
+            connector=previous.connector,
+            dialect=previous.dialect,
             handle=StatementHandle(
                 statement=text,
                 statement_index=index,
-                statements_count=done.statements_count,
+                statements_count=previous.statements_count,
                 position=(start.row, start.column, end.row, end.column),
                 statement_hash=statement_hash(text),
                 guid=opaque_token(),
                 secret=opaque_token(),
-                session_id=done.session_id,
-                session_guid=done.session_guid,
+                session_id=previous.session_id,
+                session_guid=previous.session_guid,
             ),
             row_limit=row_limit,
             limit_source=limit_source,
-            timeout=timedelta(seconds=max(math.ceil(done.ends_at - time.monotonic()), 0)),
-            has_result_set=expects_result_set(text, done.dialect),
-            owner=done.lease.owner,
+            timeout=timedelta(seconds=max(math.ceil(previous.ends_at - time.monotonic()), 0)),
+            has_result_set=expects_result_set(text, previous.dialect),
+            owner=previous.lease.owner,
             limits=self.editor,
             idempotency=None,
-            database=done.database,
-            settings=done.settings,
+            database=previous.database,
+            settings=previous.settings,
             in_history=False,
-            in_named_session=done.in_named_session,
-            keeps_session=self.is_shared or not (is_last or done.in_named_session),
-            token=done.token,
-            api_token=done.api_token,
+            in_named_session=previous.in_named_session,
+            keeps_session=self.is_shared or not (is_last or previous.in_named_session),
+            token=previous.token,
+            api_token=previous.api_token,
             parameters=parameters,
             parameter_count=count,
-            operation_id=done.lease.operation_id,
+            operation_id=previous.lease.operation_id,
             needs_session=True,
         )
 
 
-def _places(text: str, of: Assignment) -> int:
-    named = of.parameters is not None and of.parameters.values.are_named
-    return sum(1 for place in find_markers(text, of.dialect, named=named) if not place.is_literal)
+def _count_markers(text: str, assignment: Assignment) -> int:
+    named = assignment.parameters is not None and assignment.parameters.values.are_named
+    return sum(1 for marker in find_markers(text, assignment.dialect, named=named) if not marker.is_literal)
 
 
-async def _off_loop(text: str, call: Callable[[], T]) -> T:
-    """The result of the call, which runs in a thread if the text is long."""
+async def _in_thread_if_long(text: str, call: Callable[[], T]) -> T:
+    """Make the call, in a thread if the text is long."""
     return call() if is_short(text) else await asyncio.to_thread(call)

@@ -1,4 +1,4 @@
-"""What the statements of an engine session reach beside their data source, each with the rights of its caller."""
+"""The files and results that statements of a session may read, each with the rights of its caller."""
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -17,14 +17,14 @@ ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[Open
 
 @dataclass(slots=True, eq=False)
 class SessionResults:
-    """`StatementResults` of one session. Its statements run one after another; outside of them nothing is read."""
+    """`StatementResults` of one session, whose statements run one after another. Usable only inside `acting`."""
 
     opener: ResultOpener
     _user: User | None = field(default=None, init=False)
 
     @contextmanager
     def acting(self, user: User) -> Generator[None]:
-        """Inside, a statement of `user` runs."""
+        """Give access with the rights of `user` while one of their statements runs."""
         self._user = user
         try:
             yield
@@ -41,18 +41,18 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True)
 class SessionReach:
-    """Files and results of one session; None: its engine reads none."""
+    """The files and results of one session; None if its engine cannot read them."""
 
     files: SessionFiles | None = None
     results: SessionResults | None = None
 
     def given_to(self, options: SessionOptions) -> SessionOptions:
-        """The options of the session, with what it reaches."""
+        """The options of the session, with access to its files and results."""
         return replace(options, files=self.files, results=self.results)
 
     @asynccontextmanager
     async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """Inside, a statement of `user` runs, with the rights of this user. `operation_id`: for its audit events."""
+        """Give access with the rights of `user` while a statement runs. `operation_id` is for its audit events."""
         async with AsyncExitStack() as stack:
             if self.files is not None:
                 await stack.enter_async_context(self.files.acting(user, operation_id=operation_id))
@@ -66,13 +66,13 @@ NOTHING_REACHED = SessionReach()
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What sessions may reach at all, where their engines can; None: there is none of it here."""
+    """The files and results that sessions may access if their engines can; None if this process has none."""
 
     files: StatementFileAccess | None = None
     open_result: ResultOpener | None = None
 
     def of_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionReach:
-        """For one session. `read_only`: its statements write no files, whatever the engine can."""
+        """The access of one session. With `read_only`, its statements can never write files."""
         files = results = None
         if self.files is not None and capabilities.reads_files:
             files = self.files.of_session(may_write=capabilities.writes_files and not read_only)

@@ -11,7 +11,7 @@ from queryserver.platform.database import Database, Row
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One session: opened by create_session (`named`), or kept between the statements of one script."""
+    """One session, opened by create_session (`named`), or kept open between statements of a script."""
 
     id: int
     guid: str
@@ -29,7 +29,7 @@ class SessionRecord:
     is_busy: bool = False
 
 
-# Columns that have the name and the type of a field.
+# Columns with the same name and type as a field.
 _FIELDS = (
     "id", "guid", "user_id", "connector", "dialect", "named", "properties", "settings", "sealed_credentials", "owner",
     "last_used_at",
@@ -87,15 +87,15 @@ returning true
 
 
 class SessionRecords:
-    """The sessions of all users; who may see which is decided by the services. Each method is one transaction."""
+    """The table of sessions. Access rights are checked by the services. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """Store a session; False when the user has `max_open` named ones open. One that is not named is reopened."""
+        """Store a session; False if the user has `max_open` named ones open. Unnamed sessions can be reopened."""
         async with self._database.transaction() as connection:
-            # The count is exact because the sessions of a user are stored one after the other.
+            # The count is exact, because sessions of a user are stored one at a time.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
             stored = await connection.fetchval(
                 _OPEN,
@@ -116,7 +116,7 @@ class SessionRecords:
         return stored is True
 
     async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """Id and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
+        """Id and guid of the session shared by statements of that user and purpose; `proposed` if there is none yet."""
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
@@ -129,7 +129,7 @@ class SessionRecords:
         return _session_of(row) if row else None
 
     async def named(self, session_id: int) -> tuple[int, str] | None:
-        """User and connector of a named session, open or closed."""
+        """User id and connector of a named session, open or closed."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
 
@@ -141,7 +141,7 @@ class SessionRecords:
         unused_since: timedelta | None = None,
     ) -> Sequence[SessionRecord]:
         """Open named sessions."""
-        found = await self._database.fetch(
+        rows = await self._database.fetch(
             f"""select {_COLUMNS} from sessions
             where named and closed_at is null and ($1::bigint is null or user_id = $1)
                 and ($2::text[] is null or connector = any($2::text[]))
@@ -151,16 +151,16 @@ class SessionRecords:
             None if connectors is None else list(connectors),
             unused_since,
         )
-        return [_session_of(row) for row in found]
+        return [_session_of(row) for row in rows]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """Connectors and their dialects in which a user has or had named sessions, the last used first."""
-        found = await self._database.fetch(
+        """Connectors, with dialect, on which a user has or had named sessions, most recently used first."""
+        rows = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
             user_id,
         )
-        return [(row["connector"], row["dialect"]) for row in found]
+        return [(row["connector"], row["dialect"]) for row in rows]
 
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
         """The sealed credentials of the newest open session of the user for that connector."""
@@ -179,7 +179,7 @@ class SessionRecords:
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """Close it and forget its credentials; False when it was closed already, or is not of that `owner`."""
+        """Close it and erase its credentials; False if it was already closed, or has another owner than `owner`."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -189,11 +189,11 @@ class SessionRecords:
         return changed == 1
 
     async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
-        """As `close`, but False also when a statement waits or runs in it, or it was used since."""
+        """As `close`, but also False if a statement waits or runs in it, or it was used since."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of all open sessions of `owner`; their ids, and closed ones with a statement to run."""
+        """Extend the leases of open sessions of `owner`; returns their ids, and closed ones with active statements."""
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
@@ -203,17 +203,17 @@ class SessionRecords:
             where closed_at is null and lease_until < now()"""
         )
 
-    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of other processes."""
-        return await self._database.value(_HOLD, connector, owner, lease, everything) is True
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
+        """Acquire or renew the lease on the data of an engine; `everything` ignores leases of other processes."""
+        return await self._database.value(_HOLD, connector, owner, lease, ignore_leases) is True
 
     async def expire_all(self) -> None:
-        """End all leases of sessions and engines: no process that holds one is alive."""
+        """End all leases of sessions and engines, because no process that holds one is alive."""
         await self._database.execute("update sessions set lease_until = now() where closed_at is null")
         await self._database.execute("delete from engine_owners")
 
     async def release_engines(self, *, owner: str) -> None:
-        """Give up all engines that `owner` holds."""
+        """Release all engines that `owner` holds."""
         await self._database.execute("delete from engine_owners where owner = $1", owner)
 
 

@@ -1,6 +1,6 @@
-"""Sessions that callers open and close themselves (Contract editor 9).
+"""Named sessions, which callers open and close themselves (Contract editor 9).
 
-The command close_sessions closes those of all users by age: `retention.RetentionSweep.close_sessions`.
+The command close_sessions, which closes sessions of all users by age, is in `RetentionSweep.close_sessions`.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.dispatcher import CLOSE_SESSION
-from queryserver.statements.engine_settings import chosen_settings
-from queryserver.statements.forwarding import Forwarding
+from queryserver.statements.engine_settings import filter_settings
+from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.model import new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner
@@ -38,21 +38,21 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """The request of create_session: the properties as received, and as they were understood."""
+    """The request of create_session: the properties as received, and the values parsed from them."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
     settings: Mapping[str, str]
     credentials: Credentials | None
     database: str | None = None
-    """Current at its beginning; None: the connector's default."""
+    """The initial database; None for the default of the connector."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sessions:
-    """Named sessions. The instance that opened one runs its statements, also when another instance receives them.
+    """Opens and closes named sessions. The instance that opened one runs its statements, whichever receives them.
 
-    Those in data that another process holds are opened there.
+    Sessions on data that another process holds are opened there.
     """
 
     records: SessionRecords
@@ -60,24 +60,24 @@ class Sessions:
     connectors: Connectors
     credentials: SessionCredentials
     runner: Runner
-    forwarding: Forwarding
+    forwarding: WorkForwarder
     notices: Notices
     signals: StateSignals
     max_per_user: int
     allowed_settings: frozenset[str]
 
     def __post_init__(self) -> None:
-        self.forwarding.serve(_OPEN, self._open_forwarded, self._undo_forwarded)
+        self.forwarding.register(_OPEN, self._open_forwarded, self._undo_forwarded)
 
     async def create(self, user: User, new: NewSession) -> SessionRecord:
-        """Open an engine session and keep it.
+        """Open an engine session that stays open.
 
         Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
         session exists.
         """
         connector = self.connectors.resolve(user, new.connector)
         self.credentials.require_token(user, connector)
-        settings = chosen_settings(new.settings, connector, self.allowed_settings)
+        settings = filter_settings(new.settings, connector, self.allowed_settings)
         for line in settings.warnings:
             log.info(line, connector=connector.key)
         self.runner.instance.require_open()
@@ -92,7 +92,7 @@ class Sessions:
             try:
                 holder = await self.forwarding.holder(data)
                 is_open = await self._open_at(holder, user, connector, record, new.database)
-            except BaseException:  # a cancel too: the holder may have opened it
+            except BaseException:  # also a cancel: the holder may have opened it
                 await asyncio.shield(self._close_unanswered(record.id))
                 raise
         else:
@@ -100,7 +100,7 @@ class Sessions:
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
         try:
-            return await self.records.read(record.id) or record  # as recorded: its times are those of the database
+            return await self.records.read(record.id) or record  # read again for the times of the database
         except DatabaseUnavailable:
             return record
 
@@ -120,12 +120,12 @@ class Sessions:
     async def _open_at(
         self, holder: str, user: User, connector: Connector, record: SessionRecord, database: str | None
     ) -> bool:
-        """The same in the process that holds the data. Raises EngineTimeout too."""
-        # No credentials: data that one process holds are files, which have no logins.
+        """Open it in the process that holds the data. Also raises EngineTimeout."""
+        # Without credentials, because data held by one process are files, which have no logins.
         arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
-            # The holder answers within its own time limit.
+            # The holder responds within its own time limit.
             async with asyncio.timeout(budget.total_seconds() + _ANSWER_S):
                 return orjson.loads(
                     await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
@@ -134,7 +134,7 @@ class Sessions:
             raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        session_id, guid, properties, settings, *database = arguments  # a database only where there is one
+        session_id, guid, properties, settings, *database = arguments  # the database is only sent if there is one
         self.runner.instance.require_open()
         if not await self.runner.data.may_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
@@ -142,13 +142,13 @@ class Sessions:
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
-        """Close a session whose id no client received. Its holder closes sessions that have no record."""
+        """Close the record of a session whose id no client received; its holder then closes the session."""
         with suppress(DatabaseUnavailable):
             await self.records.close(session_id)
         await self.notices.publish(CLOSE_SESSION, str(session_id))
 
     async def _undo_forwarded(self, arguments: Sequence[Any]) -> None:
-        """Its caller has got an error: then no session exists."""
+        """Close the session, because the caller got an error."""
         await self.runner.close_session(arguments[0])
 
     def _record(
@@ -178,14 +178,14 @@ class Sessions:
         )
 
     async def close(self, user: User, session_id: int) -> SessionRecord | None:
-        """Close one session of the caller; None when it was closed already. Raises session_not_found."""
+        """Close one session of the caller; None if it was already closed. Raises session_not_found."""
         record = await self.records.read(session_id)
         if record is None:
-            named = await self.records.named(session_id)
-            if named is None or named[0] != user.id or not user.reaches(named[1]):
+            session = await self.records.named(session_id)
+            if session is None or session[0] != user.id or not user.reaches(session[1]):
                 raise session_not_found(session_id)
-            # It may have ended by itself, or an earlier call failed half-way.
-            await self._close_results(*named, session_id)
+            # It may have ended by itself, or an earlier call may have failed halfway.
+            await self._close_results(*session, session_id)
             return None
         if record.user_id != user.id or not record.named or not user.reaches(record.connector):
             raise session_not_found(session_id)
@@ -193,9 +193,9 @@ class Sessions:
         return record
 
     async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
-        """Close all sessions of the caller for one connector; answers the last of them. Raises as `resolve`.
+        """Close all sessions of the caller on one connector, and return the last of them. Raises as `resolve`.
 
-        Also for a connector that the caller may no longer use, if they have or had sessions in it.
+        Works even if the caller may no longer use the connector, provided they have or had sessions on it.
         """
         try:
             key = self.connectors.resolve(user, connector).key
@@ -211,7 +211,7 @@ class Sessions:
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
-        """Cancel what runs in it and close it; False when it was closed. Results stay but for `close_queries`."""
+        """Cancel its statements and close it; False if it was closed. Keeps results, unless `close_queries` is set."""
         for statement_id in await self.statements.active_in_session(record.id):
             await self.statements.request_cancel(statement_id, by="close_session")
         closed = await self.runner.close_session(record.id)
@@ -222,8 +222,8 @@ class Sessions:
         return closed
 
     async def _close_results(self, user_id: int, connector: str, session_id: int | None) -> None:
-        """With `close_queries`: as close_statement for each result of the session, or of all sessions of the user."""
-        known = self.connectors.known(connector)
-        if known is not None and known.close_queries:
+        """If `close_queries` is set, close the results of the session, or of all sessions of the user."""
+        connector_settings = self.connectors.known(connector)
+        if connector_settings is not None and connector_settings.close_queries:
             for statement_id in await self.statements.close_results_of_sessions(user_id, connector, session_id):
                 self.signals.notify(statement_id)

@@ -1,4 +1,4 @@
-"""The end of the statements and sessions of a process that stops (Contract platform 9.5)."""
+"""Ends the statements and sessions of a process that stops (Contract platform 9.5)."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# For one write at the end of a shutdown.
+# Time for one write at the end of a shutdown.
 _LEAST_S = 0.5
 
 
@@ -43,22 +43,22 @@ class RunnerShutdown:
     broker: Broker | None
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Let statements finish for the grace time, then stop them within `REST_S`; a second call does nothing.
+        """Let statements finish for the grace time, none with `at_once`, then stop them within `REST_S`. Idempotent.
 
-        `at_once`: there is no grace time. Statements that were not sent, or that another process can follow, are left
-        to it. Calls are still answered meanwhile; those that would start work are refused.
+        Statements that were not sent, or that another process can resume, are left to other processes. Meanwhile,
+        calls are still served, except those that would start work.
         """
         tasks = self.running.tasks
         if self.instance.is_drained:
-            await _ended(tasks, _LEAST_S)
+            await _all_ended(tasks, _LEAST_S)
             return
         self.instance.is_draining = True
         grace_s = 0.0 if at_once else self.limits.shutdown_grace.total_seconds()
         with stop_step("statements may finish", within_s=grace_s, statements=self.running.active):
             end = time.monotonic() + grace_s
-            # Calls that were accepted before the shutdown start statements meanwhile.
+            # Calls accepted before the shutdown may still start statements.
             while tasks and (left_s := end - time.monotonic()) > 0:
-                await _ended(tasks, left_s)
+                await _all_ended(tasks, left_s)
         self.instance.is_drained = True
         if tasks:
             within_s, active = STATEMENTS_STOPPED_WITHIN_S, self.running.active
@@ -75,14 +75,14 @@ class RunnerShutdown:
         """Stop or hand over all statements; returns when all have ended, or after `within_s`."""
         end = time.monotonic() + within_s
         detached = [execution for execution in self.running.executions() if execution.detach()]
-        others = [execution for execution in self.running.executions() if execution not in detached]
-        await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
-        await _ended(self.running.tasks, end - time.monotonic())
+        attached = [execution for execution in self.running.executions() if execution not in detached]
+        await _within(asyncio.gather(*(self._stop_or_release(execution) for execution in attached)), within_s)
+        await _all_ended(self.running.tasks, end - time.monotonic())
         hand_overs = (unless_database_unavailable(self.leases.hand_over(one.assignment.lease)) for one in detached)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
-        """Leave an unsent statement to another process; stop one that was sent, or is sent meanwhile."""
+        """Leave an unsent statement to another process; stop one that was sent or is just being sent."""
         if not execution.was_sent:
             try:
                 released = await self.leases.release(execution.assignment.lease)
@@ -97,21 +97,21 @@ class RunnerShutdown:
         execution.stop("Canceled by the shutdown of the server.")
 
     async def _give_up_all(self, within_s: float) -> None:
-        """Record an end for the statements whose engines have confirmed none; then cancel all tasks."""
+        """Record an end for statements without confirmation by their engine, then cancel all tasks."""
         end = time.monotonic() + within_s
-        await _within(asyncio.gather(*(one.give_up() for one in self.running.executions())), within_s / 2)
+        await _within(asyncio.gather(*(execution.give_up() for execution in self.running.executions())), within_s / 2)
         for task in self.running.tasks:
             task.cancel()
-        await _ended(self.running.tasks, end - time.monotonic())
+        await _all_ended(self.running.tasks, end - time.monotonic())
 
 
-async def _ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> None:
+async def _all_ended(tasks: Collection[asyncio.Task[Any]], within_s: float) -> None:
     if tasks:
         await asyncio.wait(list(tasks), timeout=max(within_s, 0))
 
 
 async def _within(action: Awaitable[object], within_s: float) -> None:
-    """Wait at most that long, then cancel it."""
+    """Run the action for at most `within_s`, then cancel it."""
     try:
         async with asyncio.timeout(within_s):
             await action

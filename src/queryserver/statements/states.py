@@ -1,13 +1,13 @@
-"""The states of statements, and the choices of the list of them. Imports nothing: commands start without Arrow."""
+"""The states of statements, and filters by state. Imports nothing, so that commands start without Arrow."""
 
 from enum import StrEnum
 
 LONGEST_AGE_S = 10 * 365 * 86400
-"""Of `OverviewFilter.older_than`."""
+"""Limit of `OverviewFilter.older_than`."""
 
 
 class StatementState(StrEnum):
-    """One machine for all engines; stored in the record, every change is one transaction."""
+    """States of a statement, the same for all engines. Each change is one transaction."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -22,7 +22,7 @@ class StatementState(StrEnum):
     is_terminal: bool
     """No further work will be done."""
     wire_status: str
-    """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
+    """`query_status.status`. Shows `success` as `available` and `timed_out` as `failed`, so that client loops end."""
 
     def __init__(self, value: str) -> None:
         self.is_terminal = value not in {"waiting", "running"}
@@ -33,7 +33,7 @@ ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 
 
 class StatementStates(StrEnum):
-    """The values of the parameter `state` of the list: the states, and two for several of them."""
+    """Values of the list parameter `state`: the states, and two that match several."""
 
     ACTIVE = "active"
     ALL = "all"
@@ -41,7 +41,7 @@ class StatementStates(StrEnum):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The states; None: all."""
+        """The matching states; None for all."""
         if self is StatementStates.ALL:
             return None
         return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)

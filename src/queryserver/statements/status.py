@@ -1,4 +1,4 @@
-"""Access to statements, their status and logs, cancel and close, history (Contract editor 1.6, 3, 7)."""
+"""Access to statements, status and logs, cancel and close, history (Contract editor 1.6, 3, 7)."""
 
 import asyncio
 import re
@@ -34,16 +34,16 @@ class StatementAccess:
         self._connectors = connectors
 
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
-        """The operation that a caller names, by id or by the `guid` of its handle.
+        """The operation named by id, or by the `guid` of its handle.
 
-        The operation of an id may belong to another user; that of a guid does not, because errors show the id.
+        An id may belong to another user, but a guid must not, because errors show the id of the operation.
         Raises OperationNotFound.
         """
         if operation_id is None and guid is not None:
-            found = await self._records.id_of_guid(guid, user_id=None if user.is_admin else user.id)
-            if found is None:
+            operation = await self._records.id_of_guid(guid, user_id=None if user.is_admin else user.id)
+            if operation is None:
                 raise OperationNotFound(guid[:_LONGEST_ID_SHOWN])
-            return found
+            return operation
         return parse_operation_id(operation_id or "")
 
     async def status(self, user: User, operation_id: UUID) -> StatementStatus:
@@ -53,7 +53,7 @@ class StatementAccess:
         return status
 
     async def cancelable(self, user: User, operation_id: UUID) -> StatementStatus:
-        """The status, for those who may cancel: the owner, even without a right to the connector, and administrators.
+        """The status, for users who may cancel: the owner, even without the right to the connector, and administrators.
 
         Raises OperationNotFound.
         """
@@ -85,21 +85,21 @@ class StatementAccess:
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
-        """Results are for the owner only, administrators included. Raises OperationNotFound, PermissionDenied."""
+        """Raises OperationNotFound, PermissionDenied for all but the owner, who alone may read results."""
         if not _is_seen(user, status, by_admin=False):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
 
 def _is_seen(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
-    """An API token that is limited to other connectors never sees the operation (ADR 62)."""
+    """Whether the operation is visible to the user; API tokens see only their connectors (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
 
 
 def parse_operation_id(text: str) -> UUID:
-    """A UUID in its usual form. Raises OperationNotFound."""
+    """Parse a UUID in its usual form. Raises OperationNotFound."""
     if not _UUID.fullmatch(text):
-        # UUID() would read more: braces, `urn:uuid:`, hyphens anywhere or nowhere.
+        # UUID() would also accept braces, `urn:uuid:`, and any hyphens.
         raise OperationNotFound(text[:_LONGEST_ID_SHOWN])
     return UUID(text)
 
@@ -108,7 +108,7 @@ Waiting = TypeVar("Waiting", StatementStatus, HistoryEntry)
 
 
 async def with_queue_position(records: StatementRecords, statement: Waiting) -> Waiting:
-    """Add the position in the queue. Without a query unless the statement waits for a free slot of its connector."""
+    """Add the position in the queue; queries it only if the statement waits for a free slot of its connector."""
     if statement.state is not StatementState.WAITING or statement.times.started is not None:
         return statement
     return replace(statement, queue_position=await records.queue_position(statement.id))
@@ -116,14 +116,14 @@ async def with_queue_position(records: StatementRecords, statement: Waiting) -> 
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """The status of a statement and the log lines since the previous one."""
+    """The status of a statement, and the log lines since the previous progress."""
 
     status: StatementStatus
     log: LogPage
 
 
 class StatementReader:
-    """Reads the status and the log of a statement, at once or when they change."""
+    """Reads the status and log of a statement, immediately or when they change."""
 
     def __init__(
         self, records: StatementRecords, access: StatementAccess, signals: StateSignals, streams: Streams
@@ -152,7 +152,7 @@ class StatementReader:
         return await with_queue_position(self._records, status)
 
     async def with_failure(self, status: StatementStatus) -> StatementStatus:
-        """The status with the details of its failure, which one with a long text lacks. Raises OperationNotFound."""
+        """The status with its failure details, which a status omits for a long text. Raises OperationNotFound."""
         if status.failure is not None:
             return status
         record = await self._records.read(status.id)
@@ -161,7 +161,7 @@ class StatementReader:
         return record.status
 
     async def wait_for_end(self, status: StatementStatus, wait_s: float, slot: StreamSlot) -> StatementStatus:
-        """The first terminal status within `wait_s` of a statement that was just recorded, else the latest one.
+        """The first terminal status within `wait_s` for a statement that was just recorded, else the latest one.
 
         Raises as `StreamSlot.recheck` once the user of `slot` may no longer read the statement.
         """
@@ -177,7 +177,7 @@ class StatementReader:
         """The first terminal status within `wait_s`, else the latest one. Raises as `StreamSlot.recheck`.
 
         `status` must have been read after `watch` began, unless the statement could not change before. Queries the
-        record only after a change, and the rights of the user whenever `slot` has them due.
+        record only after a change, and rechecks the rights of the user whenever `slot` requires it.
         """
         now = asyncio.get_running_loop().time
         give_up = now() + wait_s
@@ -202,7 +202,7 @@ class StatementReader:
     async def progress(
         self, status: StatementStatus, slot: StreamSlot, *, log_from: int, until_s: float
     ) -> AsyncGenerator[StatementProgress]:
-        """The progress now, at every change of state, and once a second.
+        """The current progress, then at every change of state and once a second.
 
         Ends with the terminal state or after `until_s`. Raises as `StreamSlot.recheck` once the user of `slot` may no
         longer read the statement.
@@ -211,14 +211,14 @@ class StatementReader:
         with self._signals.watch(status.id) as watch:
             while True:
                 status = await self._read(status.id)
-                watch.seen = status.state
+                watch.seen_state = status.state
                 log = await self._records.logs(status.id, start=log_from, size=None)
                 log_from = log.start + len(log.lines)
                 yield StatementProgress(status, log)
                 is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
                 if status.state.is_terminal or is_over:
                     return
-                # New rows and log lines are sent once a second; only a change of state is sent earlier.
+                # New rows and log lines are reported once a second; only changes of state are reported earlier.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
                     if not await watch.changed_within(left_s):
@@ -236,7 +236,7 @@ class StatementReader:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class StatementControl:
-    """Cancels statements and closes their results. Both calls are idempotent."""
+    """Cancels statements and closes their results. Both are idempotent."""
 
     records: StatementRecords
     access: StatementAccess
@@ -253,7 +253,7 @@ class StatementControl:
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
-        """The same without a check of rights; `by` is the user name that is recorded."""
+        """As `cancel`, without checking rights; records `by` as the user name."""
         with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
             await self.dispatcher.cancel(status.id, owner=status.owner)
@@ -261,14 +261,14 @@ class StatementControl:
             return await self.reader.wait_on_watch(status, self.cancel_wait.total_seconds(), watch)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
-        """Cancel the statement if it is active, and delete its result.
+        """Cancel the statement if it is active, and delete its result. Returns the previous state.
 
-        Returns the state before. Raises OperationNotFound.
+        Raises OperationNotFound.
         """
         status = settled = await self.access.cancelable(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
-        # A script that failed or was canceled may have statements with results.
+        # A failed or canceled script may have statements with results.
         if settled.state is StatementState.AVAILABLE or status.is_script:
             await self.records.close_result(operation_id)
             self.signals.notify(operation_id)
@@ -277,26 +277,26 @@ class StatementControl:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """A filter of the history, and the page of its matches; `page` counts from 1."""
+    """A filter of the history, and the requested page of matches, counted from 1."""
 
     doc_type: str | None = None
     text: str | None = None
     connector: str | None = None
     is_active: bool = False
-    """Only statements that wait or run."""
+    """Only waiting and running statements."""
     page: int = 1
     limit: int = 50
 
 
 class StatementHistory:
-    """The statements of one user, newest first; with an API token only those of the connectors that it reaches."""
+    """The statements of one user, newest first; with an API token, only those of its connectors."""
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
         self._connectors = connectors
 
     async def page(self, user: User, query: HistoryQuery) -> tuple[int, Sequence[HistoryEntry]]:
-        """The number of matches and one page of them; entries that wait have their position in the queue."""
+        """The number of matches and one page of them; waiting entries have a position in the queue."""
         keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
         if query.connector is not None:
             keys = tuple(key for key in (query.connector,) if keys is None or key in keys)

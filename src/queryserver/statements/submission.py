@@ -1,4 +1,4 @@
-"""Which statement a call of execute runs, and its record (Contract editor 4, 5)."""
+"""Determines and records the statement of an execute call (Contract editor 4, 5)."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +17,11 @@ from queryserver.sql.parameters import Parameters
 from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
 from queryserver.statements.credentials import SessionCredentials
-from queryserver.statements.engine_settings import chosen_settings
-from queryserver.statements.parameters import ParameterSealer, checked_for
+from queryserver.statements.engine_settings import filter_settings
+from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.scripts import operation_of, require_short, warning_of
-from queryserver.statements.session_choice import SessionChoice, StatementSession
+from queryserver.statements.session_chooser import SessionChooser, StatementSession
 from queryserver.statements.status import StatementAccess
 from queryserver.statements.truncation import LimitSource
 
@@ -33,7 +33,7 @@ _LONGEST_SETTINGS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a caller wants to run. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
+    """The request of execute. `previous` is from a handle in the notebook form (Contract editor 5.4)."""
 
     connector: str | None = None
     script: str | None = None
@@ -51,40 +51,40 @@ class Submission:
     in_history: bool = True
     parent_uuid: str = ""
     priority: int = 0
-    """1: of a schedule; statements that a client waits for come first."""
+    """0 for interactive statements, which come first; 1 for those of schedules."""
     parameters: Parameters | None = field(default=None, repr=False)
-    """None: the text has no places, or those of the operation that it continues are used."""
+    """None if there are no markers, or to use the values of the operation that it continues."""
     run_all: bool = False
-    """All statements run, from the chosen one to the last."""
+    """Whether to run all statements from the chosen one to the last."""
     notify_url: str | None = None
-    """Address of a signed call at the end of the statement; permitted by the caller of `submit`."""
+    """URL of a signed request at the end of the statement; checked by the caller of `submit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A submission with what it refers to, before the statement is chosen."""
+    """A submission with resolved references, before the statement is chosen."""
 
     user: User
     fields: Submission
-    before: model.StatementRecord | None
-    """The operation before this one in its script."""
+    previous_record: model.StatementRecord | None
+    """The previous operation of the script."""
     connector: Connector
     script: str
     parameters: Parameters | None
 
     @property
     def inherited(self) -> model.StatementRecord | None:
-        """The operation whose options are used where the call has none: it named its predecessor by `operationId`."""
-        return self.before if self.fields.continued is not None else None
+        """The previous operation if it was named by `operationId`; its options apply where the call has none."""
+        return self.previous_record if self.fields.continued is not None else None
 
     @property
     def previous(self) -> PreviousStatement | None:
         """The statement after which the script continues."""
         if self.inherited is None:
             return self.fields.previous
-        done = self.inherited.handle
-        has_more = done.statement_index < done.statements_count - 1
-        return PreviousStatement(done.statement_index, has_more, done.statement_hash)
+        handle = self.inherited.handle
+        has_more = handle.statement_index < handle.statements_count - 1
+        return PreviousStatement(handle.statement_index, has_more, handle.statement_hash)
 
     @property
     def timeout(self) -> timedelta:
@@ -101,14 +101,14 @@ class _Request:
 
     @property
     def limit(self) -> int | None:
-        """The row limit of the caller. A default is not inherited: the next statement may have a LIMIT of its own."""
+        """The row limit of the caller. Defaults are not inherited, as the next statement may have its own LIMIT."""
         if self.fields.limit or self.inherited is None:
             return self.fields.limit or None
         is_own = self.inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
         return self.inherited.row_limit if is_own else None
 
     def idempotency_key(self) -> model.IdempotencyKey | None:
-        """What "the same request" means: Contract editor 4.4."""
+        """The key with what makes two requests the same (Contract editor 4.4)."""
         fields, previous = self.fields, self.fields.previous
         if fields.idempotency_key is None:
             return None
@@ -129,16 +129,16 @@ class _Request:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Submissions:
-    """Accepts statements. Each is recorded before anything is sent to an engine."""
+    """Accepts statements, and records each before anything is sent to an engine."""
 
     recorder: StatementRecorder
-    sessions: SessionChoice
+    sessions: SessionChooser
     connectors: Connectors
     credentials: SessionCredentials
     access: StatementAccess
     limits: EditorSettings
     allowed_settings: frozenset[str]
-    choosing: StatementChooser
+    chooser: StatementChooser
     parameters: ParameterSealer
 
     async def submit(
@@ -147,23 +147,23 @@ class Submissions:
         submission: Submission,
         *,
         before_recording: Callable[[], object] | None = None,
-        while_wanted: Callable[[Choose], Choose] | None = None,
+        choice_scope: Callable[[Choose], Choose] | None = None,
     ) -> model.RecordedStatement:
-        """Record one statement of the script, or all, and start it, or find it under its idempotency key.
+        """Record and start one or all statements of the script, or return the record of the same idempotency key.
 
-        `before_recording` is called when the request is valid and new; what it raises is raised. `while_wanted` wraps
-        the search for the statement, which takes long in a large script; it may cancel it.
+        `before_recording` is called if the request is valid and new, and may raise. `choice_scope` wraps the choice of
+        the statement, which is slow in a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
         CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex; then nothing is recorded.
         """
         request = await self._request(user, submission)
         connector = request.connector
-        choice = await self._choice(request, while_wanted)
+        choice = await self._choice(request, choice_scope)
         key = request.idempotency_key()
-        # Before sessions, credentials and limits: they may have changed since the first call.
-        if key is not None and (known := await self.recorder.records.find_replay(user.id, key)) is not None:
-            return await self._replayed(model.RecordedStatement(known, replayed=True), request.parameters)
+        # Before sessions, credentials and limits, which may have changed since the first call.
+        if key is not None and (replay := await self.recorder.records.find_replay(user.id, key)) is not None:
+            return await self._replayed(model.RecordedStatement(replay, replayed=True), request.parameters)
         values = await self._values(request, choice)
         if choice.is_over:
             raise errors.NoMoreStatements
@@ -171,7 +171,7 @@ class Submissions:
             require_short(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
-        data = self.connectors.data_of(connector)  # read late: the connector may have changed meanwhile
+        data = self.connectors.data_of(connector)  # read late, since the connector may have changed meanwhile
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, part = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
@@ -188,8 +188,8 @@ class Submissions:
     async def _replayed(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
-        """Raises idempotency_conflict for a replay with other values: a digest of them is not stored (ADR 61)."""
-        if recorded.replayed and not self.parameters.are_those_of(recorded.record, parameters):
+        """Raises idempotency_conflict for a replay with other values, of which no digest is stored (ADR 61)."""
+        if recorded.replayed and not self.parameters.match_record(recorded.record, parameters):
             raise errors.idempotency_conflict()
         if recorded.record.status.runs_all:
             record = await self.recorder.records.read(recorded.record.status.id)
@@ -198,20 +198,20 @@ class Submissions:
 
     async def _request(self, user: User, submission: Submission) -> _Request:
         _require_short_fields(submission)
-        before = await self._previous(user, submission)
-        inherited = before if submission.continued is not None else None
+        previous = await self._previous(user, submission)
+        inherited = previous if submission.continued is not None else None
         connector = self._connector(user, submission, inherited)
-        settings = chosen_settings(submission.settings, connector, self.allowed_settings)
+        settings = filter_settings(submission.settings, connector, self.allowed_settings)
         submission = replace(submission, settings=settings.passed_on, warnings=settings.warnings)
         if self.connectors.engine(connector).capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
         script = await self._script(submission, inherited)
-        parameters = submission.parameters or await self._known_parameters(submission, before, script)
-        return _Request(user, submission, before, connector, script, parameters)
+        parameters = submission.parameters or await self._inherited_parameters(submission, previous, script)
+        return _Request(user, submission, previous, connector, script, parameters)
 
     async def _choice(self, request: _Request, while_wanted: Callable[[Choose], Choose] | None) -> Choice:
-        """The statement that runs. Raises InvalidParameter for a script without any."""
-        choosing = self.choosing.next(
+        """The statement to run. Raises InvalidParameter for a script without statements."""
+        choosing = self.chooser.next(
             request.user.id,
             request.script,
             request.connector.dialect,
@@ -230,52 +230,52 @@ class Submissions:
         if request.parameters is None:
             return None
         supported = self.connectors.engine(connector).capabilities.parameters
-        return await checked_for(choice, request.parameters, supported, request.script, connector.dialect)
+        return await check_for_statement(choice, request.parameters, supported, request.script, connector.dialect)
 
-    async def _known_parameters(
-        self, submission: Submission, before: model.StatementRecord | None, script: str
+    async def _inherited_parameters(
+        self, submission: Submission, previous: model.StatementRecord | None, script: str
     ) -> Parameters | None:
-        """The values of the operation before, if its script is the same. Raises statement_text_expired."""
-        if before is None or not (before.sealed_parameters or before.parameter_count):
+        """The values of the previous operation, if its script is the same. Raises statement_text_expired."""
+        if previous is None or not (previous.sealed_parameters or previous.parameter_count):
             return None
         if submission.script is not None:
-            kept = before.handle.statement
-            if before.script_id is not None:
+            text = previous.handle.statement
+            if previous.script_id is not None:
                 try:
-                    kept = await self.recorder.records.script(before.script_id)
-                except errors.Conflict:  # the text is not stored any more
+                    text = await self.recorder.records.script(previous.script_id)
+                except errors.Conflict:  # the text was deleted
                     return None
-            if kept != script:
+            if text != script:
                 return None
-        known = self.parameters.stored(before)
-        if known is None:  # erased with the texts, or their key is gone
+        stored = self.parameters.stored(previous)
+        if stored is None:  # deleted with the texts, or their key was removed
             raise errors.statement_text_expired()
-        return known
+        return stored
 
     async def _previous(self, user: User, submission: Submission) -> model.StatementRecord | None:
-        """The operation that this one continues: named in the short form, linked by its guid in the full form."""
+        """The operation to continue: named by id in the short form, by guid in the full form."""
         if submission.continued is not None:
-            before = await self._last_of(await self.access.own_record(user, submission.continued))
+            record = await self._last_of(await self.access.own_record(user, submission.continued))
         else:
             guid = submission.previous_guid
-            found = await self.recorder.records.id_of_guid(guid, user_id=user.id) if guid else None
-            before = await self._last_of(await self.recorder.records.read(found)) if found else None
-        if before is not None and not before.status.state.is_terminal:
+            operation_id = await self.recorder.records.id_of_guid(guid, user_id=user.id) if guid else None
+            record = await self._last_of(await self.recorder.records.read(operation_id)) if operation_id else None
+        if record is not None and not record.status.state.is_terminal:
             raise errors.previous_not_finished("The previous statement of this script has not ended yet.")
-        return before
+        return record
 
-    async def _last_of(self, before: model.StatementRecord | None) -> model.StatementRecord | None:
-        """For a script whose statements all ran, or one of them: the operation at the statement begun last."""
-        if before is not None and before.status.operation_id is not None:
-            before = await self.recorder.records.read(before.status.operation_id)
-        if before is None or not before.status.is_script or before.status.part is None:
-            return before
-        last = await self.recorder.records.result_part(before.status.id, before.status.part.statement_index)
-        if last is None:
-            return before
-        done = last.handle
-        handle = replace(before.handle, statement_index=done.statement_index, statement_hash=done.statement_hash)
-        return replace(before, handle=handle)
+    async def _last_of(self, record: model.StatementRecord | None) -> model.StatementRecord | None:
+        """For a script that ran as a whole, or one of its statements: the record of the statement started last."""
+        if record is not None and record.status.operation_id is not None:
+            record = await self.recorder.records.read(record.status.operation_id)
+        if record is None or not record.status.is_script or record.status.part is None:
+            return record
+        statement = await self.recorder.records.result_part(record.status.id, record.status.part.statement_index)
+        if statement is None:
+            return record
+        last = statement.handle
+        handle = replace(record.handle, statement_index=last.statement_index, statement_hash=last.statement_hash)
+        return replace(record, handle=handle)
 
     def _connector(self, user: User, submission: Submission, inherited: model.StatementRecord | None) -> Connector:
         if inherited is None:
@@ -305,11 +305,11 @@ class Submissions:
         return script
 
     async def _session(self, request: _Request) -> StatementSession:
-        fields, before, connector = request.fields, request.before, request.connector
+        fields, previous, connector = request.fields, request.previous_record, request.connector
         if fields.session_id is not None and request.inherited is None:
             return await self.sessions.named(request.user, connector, fields.session_id)
-        if before is not None and before.status.connector == connector.key:
-            return await self.sessions.continued(before, connector)
+        if previous is not None and previous.status.connector == connector.key:
+            return await self.sessions.of_previous(previous, connector)
         return await self.sessions.new(request.user, connector, fields.database, fields.settings)
 
     def _new(
@@ -319,7 +319,7 @@ class Submissions:
         user, fields, inherited, connector = request.user, request.fields, request.inherited, request.connector
         script_id = inherited.script_id if inherited is not None and fields.script is None else None
         warning = None if fields.run_all else warning_of(choice.index, choice.count)
-        row_limit, limit_source = model.kept_rows(self.limits, request.limit, choice.literal_limit)
+        row_limit, limit_source = model.effective_row_limit(self.limits, request.limit, choice.literal_limit)
         return model.NewStatement(
             id=uuid4(),
             user_id=user.id,
@@ -347,7 +347,7 @@ class Submissions:
             log_lines=(*(() if warning is None else (warning,)), *fields.warnings),
             notify=self.recorder.notification(fields.notify_url),
             parameters=values,
-            sealed_parameters=None if values is None else self.parameters.sealed(values),
+            sealed_parameters=None if values is None else self.parameters.seal(values),
             parameter_count=0 if values is None else choice.markers.own,
         )
 
@@ -367,8 +367,8 @@ def _handle(script: str, choice: Choice, session: StatementSession) -> model.Sta
 
 
 def _require_short_fields(submission: Submission) -> None:
-    """Raises InvalidParameter; before anything that the fields name is looked up (Contract editor 1.5)."""
-    # They are stored with each statement, and do not count as text.
+    """Raises InvalidParameter for too long fields, before they are used (Contract editor 1.5)."""
+    # Settings are stored with each statement, and do not count as text.
     for name, value in (("database", submission.database), ("parentUuid", submission.parent_uuid)):
         if value is not None and len(value) > _LONGEST_NAME:
             raise errors.InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")

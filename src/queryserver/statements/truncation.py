@@ -1,21 +1,21 @@
-"""Why a stored result does not have all rows (Contract editor 6.4)."""
+"""Why a stored result is incomplete (Contract editor 6.4)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class TruncationReason(StrEnum):
-    """Which cap cut the stored result (Contract editor 6.4)."""
+    """Which limit truncated the stored result (Contract editor 6.4)."""
 
     ROW_LIMIT = "row_limit"
     BYTE_LIMIT = "byte_limit"
 
 
 class LimitSource(StrEnum):
-    """Where the row limit of a statement comes from."""
+    """The origin of the row limit of a statement."""
 
     DEFAULT = "default"
-    """The setting `editor.default_limit`, which `editor.enforce_default_limit` puts in force."""
+    """The setting `editor.default_limit`, enforced by `editor.enforce_default_limit`."""
     CALLER = "caller"
     """The field `limit` of the call."""
     MAXIMUM = "maximum"
@@ -26,11 +26,11 @@ class LimitSource(StrEnum):
 class Truncation:
     reason: TruncationReason
     limit_source: LimitSource | None = None
-    """None: not known, for statements that an earlier version recorded."""
+    """None if unknown, for statements recorded by an earlier version."""
 
     @property
-    def by(self) -> str:
-        """The field or setting that has to be larger for more rows."""
+    def limit_name(self) -> str:
+        """The field or setting to raise for more rows."""
         if self.reason is TruncationReason.BYTE_LIMIT:
             return "result_max_bytes"
         match self.limit_source:
@@ -42,31 +42,31 @@ class Truncation:
                 return "limit"
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether the caller's own `limit` cut the result."""
-        return self.by == "limit"
+    def is_requested(self) -> bool:
+        """Whether the caller's own `limit` truncated the result."""
+        return self.limit_name == "limit"
 
     def message(self, *, rows: int, max_rows: int, max_bytes: int, may_change: bool) -> str:
-        """What was cut and why, and how to get more rows.
+        """Explains the truncation, and how to get more rows.
 
-        `may_change`: the statement may have changed data, so that sending it again may change them again.
+        With `may_change`, warns that running the statement again may change data again.
         """
-        kept = f"Only the first {rows} rows were kept: "
-        match self.by:
+        prefix = f"Only the first {rows} rows were kept: "
+        match self.limit_name:
             case "result_max_bytes":
-                kept += f"a result has at most {max_bytes} bytes on this server (editor.result_max_bytes)."
+                prefix += f"a result has at most {max_bytes} bytes on this server (editor.result_max_bytes)."
                 advice = "select fewer columns or rows."
             case "result_max_rows":
-                kept += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
+                prefix += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
                 advice = "run several statements, each for a part of them."
             case "default_limit":
-                kept += "the default limit of this server (editor.default_limit)."
+                prefix += "the default limit of this server (editor.default_limit)."
                 advice = f"execute the statement with limit=… (up to {max_rows})."
             case _ if rows >= max_rows:
-                return kept + "the limit of the call."
+                return prefix + "the limit of the call."
             case _:
-                kept += "the limit of the call."
+                prefix += "the limit of the call."
                 advice = f"execute the statement with a larger limit (up to {max_rows})."
         if may_change:
-            return f"{kept} The statement was carried out in full. If it only reads data, {advice}"
-        return f"{kept} To get more, {advice}"
+            return f"{prefix} The statement was carried out in full. If it only reads data, {advice}"
+        return f"{prefix} To get more, {advice}"

@@ -12,7 +12,7 @@ from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import UploadAreaSweep
 from queryserver.platform.threads import Progress
 from queryserver.search.refresh import IndexRefresh
-from queryserver.statements.retention import Closed, RetentionSweep
+from queryserver.statements.retention import CloseReport, RetentionSweep
 from queryserver.tasks.model import (
     ClaimedTask,
     CloseQueries,
@@ -104,7 +104,7 @@ def _finished(message: str, result: Mapping[str, Any]) -> TaskEnd:
     return TaskEnd(TaskState.FINISHED, message, result)
 
 
-def _closed(kind: str, done: Closed) -> TaskEnd:
+def _closed(kind: str, done: CloseReport) -> TaskEnd:
     """Fails like the command if one could not be closed."""
     message = f"{done.closed} {kind} closed. {done.already_closed} {kind} already closed."
     result = {kind: done.closed, "already_closed": done.already_closed}

@@ -19,7 +19,7 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.credentials import SessionCredentials
-from queryserver.statements.execution import Attached, Execution
+from queryserver.statements.execution import AttachedOperation, Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.runner import Runner, RunnerHooks
 from queryserver.statements.signals import StateSignals
@@ -51,9 +51,9 @@ class Run:
                 yield opened
 
         @asynccontextmanager
-        async def reattach(claimed: Assignment) -> AsyncIterator[Attached]:
+        async def reattach(claimed: Assignment) -> AsyncIterator[AttachedOperation]:
             assert claimed.resumption is not None
-            mark = claimed.resumption.mark
+            mark = claimed.resumption.checkpoint
             async with self.engine.reattach(
                 ANA, SessionOptions(), mark.token, rows_read=claimed.resumption.rows
             ) as attached:

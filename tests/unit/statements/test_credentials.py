@@ -59,4 +59,4 @@ async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[st
     sealed = SessionCredentials(cast("Any", None), connectors, PlainSealer()).seal(GIVEN, before)
     after, connectors = at(url, places)
     book = SessionCredentials(cast("Any", Sessions(sealed)), connectors, PlainSealer())
-    assert await book.of(ANA, after) == (GIVEN if stays else None)
+    assert await book.latest(ANA, after) == (GIVEN if stays else None)

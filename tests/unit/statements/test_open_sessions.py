@@ -36,7 +36,7 @@ class Setting:
     async def open(
         self, session_id: int = 1, *, user: User = ANA, named: bool = True, idle_s: float = 60
     ) -> OpenSession:
-        session = OpenSession(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
+        session = OpenSession(session_id, "fake", user, is_named=named, idle=timedelta(seconds=idle_s))
         await self.held.open(session, nullcontext(self.engine), SessionOptions())
         return session
 
@@ -163,10 +163,10 @@ async def test_closing_works_while_the_database_is_away() -> None:
 async def test_a_session_without_a_record_yet_survives_the_heartbeat() -> None:
     setting = Setting()
     fresh = await setting.open()
-    await setting.held.reconcile(setting.held.recorded(), [])
+    await setting.held.reconcile(setting.held.recorded_ids(), [])
     assert setting.held.get(1) is fresh
     fresh.is_recorded = True
-    await setting.held.reconcile(setting.held.recorded(), [])
+    await setting.held.reconcile(setting.held.recorded_ids(), [])
     assert setting.held.get(1) is None
 
 
@@ -217,7 +217,7 @@ class Openings:
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack
         held = OpenSessions(forget=_forget)
-        held.named = lambda: open_ones  # type: ignore[method-assign]
+        held.count_named = lambda: open_ones  # type: ignore[method-assign]
         self._shares = SessionShares(held, per_connector=per_connector)
 
     def begin(self, user_id: int, connector: str = "c", *, max_open: int = 50) -> None:

@@ -8,7 +8,7 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.sql.literals import HIVE, SPARKSQL
 from queryserver.sql.markers import StatementParameters, count_markers
 from queryserver.sql.parameters import MOST_VALUES, read_parameters
-from queryserver.statements.parameters import ParameterSealer, checked
+from queryserver.statements.parameters import ParameterSealer, check_parameters
 
 LONG = "x" * 100_000
 DIALECT = "hive"
@@ -17,7 +17,7 @@ DIALECT = "hive"
 def check(statement: str, values: object) -> None:
     given = read_parameters(values)
     places = count_markers([statement], DIALECT, 0, named=given.are_named)
-    checked(given, places, HIVE.support)
+    check_parameters(given, places, HIVE.support)
 
 
 @pytest.mark.parametrize(("times", "values"), [
@@ -56,7 +56,7 @@ def test_the_last_values_that_can_be_sent_are_read():
     assert literals[0] == "TIMESTAMP '0001-01-01 01:00:00+00:00'"
     assert literals[2] == "CAST('9223372036854775807' AS DECIMAL(19,0))"
     book = ParameterSealer(AesSealer(Keyring(SecretKey.derive(SecretStr("k" * 40)))))
-    assert book.unsealed(book.sealed(StatementParameters(given))).values == given
+    assert book.unseal(book.seal(StatementParameters(given))).values == given
 
 
 @pytest.mark.parametrize(("times", "value", "says"), [

@@ -13,7 +13,7 @@ from queryserver.engines.protocol import OperationHandle, SessionOptions
 from queryserver.sql.literals import HIVE
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.statements.assignments import EngineMark, Resumption
+from queryserver.statements.assignments import EngineCheckpoint, Resumption
 from queryserver.statements.states import StatementState
 
 pytestmark = pytest.mark.item(25)
@@ -135,7 +135,7 @@ async def test_log_lines_come_once() -> None:
 
 async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None:
     run = Run(engine=ResumableFakeEngine())
-    left = Resumption(EngineMark("fake-9"), rows=1000, segments=1)
+    left = Resumption(EngineCheckpoint("fake-9"), rows=1000, segments=1)
     entry = await run.to_end("rows 5000", sent=True, resumption=left)
     assert state_of(entry) == (FAILED, "outcome_unknown")
     assert entry.outcome is not None
@@ -179,7 +179,7 @@ async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
         handle = await session.submit("sleep 1 then rows 3")
         session.detach()  # type: ignore[attr-defined]
     run = Run(engine=engine)
-    entry = await run.to_end("sleep 1 then rows 3", sent=True, resumption=Resumption(EngineMark(handle.token)))
+    entry = await run.to_end("sleep 1 then rows 3", sent=True, resumption=Resumption(EngineCheckpoint(handle.token)))
     assert_whole_result(entry, 3)
     assert engine.left == {}
 
@@ -205,7 +205,7 @@ async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
         "SELECT * FROM people WHERE name = ? AND n = ?",
         dialect="hive",
         sent=True,
-        resumption=Resumption(EngineMark(handle.token)),
+        resumption=Resumption(EngineCheckpoint(handle.token)),
         parameters=StatementParameters(read_parameters(["xyzzy-17", -55555])),
     )
     assert_whole_result(entry, 3)

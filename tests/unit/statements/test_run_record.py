@@ -20,7 +20,7 @@ from queryserver.statements import run_record as spooling
 from queryserver.statements.assignments import Assignment, Lease
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.logbook import Logbook, clean, storable
-from queryserver.statements.run_record import Caps, RunRecord, Spool
+from queryserver.statements.run_record import ResultCaps, RunRecord, Spool
 from queryserver.statements.truncation import TruncationReason
 
 LEASE = Lease(uuid4(), "me", 1)
@@ -52,7 +52,7 @@ async def fill(filling: Spool) -> None:
 def spool(
     store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12, cell_bytes: int = 1 << 24
 ) -> Spool:
-    return Spool(store, LEASE, Caps(rows, size_bytes, cell_bytes), shown)
+    return Spool(store, LEASE, ResultCaps(rows, size_bytes, cell_bytes), shown)
 
 
 async def test_no_row_gives_an_empty_result_without_bytes() -> None:
@@ -278,7 +278,7 @@ async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_ro
         leases.arrive.set()
     found = leases.of(assignment).resumption
     assert found is not None
-    assert (found.rows, found.mark.token) == (100, "page 2")
+    assert (found.rows, found.checkpoint.token) == (100, "page 2")
 
 
 @pytest.mark.item(25)
@@ -289,15 +289,15 @@ async def test_a_report_after_stored_rows_keeps_their_mark() -> None:
     await record.report(10, None)
     found = leases.of(assignment).resumption
     assert found is not None
-    assert found.mark.token == "page 2"
+    assert found.checkpoint.token == "page 2"
 
 
 def test_numbers_go_on_from_report_to_report() -> None:
     book = Logbook(1000)
     book.add("one")
-    with book.taken() as first:
+    with book.take() as first:
         book.add("two")
-    with book.taken() as second:
+    with book.take() as second:
         pass
     assert (first, second) == ((0, ["one"]), (1, ["two"]))
 
@@ -305,17 +305,17 @@ def test_numbers_go_on_from_report_to_report() -> None:
 def test_numbers_begin_after_the_lines_that_are_stored() -> None:
     book = Logbook(1000, stored_lines=1)
     book.add("one")
-    with book.taken() as first:
+    with book.take() as first:
         assert first == (1, ["one"])
 
 
 def test_lines_of_a_failed_report_come_again_under_the_same_number() -> None:
     book = Logbook(1000)
     book.add("one")
-    with suppress(OSError), book.taken():
+    with suppress(OSError), book.take():
         book.add("two")
         raise OSError
-    with book.taken() as again:
+    with book.take() as again:
         assert again == (0, ["one", "two"])
     assert not book.has_news
 
@@ -324,10 +324,10 @@ def test_above_the_limit_old_lines_are_given_up_and_a_line_says_so() -> None:
     book = Logbook(100)
     for number in range(5):
         book.add(f"{number}" * 40)
-        with book.taken():
+        with book.take():
             pass
     assert book.overflow() == 3
-    with book.taken() as (start, lines):
+    with book.take() as (start, lines):
         assert start == 5
         assert lines == ["Log lines before number 3 were dropped: the log reached its size limit."]
 
@@ -348,7 +348,7 @@ def test_engine_lines_are_counted_as_the_engine_counts_them() -> None:
     book = Logbook(1000)
     book.add_engine(["first\nsecond", ""])
     assert book.engine_lines == 2
-    with book.taken() as (_, lines):
+    with book.take() as (_, lines):
         assert lines == ["first", "second", ""]
 
 
@@ -362,16 +362,16 @@ def test_lines_that_come_at_once_stay_within_the_limit_of_the_log() -> None:
     book = Logbook(1000)
     book.add_engine(["x" * 300] * 1000)
     book.add("ours")
-    with book.taken() as (_, lines):
+    with book.take() as (_, lines):
         assert lines == [*["x" * 300] * 3, "ours", "997 log lines were dropped: too many came at once."]
     assert not book.has_news
     book.add_engine(["after"])
-    with book.taken() as (start, lines):
+    with book.take() as (start, lines):
         assert (start, lines) == (5, ["after"])
 
 
 def test_a_text_of_many_lines_is_cut_before_it_is_divided() -> None:
     book = Logbook(1000)
     book.add_engine(["x\n" * 10_000_000])
-    with book.taken() as (_, lines):
+    with book.take() as (_, lines):
         assert lines == ["x"] * 500

@@ -75,7 +75,7 @@ async def test_each_turn_in_a_held_session_has_the_rights_of_its_caller_and_the_
         del session_id
 
     held_sessions, reach = OpenSessions(forget), given.reach.of_session(ALL_ENGINES_CAN, read_only=False)
-    held = OpenSession(1, "fake", ANA, named=True, idle=timedelta(minutes=1), reach=reach)
+    held = OpenSession(1, "fake", ANA, is_named=True, idle=timedelta(minutes=1), reach=reach)
     await held_sessions.open(held, nullcontext(engine), reach.given_to(SessionOptions()))
     files, results = engine.options[0].files, engine.options[0].results
     assert files is not None

@@ -22,7 +22,7 @@ from queryserver.statements.assignments import Lease, Outcome
 from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.signals import ChangedStates, StateSignals
+from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader
 
@@ -91,8 +91,8 @@ class Waiting:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
 
-    def changed_states(self, runs_here: Callable[[UUID], bool] = lambda _: False) -> ChangedStates:
-        found = ChangedStates(self.database, self.signals, runs_here, every_s=0.02, own_every_s=FAR_S)
+    def changed_states(self, runs_here: Callable[[UUID], bool] = lambda _: False) -> StateChangePoller:
+        found = StateChangePoller(self.database, self.signals, runs_here, every_s=0.02, own_every_s=FAR_S)
         read = found._changed
 
         async def counted(watched: Any) -> Any:

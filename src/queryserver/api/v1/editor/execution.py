@@ -30,7 +30,7 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements.model import RecordedStatement, StatementRecord, StatementStatus
-from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
+from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
 from queryserver.statements.scripts import warning_of
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader, parse_operation_id
@@ -94,7 +94,7 @@ class Execution:
         """
         while_wanted = partial(while_connected, self.http)
         if wait_s <= 0:
-            return await self.submissions.submit(user, submission, while_wanted=while_wanted)
+            return await self.submissions.submit(user, submission, choice_scope=while_wanted)
         with ExitStack() as slots:
             slot: StreamSlot | None = None
 
@@ -104,7 +104,7 @@ class Execution:
                 return slot
 
             recorded = await self.submissions.submit(
-                user, submission, before_recording=take_slot, while_wanted=while_wanted
+                user, submission, before_recording=take_slot, choice_scope=while_wanted
             )
             status = recorded.record.status
             try:

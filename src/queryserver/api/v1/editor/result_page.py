@@ -12,7 +12,7 @@ from queryserver.api.v1.editor.shapes import plain_meta, truncation
 from queryserver.formats.columns import CellForm
 from queryserver.identity.model import BigNumbers, User
 from queryserver.platform.settings.tree import Settings
-from queryserver.statements.paging import ResultPage
+from queryserver.statements.result_reader import ResultPage
 from queryserver.statements.states import ACTIVE, StatementState
 
 _AT_ONCE_BYTES = 256 * 1024

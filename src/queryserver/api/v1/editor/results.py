@@ -32,7 +32,7 @@ from queryserver.identity.limits import Streams
 from queryserver.identity.model import User
 from queryserver.statements.downloads import Downloads, StoredRows
 from queryserver.statements.model import FailureDetails, StatementRecord
-from queryserver.statements.paging import PageRequest
+from queryserver.statements.result_reader import PageRequest
 from queryserver.statements.states import ACTIVE
 from queryserver.statements.status import parse_operation_id
 

@@ -68,7 +68,7 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
     return {
         "truncated": reason is not None,
         "truncated_reason": reason.value if reason else None,
-        "truncated_by": status.truncation.by if status.truncation else None,
+        "truncated_by": status.truncation.limit_name if status.truncation else None,
     }
 
 

@@ -33,14 +33,14 @@ from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess
 
-_HOLD_S = 1.0
+_FIRST_ROWS_WAIT_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-# Arrow takes some 6 µs for the size of each column, and as much for each further chunk of it.
+# Arrow takes about 6 µs for the size of each column, and as much for each further chunk of it.
 _MANY_COLUMNS = 200
-# What a page holds before its first rows are read: a segment of usual size, and the bytes that it was unpacked from.
+# Memory of a page before its first rows are read: a segment of usual size and its compressed bytes.
 _LOAD_BYTES = 12 * 1024 * 1024
-# A segment has some 4 MiB, or one row. A larger one is copied when it is encoded, and a client may be slow.
+# A segment has about 4 MiB, or a single row. A larger one is copied when encoded, and a slow client holds it long.
 _USUAL_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _WIDE_BYTES = 192 * 1024 * 1024
@@ -68,18 +68,18 @@ class ResultPage:
 
     @property
     def message(self) -> str:
-        """Why the stored result is incomplete, and that the next row is too large for this batch; empty if neither."""
+        """Tells that the result is truncated and why, or that the next row is too large for this page; else empty."""
         parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
-            before = self.start_row + self.rows
-            parts.append(f"The batch ends before row {before}: with it, it would exceed {self.max_bytes} bytes.")
+            end_row = self.start_row + self.rows
+            parts.append(f"The batch ends before row {end_row}: with it, it would exceed {self.max_bytes} bytes.")
         return " ".join(parts)
 
     @property
     def has_more(self) -> bool:
-        """Exact: rows after this batch exist or may still arrive, also those that a limit of the server cut off.
+        """Whether rows exist after this page, may still arrive, or were dropped by a limit of the server.
 
-        Clients that page until it is false thus come to `is_cut_off`, and never take a part for the whole.
+        Clients that page until it is false thus reach `is_cut_off`, and never take a part for the whole.
         """
         if self.status.state in ACTIVE:
             return True
@@ -89,26 +89,26 @@ class ResultPage:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the page begins behind the last kept row, where the query has rows that were not kept."""
+        """Whether the page starts after the last stored row of a result that a limit of the server truncated."""
         status = self.status
         return status.state is StatementState.AVAILABLE and status.is_cut_by_server and self.start_row >= status.rows
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """Which rows: from `start_row`, else from the cursor, which `start_over` puts back to row 0."""
+    """The requested rows, from `start_row`, or else from the cursor, which `start_over` resets to row 0."""
 
     rows: int
     start_row: int | None = None
     start_over: bool = False
     form: CellForm = field(default=CellForm())
     statement_id: int | None = None
-    """Of a script whose statements all run: which of them. None: the last one with a result, once the script ended."""
+    """For a script that runs as a whole: the statement. None for the last one with a result, once the script ended."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ResultReader:
-    """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
+    """Reads pages, metadata and whole results of the caller's own statements. Large pages are rendered in `threads`."""
 
     records: StatementRecords
     cursors: CursorMoves
@@ -121,7 +121,7 @@ class ResultReader:
     _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
 
     async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
-        """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
+        """Rows from the cursor, which advances past the delivered rows, or from `start_row`, which is repeatable.
 
         While the statement runs and has no rows yet, waits up to 1 s for them.
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
@@ -133,7 +133,7 @@ class ResultReader:
         with self.signals.watch(operation_id) as watch:
             page = await self._page(user, operation_id, request, first)
             if not page.rendered.rows and page.status.state in ACTIVE:
-                await watch.changed_within(_HOLD_S)
+                await watch.changed_within(_FIRST_ROWS_WAIT_S)
                 page = await self._page(user, operation_id, request, first)
         return page
 
@@ -148,9 +148,10 @@ class ResultReader:
         return stored.status, stored.columns, stored.size_bytes
 
     async def part_of(self, status: StatementStatus, statement_id: int | None) -> UUID | None:
-        """The statement whose result is wanted: that of `status`, or of a script one of its statements.
+        """The statement whose result is requested: that of `status`, or one statement of a script.
 
-        None: the script has not reached it, or runs and none was named, or has no result. Raises InvalidParameter.
+        None if the script has not reached it, or for no `statement_id` while the script runs or if it has no result.
+        Raises InvalidParameter.
         """
         if not status.is_script:
             if statement_id is not None:
@@ -170,19 +171,19 @@ class ResultReader:
         last = record.handle.statement_index
         first = last if only else min((part.statement_index for part in record.status.parts), default=0)
         if not first <= statement_id <= last:
-            known = f"statement {first}" if first == last else f"statements {first} to {last}"
-            raise InvalidParameter(f"statement_id: this operation has {known}.")
+            available = f"statement {first}" if first == last else f"statements {first} to {last}"
+            raise InvalidParameter(f"statement_id: this operation has {available}.")
 
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
-        """All stored rows in order, one segment at a time. The caller has checked whose they are.
+        """All stored rows in order, one segment at a time. The caller has checked the rights.
 
-        A segment with a huge row waits for memory, and holds it until the next one is taken. Raises TooManyRequests.
+        A segment with a huge row waits for memory, and holds it until the next one is read. Raises TooManyRequests.
         """
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
             yield decode(stored.inline)
         for segment in stored.segments:
-            table = await self._read(operation_id, segment)
+            table = await self._read_segment(operation_id, segment)
             if table.nbytes <= _USUAL_BYTES:
                 yield table
                 continue
@@ -190,7 +191,7 @@ class ResultReader:
             del table
             reservation = await self._wide.reserve(user_id, size_bytes)
             try:
-                yield await self._read(operation_id, segment)
+                yield await self._read_segment(operation_id, segment)
             finally:
                 reservation.release()
 
@@ -205,7 +206,7 @@ class ResultReader:
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
-        """The segments of `tables` as they are stored; none of a result that is kept in its record."""
+        """The stored segments of `tables`; none for a result inside its record."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
             yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))
@@ -215,16 +216,16 @@ class ResultReader:
             return await self.results.part(operation_id, start, stop, fence=segment.fence, number=segment.number)
 
     async def _heads(self, operation_id: UUID, segments: Sequence[Segment]) -> list[bytes]:
-        """The schemas as they are stored, read some at a time; equal ones are one object."""
-        known = dict[bytes, bytes]()
+        """The stored schemas, read several at a time; equal ones are the same object."""
+        unique = dict[bytes, bytes]()
         heads = [b""] * len(segments)
         numbered = iter(enumerate(segments))
 
         async def read() -> None:
-            for place, segment in numbered:
+            for index, segment in numbered:
                 with _store_errors(StorageError, PathNotFound):
                     head = await self.results.head(operation_id, fence=segment.fence, number=segment.number)
-                heads[place] = known.setdefault(head, head)
+                heads[index] = unique.setdefault(head, head)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -237,7 +238,7 @@ class ResultReader:
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
     ) -> StoredResult:
-        """Where the rows are; with `user`, for their owner only."""
+        """The location of the rows; with `user`, only for their owner."""
         stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
@@ -259,7 +260,7 @@ class ResultReader:
                 try:
                     rendered, reservation = await self._render(user, stored, start_row, request)
                 except PathNotFound as error:
-                    # The result was closed or has expired since its record was read; else its rows are lost.
+                    # Either the result was closed or expired since its record was read, or its rows are lost.
                     stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
                     if stored.status.outcome is None:
                         raise ServiceUnavailable("The result store cannot be reached.") from error
@@ -276,7 +277,7 @@ class ResultReader:
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, request: PageRequest
     ) -> tuple[RenderedRows, Reservation | None]:
-        """The rows, and the memory that they hold until they are sent. Raises PathNotFound when the rows are gone."""
+        """The rows, and the memory they occupy until they are sent. Raises PathNotFound if the rows are missing."""
         if stored.inline is not None:
             return await self._rendered(stored, start_row, request, None), None
         size_bytes = _LOAD_BYTES
@@ -284,11 +285,11 @@ class ResultReader:
             reservation = await self.budget.reserve(user.id, size_bytes)
             try:
                 rendered = await self._rendered(stored, start_row, request, reservation)
-            except _NeedsMore as needs:
-                # Waiting while holding bytes could deadlock: all are released first.
+            except _MoreMemoryNeeded as needs:
+                # Waiting while holding memory could deadlock, so all of it is released first.
                 reservation.release()
                 size_bytes = needs.size_bytes
-            except BaseException:  # a cancel too: the bytes must not stay reservation
+            except BaseException:  # also a cancel: the bytes must not stay reserved
                 reservation.release()
                 raise
             else:
@@ -298,32 +299,32 @@ class ResultReader:
     async def _rendered(
         self, stored: StoredResult, start_row: int, request: PageRequest, reservation: Reservation | None
     ) -> RenderedRows:
-        """One segment at a time, so that a page never holds much more than `batch_max_bytes`."""
+        """Render one segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
-        left = self.batch_max_bytes
+        bytes_left = self.batch_max_bytes
         async with aclosing(self._slices(stored, start_row, request.rows)) as slices:
             async for table in slices:
-                measure = partial(memory_of, table, left)
+                measure = partial(memory_of, table, bytes_left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
-                needed = self.batch_max_bytes - left + memory
+                needed = self.batch_max_bytes - bytes_left + memory
                 if reservation is not None and not reservation.grow(needed):
                     if pages:
                         break
-                    raise _NeedsMore(needed)
+                    raise _MoreMemoryNeeded(needed)
                 render = partial(
                     render_page,
                     [table],
                     columns=stored.columns,
                     escape=request.form.is_escaped,
-                    max_bytes=left,
+                    max_bytes=bytes_left,
                     big_numbers_as_text=request.form.big_numbers_as_text,
                 )
                 cells = table.num_rows * max(len(stored.columns), 1)
                 is_small = cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES
                 page = render() if is_small else await self._in_thread(render)
                 pages.append(page)
-                left -= page.size_bytes - 1  # joining puts a comma in the place of two brackets
-                if page.is_cut or left <= 0:
+                bytes_left -= page.size_bytes - 1  # joining replaces two brackets by a comma
+                if page.is_cut or bytes_left <= 0:
                     break
         if not pages:
             raise PathNotFound("The rows of this result are gone.")
@@ -344,7 +345,7 @@ class ResultReader:
                 )
             yield table
 
-    async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
+    async def _read_segment(self, operation_id: UUID, segment: Segment) -> pa.Table:
         with _store_errors(StorageError, PathNotFound):
             return await self.results.read(operation_id, fence=segment.fence, number=segment.number)
 
@@ -352,7 +353,7 @@ class ResultReader:
         return asyncio.get_running_loop().run_in_executor(self.threads, call)
 
 
-class _NeedsMore(Exception):
+class _MoreMemoryNeeded(Exception):
     """The rows need more memory than their page holds."""
 
     def __init__(self, size_bytes: int) -> None:

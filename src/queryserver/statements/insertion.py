@@ -1,4 +1,4 @@
-"""The row of a new statement, written within the limits of its user."""
+"""Inserts the row of a new statement within the limits of its user."""
 
 import hashlib
 from dataclasses import replace
@@ -12,7 +12,7 @@ from queryserver.statements.rows import LOG_MOMENT, WITHOUT_TEXT, record_of
 _FOREVER = timedelta(days=36_500)
 
 _BYTES_ABOVE = "(case when octet_length({value}) > :uncounted_bytes::integer then octet_length({value}) else 0 end)"
-"""What a text counts against the quota of its user: short ones nothing, so that usual statements never fill it."""
+"""The size of a text for the quota of its user; short texts are free, so usual statements never exhaust it."""
 _STATEMENT_BYTES = " + ".join(
     _BYTES_ABOVE.format(value=value) for value in (":statement::text", ":sealed_parameters::bytea")
 )
@@ -22,7 +22,7 @@ _TEXT_BYTES = """(
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
-# Fields whose name and type are those of a column.
+# Fields with the same name and type as a column.
 _FIELDS_OF_STATEMENT = (
     "id", "user_id", "connector", "dialect", "script", "script_id", "database", "row_limit", "in_history",
     "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
@@ -44,9 +44,9 @@ _COLUMNS = {
 }
 """The columns of the row, each with its expression."""
 
-# Counts and inserts in one statement: a call above a limit stores nothing, and one round trip is enough.
-# A script that its user sends again is stored once. The first log lines are stored together with the record;
-# the statements of a script write into the log of their operation.
+# Counts and inserts in a single query, so that a call beyond a limit stores nothing, in one round trip. Scripts are
+# deduplicated per user. The first log lines are stored with the record; the statements of a script share the log of
+# their operation.
 _INSERT = NamedQuery.of(f"""
 with room as (
     select 1
@@ -82,7 +82,7 @@ select * from recorded
 
 
 async def insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
-    """Store it. Raises TooManyRequests above a limit of its user; then nothing is stored."""
+    """Store a statement. Raises TooManyRequests beyond a limit of its user; then nothing is stored."""
     row = await connection.fetchrow(_INSERT.sql, *_INSERT.arguments(_values(new)))
     if row is None:
         raise await _limit_reached(connection, new)

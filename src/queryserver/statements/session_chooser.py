@@ -1,4 +1,4 @@
-"""The session that a new statement runs in (Contract editor 9.3)."""
+"""Chooses the session for a new statement (Contract editor 9.3)."""
 
 import json
 from collections.abc import Mapping
@@ -19,43 +19,43 @@ class StatementSession:
     id: int
     guid: str
     owner: str | None
-    """The process that has it open now."""
+    """The process that has it open, if any."""
     named: bool = False
-    """It was made by create_session."""
+    """Whether it was opened by create_session."""
     shared: bool = False
-    """Statements that open a session with the same options share it."""
+    """Whether statements with the same session options share it."""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionChoice:
-    """Chooses the session of a statement: a named one, that of the statement before it, a shared or a new one."""
+class SessionChooser:
+    """Chooses the session of a statement: a named one, that of the previous statement, a shared or a new one."""
 
     statements: StatementRecords
     sessions: SessionRecords
 
     async def named(self, user: User, connector: Connector, session_id: int) -> StatementSession:
-        """A session of create_session. Raises session_not_found.
+        """A session opened by create_session. Raises session_not_found.
 
-        One that is gone is no error here: a statement in it is recorded, and fails.
+        A lost session is no error here; a statement in it is recorded, and fails.
         """
-        found = await self.sessions.read(session_id)
-        if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
+        session = await self.sessions.read(session_id)
+        if session is None and await self.sessions.named(session_id) == (user.id, connector.key):
             return StatementSession(session_id, new_session_guid(), owner=None, named=True)
-        if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
+        if session is None or not session.named or session.user_id != user.id or session.connector != connector.key:
             raise errors.session_not_found(session_id)
-        await self.sessions.touch(found.id)
-        return StatementSession(found.id, found.guid, owner=found.owner if found.is_live else None, named=True)
+        await self.sessions.touch(session.id)
+        return StatementSession(session.id, session.guid, owner=session.owner if session.is_live else None, named=True)
 
-    async def continued(self, before: StatementRecord, connector: Connector) -> StatementSession:
-        """The session of the statement that ran before on the connector."""
-        handle, named = before.handle, before.in_named_session
+    async def of_previous(self, previous: StatementRecord, connector: Connector) -> StatementSession:
+        """The session of the previous statement, if it ran on the connector."""
+        handle, named = previous.handle, previous.in_named_session
         owner, shared = await self._owner_of(handle.session_id), connector.limits.shared_session and not named
         return StatementSession(handle.session_id, handle.session_guid, owner, named, shared)
 
     async def new(
         self, user: User, connector: Connector, database: str | None, settings: Mapping[str, str]
     ) -> StatementSession:
-        """A new session, or where the connector shares sessions the one with these options."""
+        """A new session, or the shared one with these options if the connector shares sessions."""
         guid, session_id = new_session_guid(), await self.statements.new_session_id()
         if not connector.limits.shared_session:
             return StatementSession(session_id, guid, owner=None)

@@ -20,7 +20,7 @@ from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.results.model import Segment
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
-from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
+from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
