@@ -69,9 +69,11 @@ class LeaseDesk(ABC):
         found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, within=self.within)
         return found[-1].lease if found else None
 
-    async def orphans(self, *, owner: str = ME, everything: bool = False) -> dict[UUID, Lease]:
+    async def orphans(self, *, owner: str = ME, ignore_leases: bool = False) -> dict[UUID, Lease]:
         """Take over as such a one."""
-        found = await self.leases.claim_orphans(owner=owner, lease=LEASE, within=self.within, ignore_leases=everything)
+        found = await self.leases.claim_orphans(
+            owner=owner, lease=LEASE, within=self.within, ignore_leases=ignore_leases
+        )
         return {one.lease.statement_id: one.lease for one in found}
 
     async def taken(
@@ -94,9 +96,9 @@ class LeaseDesk(ABC):
         )
         return [one.lease.statement_id for one in found]
 
-    async def resumptions(self, *, everything: bool = True) -> dict[UUID, Resumption | None]:
+    async def resumptions(self, *, ignore_leases: bool = True) -> dict[UUID, Resumption | None]:
         """Take over, and say what each statement was found with."""
-        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=everything)
+        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=ignore_leases)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
@@ -279,7 +281,7 @@ class LeasesContract:
     async def test_a_lease_in_force_is_respected_but_by_who_is_alone(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert held.statement_id not in await desk.orphans()
-        assert held.statement_id in await desk.orphans(everything=True)
+        assert held.statement_id in await desk.orphans(ignore_leases=True)
 
     async def test_unsent_statements_of_other_connectors_are_no_orphans(self, desk: LeaseDesk) -> None:
         unsent = await desk.add(owner=None, connector="elsewhere")
@@ -343,7 +345,7 @@ class LeasesContract:
         calm, canceled, lost, ended = [await desk.add() for _ in range(4)]
         assert await desk.leases.mark_sent(canceled)
         await desk.ask_to_cancel(canceled.statement_id)
-        await desk.orphans(owner=OTHER, everything=True)
+        await desk.orphans(owner=OTHER, ignore_leases=True)
         mine = [await desk.add() for _ in range(2)]
         await desk.finish(mine[1], SUCCESS)
         told = await desk.leases.renew(
@@ -407,7 +409,7 @@ class LeasesContract:
         lease = await desk.add()
         assert await desk.leases.mark_running(lease)
         assert not await desk.leases.hand_over(lease)
-        assert (await desk.resumptions(everything=True))[lease.statement_id] is None
+        assert (await desk.resumptions(ignore_leases=True))[lease.statement_id] is None
 
     @pytest.mark.item(41)
     async def test_an_end_is_final(self, desk: LeaseDesk) -> None:
@@ -416,5 +418,5 @@ class LeasesContract:
         assert not await desk.finish(lease, SUCCESS)
         assert not await desk.leases.mark_running(lease)
         assert await desk.claim(lease) is None
-        assert lease.statement_id not in await desk.orphans(everything=True)
+        assert lease.statement_id not in await desk.orphans(ignore_leases=True)
         assert (await desk.look(lease.statement_id)).state is StatementState.FAILED

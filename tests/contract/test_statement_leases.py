@@ -193,10 +193,10 @@ class TestDatabaseLeases(LeasesContract):
         operation, part = await self._script(desk)
         assert await desk.records.queue_position(operation) == 1
         await desk.leases.expire_all()
-        assert list(await desk.orphans(everything=True)) == [part]
+        assert list(await desk.orphans(ignore_leases=True)) == [part]
         await desk.leases.expire_all()
         assert await desk.taken() == [part]
-        (claimed,) = (await desk.orphans(everything=True)).values()
+        (claimed,) = (await desk.orphans(ignore_leases=True)).values()
         assert claimed.operation_id == operation
         # The place in its session, and of its user, is that of the statement alone.
         await desk.leases.expire_all()
@@ -204,7 +204,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_the_end_of_a_statement_and_the_next_one_are_one_fact(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans(everything=True))[part]
+        lease = (await desk.orphans(ignore_leases=True))[part]
         assert await desk.leases.mark_sent(lease)
         assert (await desk.look(operation)).state is StatementState.RUNNING
         next_statement = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
@@ -233,7 +233,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_after_a_cancel_no_next_statement_is_recorded(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans(everything=True))[part]
+        lease = (await desk.orphans(ignore_leases=True))[part]
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(operation)
         next_statement = self._statement(desk, operation_id=operation, owner=ME)

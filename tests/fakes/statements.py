@@ -48,16 +48,16 @@ class Entry:
     log: dict[int, list[str]] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
-    mark: EngineCheckpoint | None = None
+    checkpoint: EngineCheckpoint | None = None
     priority: int = 0
 
     @property
     def resumption(self) -> Resumption | None:
-        if self.mark is None:
+        if self.checkpoint is None:
             return None
         stored = self.segments
         return Resumption(
-            checkpoint=self.mark,
+            checkpoint=self.checkpoint,
             rows=sum(one.rows for one in stored),
             size_bytes=sum(one.size_bytes for one in stored),
             segments=len(stored),
@@ -120,13 +120,13 @@ class MemoryLeases:
         self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
     ) -> Sequence[Assignment]:
         await self._reached("claim")
-        given = self.entries[statement_id].assignment
+        assignment = self.entries[statement_id].assignment
         before = [
             one
             for one in self.entries.values()
-            if (given.keeps_session or given.in_named_session)
-            and one.assignment.session_id == given.session_id
-            and one.assignment.history_id < given.history_id
+            if (assignment.keeps_session or assignment.in_named_session)
+            and one.assignment.session_id == assignment.session_id
+            and one.assignment.history_id < assignment.history_id
         ]
         return [
             _taken(one, owner, lease)
@@ -135,7 +135,7 @@ class MemoryLeases:
         ]
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
+        self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
     ) -> Sequence[Assignment]:
         await self._reached("claim_orphans")
         found = [
@@ -143,9 +143,11 @@ class MemoryLeases:
             for entry in self.entries.values()
             if not entry.state.is_terminal
             and (
-                _is_within(entry, within) or (entry.sent and (within.resumes or entry.mark is None)) or _is_late(entry)
+                _is_within(entry, within)
+                or (entry.sent and (within.resumes or entry.checkpoint is None))
+                or _is_late(entry)
             )
-            and (everything or _is_free(entry))
+            and (ignore_leases or _is_free(entry))
         ]
         return [_taken(entry, owner, lease) for entry in found]
 
@@ -210,13 +212,13 @@ class MemoryLeases:
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
         await self._reached("renew")
-        kept = {}
+        renewed = {}
         for statement_id in statement_ids:
             entry = self.entries[statement_id]
             if entry.owner == owner and not entry.state.is_terminal:
                 entry.lease_until = time.monotonic() + lease.total_seconds()
-                kept[statement_id] = entry.cancel_requested
-        return kept
+                renewed[statement_id] = entry.cancel_requested
+        return renewed
 
     async def release(self, lease: Lease) -> bool:
         entry = await self._mine("release", lease)
@@ -243,16 +245,16 @@ class MemoryLeases:
 
     async def hand_over(self, lease: Lease) -> bool:
         entry = await self._mine("hand_over", lease)
-        if entry is None or entry.mark is None or entry.state is not StatementState.RUNNING:
+        if entry is None or entry.checkpoint is None or entry.state is not StatementState.RUNNING:
             return False
         entry.owner = None
         return True
 
-    async def mark_running(self, lease: Lease, *, mark: EngineCheckpoint | None = None) -> bool:
+    async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
         entry = await self._mine("mark_running", lease)
         if entry is None:
             return False
-        entry.state, entry.mark = StatementState.RUNNING, mark
+        entry.state, entry.checkpoint = StatementState.RUNNING, checkpoint
         return self._answered("mark_running")
 
     async def report(
@@ -263,12 +265,12 @@ class MemoryLeases:
         lines: Sequence[str],
         start_line: int,
         jobs: Sequence[Mapping[str, Any]] = (),
-        mark: EngineCheckpoint | None = None,
+        checkpoint: EngineCheckpoint | None = None,
     ) -> bool:
         entry = await self._mine("report", lease)
         if entry is None:
             return False
-        entry.mark = mark or entry.mark
+        entry.checkpoint = checkpoint or entry.checkpoint
         _write_lines(entry, start_line, lines)
         return self._answered("report")
 
@@ -278,14 +280,14 @@ class MemoryLeases:
             entry.log = {start: lines for start, lines in entry.log.items() if start + len(lines) > before_line}
 
     async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], mark: EngineCheckpoint | None = None
+        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
         entry = await self._mine("add_segment", lease)
         if entry is None or entry.state is not StatementState.RUNNING:
             return False
         if segment.number not in {one.number for one in entry.segments}:
             entry.segments.append(segment)
-        entry.mark = mark or entry.mark
+        entry.checkpoint = checkpoint or entry.checkpoint
         return self._answered("add_segment")
 
     async def finish(
@@ -313,9 +315,9 @@ class MemoryLeases:
             return None
         if next_statement is None:
             return PartEnd(None)
-        held = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
+        next_lease = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
         number = next(_numbers)
-        assignment = assignment_of(next_statement, held, history_id=number, ends_at=time.monotonic() + 60)
+        assignment = assignment_of(next_statement, next_lease, history_id=number, ends_at=time.monotonic() + 60)
         self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
         return PartEnd(_recorded(next_statement, number))
 
@@ -418,9 +420,9 @@ class MemorySessions:
         await self._reached("close_lost")
         return 0
 
-    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
+    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
         await self._reached("hold_engine")
-        if everything or self.engines.get(connector, owner) == owner:
+        if ignore_leases or self.engines.get(connector, owner) == owner:
             self.engines[connector] = owner
         return self.engines[connector] == owner
 
@@ -523,8 +525,8 @@ def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
 def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:
     entry.owner, entry.fence = owner, entry.fence + 1
     entry.lease_until = time.monotonic() + lease.total_seconds()
-    held = replace(entry.assignment.lease, owner=owner, fence=entry.fence)
-    return replace(entry.assignment, lease=held, sent=entry.sent, resumption=entry.resumption)
+    lease = replace(entry.assignment.lease, owner=owner, fence=entry.fence)
+    return replace(entry.assignment, lease=lease, sent=entry.sent, resumption=entry.resumption)
 
 
 def _write_lines(entry: Entry, start: int, lines: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ async def test_log_lines_come_once() -> None:
     fleet = Fleet(engine=engine)
     entry = fleet.leases.of(fleet.leases.add("rows 5000 wide 100", owner=None))
     async with fleet.runner("first").running():
-        await until(lambda: entry.mark is not None and entry.mark.log_lines == 1)
+        await until(lambda: entry.checkpoint is not None and entry.checkpoint.log_lines == 1)
     engine.go_on.set()
     async with fleet.runner("second").running():
         await until(lambda: terminal(entry))
@@ -219,7 +219,7 @@ async def test_a_statement_whose_mark_nobody_can_read_has_no_known_outcome() -> 
     entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
-    entry.mark = None
+    entry.checkpoint = None
     async with fleet.runner("second").running():
         await until(lambda: terminal(entry))
     assert state_of(entry) == (FAILED, "outcome_unknown")

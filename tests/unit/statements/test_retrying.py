@@ -71,7 +71,7 @@ async def test_what_can_be_followed_at_its_engine_is_followed_and_not_run_again(
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
     entry = fleet.leases.of(assignment)
-    entry.state, entry.mark = StatementState.RUNNING, EngineCheckpoint("of an engine that forgot it")
+    entry.state, entry.checkpoint = StatementState.RUNNING, EngineCheckpoint("of an engine that forgot it")
     async with fleet.runner().running():
         await until(lambda: terminal(entry))
     assert fleet.engine.executions == []
