@@ -73,7 +73,7 @@ class SessionOpener:
                 return
             # Never replaced silently, because the effects of USE and SET would be lost.
             if open_session is None and (assignment.in_named_session or assignment.needs_session):
-                raise errors.SessionLost(f"Invalid open_session Id {assignment.session_id}: the session is gone.")
+                raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if open_session is None and assignment.keeps_session:
                 open_session = await self._script_session(assignment, connector, user, stack)
             if open_session is None:
