@@ -133,23 +133,36 @@ class CheckedContent:
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """The bytes. Raises file_too_large, VerificationFailed, and what the content raises."""
-        loop = asyncio.get_running_loop()
-        async with aclosing(_one_ahead(self._content)) as content:
-            async for piece in content:
+        """The bytes. Raises file_too_large, VerificationFailed, and what the content raises.
+
+        While a large piece is stored, it is hashed in a thread and the next one is read.
+        """
+        following: asyncio.Task[bytes | None] | None = None
+        try:
+            while (piece := await (following or self._next())) is not None:
+                is_large = len(piece) >= _LARGE_BYTES
+                following = asyncio.create_task(self._next(), name="next piece") if is_large else None
                 self.size_bytes += len(piece)
                 if self._max_bytes is not None and self.size_bytes > self._max_bytes:
                     raise file_too_large(self._max_bytes)
-                if len(piece) < _LARGE_BYTES:
+                if is_large:
+                    loop = asyncio.get_running_loop()
+                    hashed = loop.run_in_executor(self._threads, self._hash.update, piece)
+                    yield piece
+                    await hashed
+                else:
                     self._hash.update(piece)
                     yield piece
-                    continue
-                # Hashed in a thread while the store writes the same piece.
-                hashed = loop.run_in_executor(self._threads, self._hash.update, piece)
-                yield piece
-                await hashed
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            await self._content.aclose()
         if self._wanted is not None and self._wanted != self.sha256:
             raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._content, None)
 
 
 async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
@@ -159,25 +172,6 @@ async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = N
         async for _ in pieces:
             pass
     return checked.sha256
-
-
-async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same pieces; while a large one is processed, the next is read."""
-    coming: asyncio.Task[bytes | None] | None = None
-    try:
-        while (piece := await (coming or _next(content))) is not None:
-            is_large = len(piece) >= _LARGE_BYTES
-            coming = asyncio.create_task(_next(content), name="next piece") if is_large else None
-            yield piece
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        await content.aclose()
-
-
-async def _next(content: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(content, None)
 
 
 class Uploads:

@@ -85,7 +85,6 @@ _WHOLE = """
 """
 """Of scripts without blanks between words: a cell has one if it holds it."""
 
-_FEWEST_LETTERS = 2
 _LETTER_RUN = re.compile(r"[^\W\d_]+")
 _LOWER_TO_UPPER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
