@@ -23,8 +23,8 @@ from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
-from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.forwarding import WorkForwarder
+from queryserver.statements.session_chooser import SessionCredentials
 from queryserver.statements.session_reach import Reach
 
 log = structlog.get_logger(__name__)

@@ -28,7 +28,6 @@ from queryserver.results.stores import open_results
 from queryserver.sql.formatting import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.audit import statement_ends
-from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
 from queryserver.statements.downloads import Downloads
@@ -44,7 +43,7 @@ from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks
-from queryserver.statements.session_chooser import SessionChooser
+from queryserver.statements.session_chooser import SessionChooser, SessionCredentials
 from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions

@@ -10,7 +10,6 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import statement_hash
-from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.model import (
     IdempotencyKey,
     NewStatement,
@@ -20,6 +19,7 @@ from queryserver.statements.model import (
     opaque_token,
 )
 from queryserver.statements.recorder import StatementRecorder
+from queryserver.statements.session_chooser import SessionCredentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
-from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
@@ -28,6 +27,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.queue_consumer import QueueConsumer
 from queryserver.statements.running_statements import RunningStatements
+from queryserver.statements.session_chooser import SessionCredentials
 from queryserver.statements.session_reach import NO_REACH, Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.shutdown import RunnerShutdown

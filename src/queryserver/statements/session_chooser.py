@@ -1,15 +1,180 @@
-"""Chooses the session for a new statement (Contract editor 9.3)."""
+"""The session of a statement: which one, its settings, and its credentials (Contract editor 2.3, 9)."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import structlog
 
 from queryserver import errors
 from queryserver.connectors.model import Connector
-from queryserver.identity.model import User
+from queryserver.connectors.registry import Connectors
+from queryserver.connectors.secrets import masked
+from queryserver.engines.protocol import Credentials, SessionOptions
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
+from queryserver.identity.model import ExternalToken, SealedToken, User
+from queryserver.platform.sealer import Sealer
 from queryserver.statements.model import StatementRecord, new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords
+
+_LONGEST_NAME = 100
+_MOST_NAMES = 20
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+# Names that select whose rights a statement has, or which code the engine loads. They are refused, so that no client
+# assumes that they took effect. HiveServer2 itself uses a colon, as in `use:database` and `set:hiveconf:…`.
+_DANGEROUS = re.compile(
+    r"(?:^|[._-])(?:proxy[._-]?user|doas|impersonat\w*|delegation|ugi|user[._-]name|role|session_authorization"
+    r"|authori[sz]ation|authentication|security|privileges?|acls?|hooks?|jars?|classpath)(?:[._-]|$)|:",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredSettings:
+    """The settings of one call, divided into those passed on and those ignored."""
+
+    passed_on: Mapping[str, str]
+    ignored: Sequence[str]
+    """Only their names, since the values may be secrets."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines for the log of the operation."""
+        if not self.ignored:
+            return ()
+        names = [name if _PLAIN.fullmatch(name) else "?" for name in self.ignored[:_MOST_NAMES]]
+        more = f" and {len(self.ignored) - _MOST_NAMES} more" if len(self.ignored) > _MOST_NAMES else ""
+        return (f"WARN  : Settings that are not passed on to the engine: {', '.join(names)}{more}.",)
+
+
+def filter_settings(settings: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> FilteredSettings:
+    """Select the allowed settings. Others are ignored, because programs written for Hue send them with each statement.
+
+    Raises InvalidParameter for dangerous settings and, with `strict_settings`, for any that would be ignored.
+    """
+    unknown = [name for name in settings if name not in allowed]
+    refused = unknown if connector.strict_settings else [name for name in unknown if _DANGEROUS.search(name)]
+    if refused:
+        raise InvalidParameter(f"settings: {refused[0][:_LONGEST_NAME]} may not be set on this connector.")
+    return FilteredSettings({name: value for name, value in settings.items() if name in allowed}, unknown)
+
+
+log = structlog.get_logger(__name__)
+
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+class SessionCredentials:
+    """Credentials of users, sealed in the record of their session until it is closed.
+
+    Tokens of external issuers are sealed in the record of each statement that needs one. Without `passes_tokens`, no
+    token is ever passed to an engine.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionRecords,
+        connectors: Connectors,
+        sealer: Sealer,
+        *,
+        passes_tokens: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sessions = sessions
+        self._connectors = connectors
+        self._sealer = sealer
+        self._passes_tokens = passes_tokens
+        self._clock = clock
+
+    async def options(
+        self,
+        user: User,
+        connector: Connector,
+        *,
+        database: str | None = None,
+        settings: Mapping[str, str] = _NO_SETTINGS,
+        token: SealedToken | None = None,
+    ) -> SessionOptions:
+        """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
+        external = None
+        if self._wants_token(connector):
+            # The token of the statement has precedence, since it identifies the user who sent the statement.
+            external = user.external_token
+            if token:
+                try:
+                    external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
+                except ValueError:  # the key was removed
+                    message = "The token that came with the statement cannot be read any more."
+                    raise CredentialsRequired(message) from None
+        if external is not None and external.expires_at <= self._clock():
+            raise CredentialsRequired("Your token has expired before the data source could be asked.")
+        return SessionOptions(
+            database=database,
+            settings=settings,
+            credentials=await self.latest(user, connector),
+            external_token=external.text if external else None,
+            token_expires_at=external.expires_at if external else None,
+        )
+
+    def require_token(self, user: User, connector: Connector) -> None:
+        """Raises EngineJwtRequired if the engine needs the token of the caller and this call has none to pass on."""
+        if not self._connectors.engine(connector).capabilities.wants_external_token:
+            return
+        if not self._passes_tokens:
+            raise EngineJwtRequired("This server passes no tokens on: desktop.use_thrift_http_jwt is off.")
+        if user.external_token is None:
+            raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
+
+    def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
+        """The sealed token for the record of a statement; None if the engine takes none."""
+        token = user.external_token
+        if token is None or not self._wants_token(connector):
+            return None
+        return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
+
+    async def latest(self, user: User, connector: Connector) -> Credentials | None:
+        """The latest credentials of the user for this connector; no query if the connector has its own login."""
+        if not self._connectors.engine(connector).capabilities.wants_credentials:
+            return None
+        sealed = await self._sessions.credentials(user.id, connector.key)
+        if sealed is None:
+            return None
+        try:
+            username, password, *addresses = json.loads(self._sealer.unseal(sealed))
+        except ValueError as error:  # the key was removed; the caller can send them again
+            log.warning("credentials cannot be read", connector=connector.key, reason=str(error))
+            return None
+        # Credentials for one address are never sent to another.
+        return Credentials(username, password) if addresses == self._addresses(connector) else None
+
+    async def required(self, user: User, connector: Connector) -> Credentials | None:
+        """As `of`, but raises CredentialsRequired if they are missing and the connector has no own login."""
+        credentials = await self.latest(user, connector)
+        if credentials is None and self._connectors.engine(connector).capabilities.wants_credentials:
+            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+        return credentials
+
+    def seal(self, credentials: Credentials, connector: Connector) -> bytes:
+        """The sealed form for the record of a session."""
+        content = [credentials.username, credentials.password, *self._addresses(connector)]
+        return self._sealer.seal(json.dumps(content).encode())
+
+    def _addresses(self, connector: Connector) -> list[str]:
+        """The addresses of the connector, or a digest of all its options if only the driver knows them."""
+        endpoints = self._connectors.engine(connector).capabilities.endpoints
+        if endpoints:
+            return [f"{host}:{port}" for host, port in endpoints]
+        options = json.dumps(masked(connector.options), sort_keys=True, default=str)
+        return [hashlib.sha256(options.encode()).hexdigest()]
+
+    def _wants_token(self, connector: Connector) -> bool:
+        return self._passes_tokens and self._connectors.engine(connector).capabilities.wants_external_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,10 @@ from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
-from queryserver.statements.credentials import SessionCredentials
-from queryserver.statements.engine_settings import filter_settings
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.scripts import operation_of, require_short, warning_of
-from queryserver.statements.session_chooser import SessionChooser, StatementSession
+from queryserver.statements.session_chooser import SessionChooser, SessionCredentials, StatementSession, filter_settings
 from queryserver.statements.status import StatementAccess
 from queryserver.statements.truncation import LimitSource
 

@@ -18,10 +18,10 @@ from queryserver.engines.protocol import EngineSession, OperationHandle, Session
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.assignments import Assignment
-from queryserver.statements.credentials import SessionCredentials
 from queryserver.statements.execution import AttachedOperation, Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.runner import Runner, RunnerHooks
+from queryserver.statements.session_chooser import SessionCredentials
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 
