@@ -29,7 +29,7 @@ from queryserver.sql.formatting import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.audit import statement_ends
 from queryserver.statements.cursors import CursorMoves
-from queryserver.statements.dispatcher import CANCEL, StatementDispatcher
+from queryserver.statements.dispatcher import CANCEL, StatementDispatcher, StatementRecorder
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.import_submission import ImportSubmissions
@@ -37,7 +37,6 @@ from queryserver.statements.intake import Broker, Intake, RunnerInstance, Runner
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
-from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.result_tables import ResultTables

@@ -10,6 +10,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import statement_hash
+from queryserver.statements.dispatcher import StatementRecorder
 from queryserver.statements.model import (
     IdempotencyKey,
     NewStatement,
@@ -18,7 +19,6 @@ from queryserver.statements.model import (
     new_session_guid,
     opaque_token,
 )
-from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.session_chooser import SessionCredentials
 
 

@@ -16,8 +16,8 @@ from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
+from queryserver.statements.dispatcher import StatementRecorder
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
-from queryserver.statements.recorder import StatementRecorder
 from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_chooser import SessionChooser, SessionCredentials, StatementSession, filter_settings
 from queryserver.statements.status import StatementAccess
