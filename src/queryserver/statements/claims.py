@@ -14,9 +14,8 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.read_only import only_reads
 from queryserver.sql.splitter import read_only_refusal
 from queryserver.statements.assignments import Assignment, ClaimScope, Outcome
-from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.execution import Execution
-from queryserver.statements.intake import Broker, Intake, RunnerInstance
+from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInstance
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.running_statements import RunningStatements

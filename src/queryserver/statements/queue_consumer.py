@@ -10,8 +10,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.claims import StatementClaims
-from queryserver.statements.data_leases import DataLeases
-from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.running_statements import RunningStatements
 

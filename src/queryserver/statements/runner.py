@@ -19,10 +19,9 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
-from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
-from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.queue_consumer import QueueConsumer

@@ -15,9 +15,8 @@ from queryserver.platform.shutdown import (
     STATEMENTS_STOPPED_WITHIN_S,
     stop_step,
 )
-from queryserver.statements.data_leases import DataLeases
 from queryserver.statements.execution import Execution
-from queryserver.statements.intake import Broker, RunnerInstance, RunnerLimits
+from queryserver.statements.intake import Broker, DataLeases, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import OpenSessions
 from queryserver.statements.running_statements import RunningStatements, unless_database_unavailable
