@@ -28,7 +28,6 @@ from queryserver.results.stores import open_results
 from queryserver.sql.formatting import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.audit import statement_ends
-from queryserver.statements.cursors import CursorMoves
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher, StatementRecorder
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
@@ -38,7 +37,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.result_reader import ResultReader
+from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks

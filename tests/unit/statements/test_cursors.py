@@ -9,7 +9,7 @@ import pytest
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.sections import DatabaseSettings
-from queryserver.statements.cursors import CursorMoves
+from queryserver.statements.result_reader import CursorMoves
 
 
 @pytest.fixture
