@@ -11,7 +11,7 @@ from tests.api.driving import Caller, until
 from queryserver.engines.reach import OpenResult
 from queryserver.errors.statements import ResultRefused
 from queryserver.identity.model import ApiTokenLimits, Scope, User
-from queryserver.statements.session_reach import SessionResults
+from queryserver.statements.open_sessions import SessionResults
 
 INLINE, STORED = "rows 5", "rows 9000"
 

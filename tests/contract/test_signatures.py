@@ -148,7 +148,7 @@ ADAPTERS = (
     Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
     Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
     Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
-    Adapter(StatementResults, "queryserver.statements.session_reach", "SessionResults"),
+    Adapter(StatementResults, "queryserver.statements.open_sessions", "SessionResults"),
     Adapter(OpenResult, "queryserver.statements.result_tables", "OpenTable"),
 )
 

@@ -34,6 +34,7 @@ from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.open_sessions import Reach
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.repository import StatementRecords
@@ -42,7 +43,6 @@ from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks
 from queryserver.statements.session_chooser import SessionChooser, SessionCredentials
-from queryserver.statements.session_reach import Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import StateChangePoller, StateSignals

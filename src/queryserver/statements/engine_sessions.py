@@ -18,9 +18,8 @@ from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.execution import AttachedOperation
-from queryserver.statements.open_sessions import OpenSession, OpenSessions, SessionShares
+from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach, SessionReach, SessionShares
 from queryserver.statements.session_chooser import SessionCredentials
-from queryserver.statements.session_reach import NO_REACH, Reach, SessionReach
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 ImportOpener: TypeAlias = Callable[

@@ -24,10 +24,9 @@ from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
 from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.open_sessions import OpenSessions
+from queryserver.statements.open_sessions import NO_REACH, OpenSessions, Reach
 from queryserver.statements.running_statements import RunningStatements
 from queryserver.statements.session_chooser import SessionCredentials
-from queryserver.statements.session_reach import NO_REACH, Reach
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.shutdown import RunnerShutdown
 from queryserver.statements.signals import StateSignals

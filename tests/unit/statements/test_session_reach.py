@@ -16,8 +16,7 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme
 from queryserver.identity.model import Scope, User
-from queryserver.statements.open_sessions import OpenSession, OpenSessions
-from queryserver.statements.session_reach import NO_REACH, Reach
+from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach
 
 ALL_ENGINES_CAN = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
 
