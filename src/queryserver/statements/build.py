@@ -27,13 +27,13 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatting import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
-from queryserver.statements.audit import statement_ends
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher, StatementRecorder
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.logbook import statement_ends
 from queryserver.statements.open_sessions import Reach
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
