@@ -36,9 +36,9 @@ from queryserver.imports.model import (
 )
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
-from queryserver.statements.import_submission import ImportSubmissions, NewImport
 from queryserver.statements.model import RecordedStatement
 from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.submission import ImportSubmissions, NewImport
 
 log = structlog.get_logger(__name__)
 

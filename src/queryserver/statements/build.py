@@ -30,7 +30,6 @@ from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.dispatcher import CANCEL, StatementDispatcher, StatementRecorder
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.import_submission import ImportSubmissions
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import statement_ends
@@ -47,7 +46,7 @@ from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.statements.submission import Submissions
+from queryserver.statements.submission import ImportSubmissions, Submissions
 
 log = structlog.get_logger(__name__)
 
