@@ -20,8 +20,7 @@ from queryserver.formats.columns import ResultType
 from queryserver.formats.table_files import FileType
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Level
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import LimitSource, Truncation, TruncationReason
+from queryserver.statements.states import LimitSource, StatementState, Truncation, TruncationReason
 
 SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]
 SAMPLES = texts().samples

@@ -10,8 +10,7 @@ from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.positions import Position
 from queryserver.statements.model import NewStatement, StatementRecord
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import LimitSource, TruncationReason
+from queryserver.statements.states import LimitSource, StatementState, TruncationReason
 
 
 @dataclass(frozen=True, slots=True)

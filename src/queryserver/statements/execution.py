@@ -45,8 +45,7 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import storable
 from queryserver.statements.run_record import SEGMENT_AGE_S, LeaseLost, ResultCaps, RunRecord, Spool
 from queryserver.statements.scripts import ScriptRun
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import Truncation
+from queryserver.statements.states import StatementState, Truncation
 
 log = structlog.get_logger(__name__)
 

@@ -34,7 +34,7 @@ from queryserver.statements.intake import SlotLimits
 from queryserver.statements.model import NewStatement, OnEnd
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.rows import end_of
-from queryserver.statements.truncation import LimitSource
+from queryserver.statements.states import LimitSource
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.model import Segment
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.positions import Position
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import LimitSource, Truncation, TruncationReason
+from queryserver.statements.states import LimitSource, StatementState, Truncation, TruncationReason
 
 
 @dataclass(frozen=True, slots=True)

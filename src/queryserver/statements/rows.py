@@ -8,8 +8,7 @@ from queryserver.formats.columns import Column, ResultType
 from queryserver.platform.database import Row
 from queryserver.sql.positions import Position
 from queryserver.statements import model
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import LimitSource, TruncationReason
+from queryserver.statements.states import LimitSource, StatementState, TruncationReason
 
 TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 # Columns with the same name and type as a field.

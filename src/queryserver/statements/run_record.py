@@ -22,8 +22,7 @@ from queryserver.statements.assignments import Assignment, EngineCheckpoint, Lea
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
 from queryserver.statements.scripts import ScriptRun
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import TruncationReason
+from queryserver.statements.states import StatementState, TruncationReason
 
 T = TypeVar("T")
 

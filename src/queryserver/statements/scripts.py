@@ -19,7 +19,7 @@ from queryserver.statements.assignments import Assignment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
 from queryserver.statements.model import NewStatement, StatementHandle, effective_row_limit, opaque_token
-from queryserver.statements.truncation import LimitSource
+from queryserver.statements.states import LimitSource
 
 T = TypeVar("T")
 

@@ -1,5 +1,6 @@
-"""The states of statements, and filters by state. Imports nothing, so that commands start without Arrow."""
+"""The states of statements, the choices of the list of them, and why a result is cut. Imports no other module."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 LONGEST_AGE_S = 10 * 365 * 86400
@@ -45,3 +46,71 @@ class StatementStates(StrEnum):
         if self is StatementStates.ALL:
             return None
         return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)
+
+
+class TruncationReason(StrEnum):
+    """Which limit truncated the stored result (Contract editor 6.4)."""
+
+    ROW_LIMIT = "row_limit"
+    BYTE_LIMIT = "byte_limit"
+
+
+class LimitSource(StrEnum):
+    """The origin of the row limit of a statement."""
+
+    DEFAULT = "default"
+    """The setting `editor.default_limit`, enforced by `editor.enforce_default_limit`."""
+    CALLER = "caller"
+    """The field `limit` of the call."""
+    MAXIMUM = "maximum"
+    """The setting `editor.result_max_rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    reason: TruncationReason
+    limit_source: LimitSource | None = None
+    """None if unknown, for statements recorded by an earlier version."""
+
+    @property
+    def limit_name(self) -> str:
+        """The field or setting to raise for more rows."""
+        if self.reason is TruncationReason.BYTE_LIMIT:
+            return "result_max_bytes"
+        match self.limit_source:
+            case LimitSource.DEFAULT:
+                return "default_limit"
+            case LimitSource.MAXIMUM:
+                return "result_max_rows"
+            case _:
+                return "limit"
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the caller's own `limit` truncated the result."""
+        return self.limit_name == "limit"
+
+    def message(self, *, rows: int, max_rows: int, max_bytes: int, may_change: bool) -> str:
+        """Explains the truncation, and how to get more rows.
+
+        With `may_change`, warns that running the statement again may change data again.
+        """
+        prefix = f"Only the first {rows} rows were kept: "
+        match self.limit_name:
+            case "result_max_bytes":
+                prefix += f"a result has at most {max_bytes} bytes on this server (editor.result_max_bytes)."
+                advice = "select fewer columns or rows."
+            case "result_max_rows":
+                prefix += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
+                advice = "run several statements, each for a part of them."
+            case "default_limit":
+                prefix += "the default limit of this server (editor.default_limit)."
+                advice = f"execute the statement with limit=… (up to {max_rows})."
+            case _ if rows >= max_rows:
+                return prefix + "the limit of the call."
+            case _:
+                prefix += "the limit of the call."
+                advice = f"execute the statement with a larger limit (up to {max_rows})."
+        if may_change:
+            return f"{prefix} The statement was carried out in full. If it only reads data, {advice}"
+        return f"{prefix} To get more, {advice}"

@@ -28,8 +28,8 @@ from queryserver.statements.model import (
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.scripts import operation_of, require_short, warning_of
 from queryserver.statements.session_chooser import SessionChooser, SessionCredentials, StatementSession, filter_settings
+from queryserver.statements.states import LimitSource
 from queryserver.statements.status import StatementAccess
-from queryserver.statements.truncation import LimitSource
 
 Choose = Coroutine[Any, Any, Choice | None]
 

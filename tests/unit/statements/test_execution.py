@@ -21,8 +21,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position
 from queryserver.statements.assignments import Outcome
-from queryserver.statements.states import StatementState
-from queryserver.statements.truncation import TruncationReason
+from queryserver.statements.states import StatementState, TruncationReason
 
 FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED
 AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.TIMED_OUT

@@ -21,7 +21,7 @@ from queryserver.statements.assignments import Assignment, Lease
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.logbook import Logbook, clean, storable
 from queryserver.statements.run_record import ResultCaps, RunRecord, Spool
-from queryserver.statements.truncation import TruncationReason
+from queryserver.statements.states import TruncationReason
 
 LEASE = Lease(uuid4(), "me", 1)
 
