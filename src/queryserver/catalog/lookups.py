@@ -25,7 +25,7 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.single_flight import SingleFlight
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.open_sessions import Reach
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 
 log = structlog.get_logger(__name__)
 

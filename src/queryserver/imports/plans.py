@@ -37,7 +37,7 @@ from queryserver.imports.model import (
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.model import RecordedStatement
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.submission import ImportSubmissions, NewImport
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database
 from queryserver.platform.threads import background
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import Runner, RunnerHooks
-from queryserver.statements.session_chooser import SessionChooser, SessionCredentials
+from queryserver.statements.session_options import SessionChooser, SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import StateChangePoller, StateSignals

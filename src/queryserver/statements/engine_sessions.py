@@ -19,7 +19,7 @@ from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.assignments import Assignment
 from queryserver.statements.execution import AttachedOperation
 from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach, SessionReach, SessionShares
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
 ImportOpener: TypeAlias = Callable[

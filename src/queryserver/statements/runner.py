@@ -26,7 +26,7 @@ from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInst
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import NO_REACH, OpenSessions, Reach
 from queryserver.statements.running_statements import RunningStatements
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.shutdown import RunnerShutdown
 from queryserver.statements.signals import StateSignals

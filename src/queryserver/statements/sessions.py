@@ -25,7 +25,7 @@ from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.model import new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner
-from queryserver.statements.session_chooser import SessionCredentials, filter_settings
+from queryserver.statements.session_options import SessionCredentials, filter_settings
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 from queryserver.statements.signals import StateSignals
 

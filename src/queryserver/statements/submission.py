@@ -27,7 +27,7 @@ from queryserver.statements.model import (
 )
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
 from queryserver.statements.scripts import operation_of, require_short, warning_of
-from queryserver.statements.session_chooser import SessionChooser, SessionCredentials, StatementSession, filter_settings
+from queryserver.statements.session_options import SessionChooser, SessionCredentials, StatementSession, filter_settings
 from queryserver.statements.states import LimitSource
 from queryserver.statements.status import StatementAccess
 

@@ -21,7 +21,7 @@ from queryserver.statements.assignments import Assignment
 from queryserver.statements.execution import AttachedOperation, Execution
 from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.runner import Runner, RunnerHooks
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState
 

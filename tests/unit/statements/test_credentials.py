@@ -12,7 +12,7 @@ from tests.unit.statements.driving import ANA, CONNECTOR
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Credentials, EngineCapabilities
-from queryserver.statements.session_chooser import SessionCredentials
+from queryserver.statements.session_options import SessionCredentials
 
 GIVEN = Credentials("ana", "planted-secret")
 
