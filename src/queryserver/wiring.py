@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from queryserver.administration.broker_check import ping_broker
 from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
-from queryserver.catalog.build import metadata_cache, metadata_services
+from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
+from queryserver.catalog.cache import MetadataCache
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import StoredConnectors
@@ -23,12 +25,12 @@ from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.connectors.types import TYPES
 from queryserver.engines.protocol import Engine
-from queryserver.files.build import BUILDERS, Builder, open_storage
+from queryserver.files.build import BUILDERS, Builder, StorageServices, open_storage
 from queryserver.files.model import Scheme
-from queryserver.identity.build import open_accounts
+from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.limits import RequestCounts, RequestLimits, Streams
 from queryserver.identity.users import Users
-from queryserver.imports.build import import_services, open_import_files
+from queryserver.imports.build import ImportFiles, ImportServices, import_services, open_import_files
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation_pool import computation_pool
 from queryserver.platform.database import Notices, listening
@@ -40,11 +42,19 @@ from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.shutdown import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
-from queryserver.search.build import index_feed, search_services
+from queryserver.search.build import SearchServices, index_feed, search_services
+from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
-from queryserver.statements.build import FleetMember, SharedResources, StatementBuilder, StoredRecords, open_records
+from queryserver.statements.build import (
+    FleetMember,
+    SharedResources,
+    StatementBuilder,
+    StatementServices,
+    StoredRecords,
+    open_records,
+)
 from queryserver.statements.runner import RunnerHooks
-from queryserver.tasks.build import schedule_services, task_services
+from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.instances import Instances, Load
 
 if TYPE_CHECKING:
@@ -71,112 +81,197 @@ async def open_services(
         registry = registry or CollectorRegistry()
         metrics = _metrics(settings, registry)
         records = await stack.enter_async_context(open_records(settings, metrics))
-        accounts = await stack.enter_async_context(open_accounts(settings, records.database, metrics))
-        builder, stored = EngineBuilder(settings), ConnectorRepository(records.database, accounts.sealer)
-        connectors = _connectors(settings, partial(engines, builder), stored, metrics)
-        stack.push_async_callback(_close_engines, connectors, builder)
+        database = records.database
+        accounts = await stack.enter_async_context(open_accounts(settings, database, metrics))
+        engine_builder, stored = EngineBuilder(settings), ConnectorRepository(database, accounts.sealer)
+        connectors = _connectors(settings, partial(engines, engine_builder), stored, metrics)
+        stack.push_async_callback(_close_engines, connectors, engine_builder)
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
         computations = await stack.enter_async_context(computation_pool(settings.desktop))
         streams = Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
-        rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(records.database)
-        storage = await stack.enter_async_context(open_storage(settings, records.database, streams, threads, stores))
-        import_files = await stack.enter_async_context(open_import_files(settings, records.database, storage.stores))
-        broker = _broker(settings.desktop.task_server)
-        cache = metadata_cache(records.database, threads.metadata, settings.editor)
-        statements = StatementBuilder(
-            settings,
-            records,
-            accounts,
-            connectors,
-            RunnerHooks(cache.objects_changed, import_files.imports.session, import_files.import_lost.set),
-            SharedResources(notices, streams, threads, rendering, computations, storage.statement_files, metrics),
-            FleetMember(role, broker),
-        ).build()
-        feed = index_feed(settings.metadata, records.database, connectors)
-        metadata = metadata_services(
-            editor=settings.editor,
-            connectors=connectors,
-            sessions=records.sessions,
-            cache=cache,
-            threads=threads.rendering,
-            rendering=rendering,
-            computations=computations,
-            metrics=metrics,
-            statements=statements,
-            on_answer=feed.add if feed else None,
-        )
-        searching = search_services(
+        rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(database)
+        storage = await stack.enter_async_context(open_storage(settings, database, streams, threads, stores))
+        import_files = await stack.enter_async_context(open_import_files(settings, database, storage.stores))
+        services = _ServiceBuilder(
             settings=settings,
-            database=records.database,
-            connectors=connectors,
-            stores=storage.stores,
-            threads=threads,
-            metrics=metrics,
-            feed=feed,
-            lookups=metadata.lookups,
-            owner=statements.runner.owner,
-        )
-        importing = import_services(
-            import_files,
-            threads=threads.importing,
-            computations=computations,
-            users=accounts.directory,
-            connectors=connectors,
-            metadata=metadata,
-            statements=statements,
-        )
-        readiness, stored_ones = _readiness(settings, records), StoredConnectors(stored, builder, connectors.refresh)
-        instances = Instances(records.database, heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s))
-        tasks = task_services(
-            settings,
-            records.database,
-            statements=statements,
-            orphans=storage.orphans,
-            area=import_files.area,
-            refresh=searching.refresh,
-            connectors=connectors,
-            users=accounts.directory,
-            instances=instances,
-            notices=notices,
-            broker=broker,
-            metrics=metrics,
-        )
-        scheduling = schedule_services(
-            settings, records.database, accounts.directory, connectors, statements, instances, threads, metrics
-        )
-        page = MetricsPage(registry, metrics, records.database, threads.upkeep, tasks.service.gauges)
-        services = Services(
-            settings=settings,
-            accounts=accounts,
-            users=Users(records.database),
-            connectors=connectors,
-            stored_connectors=stored_ones,
-            connection_tests=ConnectionTests(builder, engines, stored_ones, statements.runner.data.may_hold),
-            statements=statements,
-            metadata=metadata,
-            searching=searching,
-            storage=storage,
-            importing=importing,
-            configuration=configuration_services(settings, records.database, connectors, storage.stores, readiness),
-            streams=streams,
-            request_limits=RequestLimits(RequestCounts(records.database), most=settings.limits.api_requests_per_minute),
-            readiness=readiness,
-            threads=threads,
+            role=role,
             registry=registry,
-            metrics=metrics,
-            metrics_text=page if settings.desktop.metrics.enable_prometheus else None,
-            broker=broker,
-            instances=instances,
-            tasks=tasks,
-            scheduling=scheduling,
-        )
-        for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
+            records=records,
+            accounts=accounts,
+            engines=engines,
+            engine_builder=engine_builder,
+            connectors=connectors,
+            stored_connectors=StoredConnectors(stored, engine_builder, connectors.refresh),
+            resources=SharedResources(
+                notices, streams, threads, rendering, computations, storage.statement_files, metrics
+            ),
+            storage=storage,
+            import_files=import_files,
+        ).build()
+        for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, services.importing.janitor.clean_up):
             records.retention.include(clean_up)
         for running in _running(services, role, dsn=records.dsn, alone=alone):
             await stack.enter_async_context(running())
         await stack.enter_async_context(import_files.area.running(alone=alone))
         yield services
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ServiceBuilder:
+    """Builds the services of each room from what is open and from the services of the rooms below it."""
+
+    settings: Settings
+    role: Role
+    registry: CollectorRegistry
+    records: StoredRecords
+    accounts: AccountServices
+    engines: Callable[[EngineBuilder, Connector], Engine]
+    engine_builder: EngineBuilder
+    connectors: Connectors
+    stored_connectors: StoredConnectors
+    resources: SharedResources
+    storage: StorageServices
+    import_files: ImportFiles
+
+    def build(self) -> Services:
+        settings, database, resources = self.settings, self.records.database, self.resources
+        may_hold, most = self.statements.runner.data.may_hold, settings.limits.api_requests_per_minute
+        return Services(
+            settings=settings,
+            accounts=self.accounts,
+            users=Users(database),
+            connectors=self.connectors,
+            stored_connectors=self.stored_connectors,
+            connection_tests=ConnectionTests(self.engine_builder, self.engines, self.stored_connectors, may_hold),
+            statements=self.statements,
+            metadata=self.metadata,
+            searching=self.searching,
+            storage=self.storage,
+            importing=self._importing(),
+            configuration=configuration_services(
+                settings, database, self.connectors, self.storage.stores, self.readiness
+            ),
+            streams=resources.streams,
+            request_limits=RequestLimits(RequestCounts(database), most=most),
+            readiness=self.readiness,
+            threads=resources.threads,
+            registry=self.registry,
+            metrics=resources.metrics,
+            metrics_text=self._metrics_page() if settings.desktop.metrics.enable_prometheus else None,
+            broker=self.broker,
+            instances=self.instances,
+            tasks=self.tasks,
+            scheduling=self._scheduling(),
+        )
+
+    @cached_property
+    def broker(self) -> "RedisBroker | None":
+        return _broker(self.settings.desktop.task_server)
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        return _readiness(self.settings, self.records)
+
+    @cached_property
+    def instances(self) -> Instances:
+        heartbeat = timedelta(seconds=self.settings.desktop.task_server.heartbeat_s)
+        return Instances(self.records.database, heartbeat=heartbeat)
+
+    @cached_property
+    def metadata_cache(self) -> MetadataCache:
+        return metadata_cache(self.records.database, self.resources.threads.metadata, self.settings.editor)
+
+    @cached_property
+    def statements(self) -> StatementServices:
+        files = self.import_files
+        hooks = RunnerHooks(self.metadata_cache.objects_changed, files.imports.session, files.import_lost.set)
+        return StatementBuilder(
+            self.settings,
+            self.records,
+            self.accounts,
+            self.connectors,
+            hooks,
+            self.resources,
+            FleetMember(self.role, self.broker),
+        ).build()
+
+    @cached_property
+    def index_feed(self) -> IndexFeed | None:
+        return index_feed(self.settings.metadata, self.records.database, self.connectors)
+
+    @cached_property
+    def metadata(self) -> MetadataServices:
+        return metadata_services(
+            editor=self.settings.editor,
+            connectors=self.connectors,
+            sessions=self.records.sessions,
+            cache=self.metadata_cache,
+            threads=self.resources.threads.rendering,
+            rendering=self.resources.rendering,
+            computations=self.resources.computations,
+            metrics=self.resources.metrics,
+            statements=self.statements,
+            on_answer=self.index_feed.add if self.index_feed else None,
+        )
+
+    @cached_property
+    def searching(self) -> SearchServices:
+        return search_services(
+            settings=self.settings,
+            database=self.records.database,
+            connectors=self.connectors,
+            stores=self.storage.stores,
+            threads=self.resources.threads,
+            metrics=self.resources.metrics,
+            feed=self.index_feed,
+            lookups=self.metadata.lookups,
+            owner=self.statements.runner.owner,
+        )
+
+    def _importing(self) -> ImportServices:
+        return import_services(
+            self.import_files,
+            threads=self.resources.threads.importing,
+            computations=self.resources.computations,
+            users=self.accounts.directory,
+            connectors=self.connectors,
+            metadata=self.metadata,
+            statements=self.statements,
+        )
+
+    @cached_property
+    def tasks(self) -> TaskServices:
+        return task_services(
+            self.settings,
+            self.records.database,
+            statements=self.statements,
+            orphans=self.storage.orphans,
+            area=self.import_files.area,
+            refresh=self.searching.refresh,
+            connectors=self.connectors,
+            users=self.accounts.directory,
+            instances=self.instances,
+            notices=self.resources.notices,
+            broker=self.broker,
+            metrics=self.resources.metrics,
+        )
+
+    def _scheduling(self) -> ScheduleServices:
+        return schedule_services(
+            self.settings,
+            self.records.database,
+            self.accounts.directory,
+            self.connectors,
+            self.statements,
+            self.instances,
+            self.resources.threads,
+            self.resources.metrics,
+        )
+
+    def _metrics_page(self) -> MetricsPage:
+        resources, gauges = self.resources, self.tasks.service.gauges
+        return MetricsPage(self.registry, resources.metrics, self.records.database, resources.threads.upkeep, gauges)
 
 
 def _running(
