@@ -128,7 +128,7 @@ models: $(DEV) ## Make the wire models from openapi/resources.yaml
 	$(BIN)/python -m scripts.generate_models
 
 .PHONY: openapi
-openapi: $(DEV) ## Write openapi/openapi.json from the routes
+openapi: models ## Write openapi/openapi.json from the routes
 	$(BIN)/python -m scripts.export_openapi
 
 .PHONY: docs

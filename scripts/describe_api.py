@@ -4,6 +4,7 @@
 """
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -62,9 +63,11 @@ def request_model(route: APIRoute) -> type[Fields] | None:
 
 
 def described_application() -> FastAPI:
-    """The application, whose `openapi()` gives the whole document."""
+    """The application, whose `openapi()` gives the whole document. Raises SystemExit for a route without a row."""
     app, known = create_application(), texts()
     described = {route.name: route for route in routes_of(app) if route.include_in_schema}
+    if missing := described.keys() - rows():
+        sys.exit(f"No row in openapi/operations.yaml: {', '.join(sorted(missing))}.")
     routes = {row: described[name] for name, row in rows().items() if name in described}
     for row, route in routes.items():
         _describe(route, row, known)

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel, ValidationError
-from tests.operations import Operation, read_operations
+from scripts.export_openapi import TARGET
+from tests.operations import Operation, read_operations, shape
 
 from queryserver.api.schemas import generated
 
@@ -69,6 +70,7 @@ def require_contract(response: httpx.Response) -> None:
         assert response.content == b""
         return
     if response.status_code >= 400:
+        _require_declared(response, path)
         _require_shape(response, _failures(response, path))
         assert not INSIDE.search(response.text), response.text
         return
@@ -80,6 +82,24 @@ def require_contract(response: httpx.Response) -> None:
         body = response.json()
         if isinstance(body, dict) and body.get("status", 0) != 0:
             assert not INSIDE.search(response.text), response.text
+
+
+@cache
+def _described_statuses() -> dict[tuple[str, str], set[str]]:
+    """By `Operation.key`."""
+    paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
+    return {
+        (method.upper(), shape(path)): set(call["responses"])
+        for path, item in paths.items()
+        for method, call in item.items()
+    }
+
+
+def _require_declared(response: httpx.Response, path: str) -> None:
+    """Fails for a status that the API description of the call does not have."""
+    operation = operation_of(response.request.method, path)
+    statuses = _described_statuses().get(operation.key) if operation else None
+    assert statuses is None or str(response.status_code) in statuses, f"failures({response.status_code}) is missing"
 
 
 def _failures(response: httpx.Response, path: str) -> list[str]:
