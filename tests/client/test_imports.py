@@ -11,7 +11,7 @@ import pytest
 from tests.client.conftest import QUICK, Server
 from tests.client.proxies import Cut, proxy
 
-from queryserver.imports import running
+from queryserver.imports import session
 from queryserver_client import ApiError, Connection, StatementError, connect, connect_sync
 from queryserver_client.imports import FileOptions, ImportColumn
 
@@ -134,17 +134,17 @@ class Stopped(Exception):
 
 
 async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):
-    kept_batches = running._Import._kept_batches
+    scratch_batches = session._Import._scratch_batches
 
-    async def never_all(self: running._Import, counted: running.Counted) -> AsyncGenerator[pa.RecordBatch]:
-        async with aclosing(kept_batches(self, counted)) as batches:
+    async def never_all(self: session._Import, counted: session.ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
+        async with aclosing(scratch_batches(self, counted)) as batches:
             yield await anext(batches)
             await asyncio.Event().wait()
 
     def stop(line: str) -> None:
         raise Stopped
 
-    monkeypatch.setattr(running._Import, "_kept_batches", never_all)
+    monkeypatch.setattr(session._Import, "_scratch_batches", never_all)
     many = b"n\n" + b"".join(b"%d\n" % number for number in range(300_000))
     with pytest.raises(Stopped):
         await db.imports.load(many, "duckdb.left", on_log=stop)

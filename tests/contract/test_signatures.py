@@ -103,7 +103,7 @@ ADAPTERS = (
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
     Adapter(LoadLedger, "queryserver.imports.repository", "StatementLedger"),
-    Adapter(EngineSession, "queryserver.imports.running", "ImportSession"),
+    Adapter(EngineSession, "queryserver.imports.session", "ImportSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),

@@ -40,7 +40,7 @@ class MemoryImportUploads:
             return None
         return StoredImportUpload(new.name, new.size_bytes, end - _now())
 
-    async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
+    async def extend(self, digest: bytes, *, keep: timedelta) -> bool:
         new, end = self.uploads.get(digest, (None, _now()))
         if new is None or end <= _now():
             return False
@@ -56,7 +56,7 @@ class MemoryImportUploads:
             del self.uploads[digest]
         return expired
 
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
+    async def existing(self, digests: Collection[bytes]) -> Collection[bytes]:
         return self.uploads.keys() & set(digests)
 
 

@@ -27,7 +27,7 @@ from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.local.access import AccessMap, UserQuotas
 from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.tree import LocalTree
-from queryserver.imports.running import Imported, ImportReport, ImportSession, ScratchRows
+from queryserver.imports.session import ImportReport, ImportResult, ImportSession, ScratchRows
 from queryserver.platform.disk_floor import DiskFloor
 from queryserver.sql.splitter import statement_hash
 
@@ -279,7 +279,7 @@ class TestFloor:
         batch = pa.RecordBatch.from_pydict({"n": list(range(1000))})
         with ThreadPoolExecutor(1) as threads:
 
-            async def work(_report: ImportReport) -> Imported:
+            async def work(_report: ImportReport) -> ImportResult:
                 require_room = partial(floor.require, Path("/"))
                 async with ScratchRows.opened(io.BytesIO, threads, require_room=require_room) as kept:
                     await kept.add(batch)

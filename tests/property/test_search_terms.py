@@ -12,7 +12,7 @@ from tests.examples import examples
 
 from queryserver.api.v1.metadata import highlighted
 from queryserver.platform.threads import Stop
-from queryserver.search.matching import FIELD, View, ViewMatches, build, contains, fold, is_whole, positions
+from queryserver.search.matches import FIELD, View, ViewMatches, build, contains, fold, is_whole, positions
 from queryserver.search.model import RECORD, UNIT, FacetName, ObjectRow, Search
 from queryserver.search.query_language import Query, Term, folded, parse_query
 
@@ -54,7 +54,7 @@ def test_terms_find_what_the_slow_reader_finds(pattern: str, text: str) -> None:
     if (term := term_of(pattern)) is None:
         return
     texts = pa.array([text], pa.string())
-    assert (term.found_in(folded(text)) is not None) == somewhere(term, text)
+    assert (term.find_in(folded(text)) is not None) == somewhere(term, text)
     assert term.is_whole(folded(text)) == reads(term, text)
     assert fold(texts).to_pylist() == [folded(text)]
     assert contains(fold(texts), term).to_pylist() == [somewhere(term, text)]

@@ -1,1 +1,1 @@
-"""Files to tables: detection, types, preview, conversion, create_table."""
+"""Imports of files as tables: detection, types, preview, conversion, create_table."""

@@ -1,4 +1,4 @@
-"""Settings to the services of the importer. `wiring.py` opens the files first, then builds what depends on engines."""
+"""Builds the services of the importer. `wiring.py` opens the files first, then builds what depends on engines."""
 
 import asyncio
 import tempfile
@@ -16,7 +16,7 @@ from queryserver.identity.users import UserDirectory
 from queryserver.imports.plans import TableCreations
 from queryserver.imports.preview import Detection, Previews
 from queryserver.imports.repository import ImportJanitor, UnfinishedTables
-from queryserver.imports.running import Imports
+from queryserver.imports.session import Imports
 from queryserver.imports.uploads import (
     ImportSources,
     ImportUploadRecords,
@@ -34,7 +34,7 @@ from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-_THREADS = 2  # of imports alone: they do not delay other work, and few threads keep few heaps
+_THREADS = 2  # separate, so that imports do not delay other work; few, since each thread keeps a heap
 _FILES_AT_ONCE = 4
 
 
@@ -46,12 +46,12 @@ class ImportServices:
     previews: Previews
     tables: TableCreations
     janitor: ImportJanitor
-    """Drops the tables that broken imports have left."""
+    """Drops tables left by interrupted imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFiles:
-    """What is open for as long as the server runs."""
+    """The file services that stay open as long as the server runs."""
 
     uploads: ImportUploads
     area: UploadAreaSweep
@@ -60,7 +60,7 @@ class ImportFiles:
     imports: Imports
     unfinished: UnfinishedTables
     import_lost: asyncio.Event
-    """Set when an import has ended with its server."""
+    """Set when an import was lost with its server."""
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
     limits = UploadLimits(
         max_file_bytes=importer.max_local_file_size_upload_limit,
         most=UploadUsage(importer.max_files_per_user, importer.max_bytes_per_user),
-        # The settings may leave the leading dot out.
+        # The leading dot is optional in the settings.
         restricted_extensions=frozenset(f".{name.strip().lstrip('.').lower()}" for name in names if name.strip(" .")),
         keep=importer.upload_expiry,
     )
@@ -107,7 +107,7 @@ def import_services(
     metadata: MetadataServices,
     statements: StatementServices,
 ) -> ImportServices:
-    # A call holds a sample of several megabytes and what has been made of it.
+    # Each call holds a sample of several megabytes and its analysis.
     slots = FairSemaphore(_FILES_AT_ONCE)
     previews = Previews(files.workbooks, computations, threads, slots)
     tables = TableCreations(

@@ -1,4 +1,4 @@
-"""Names of columns as an engine can have them (Contract importer 7.3.5)."""
+"""Shortens column names to what an engine accepts (Contract importer 7.3.5)."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from queryserver.formats.cell_types.header import MAX_NAME_CHARACTERS
 
 @dataclass(frozen=True, slots=True)
 class NameLimit:
-    """The longest name of a column or table."""
+    """The maximum length of a column or table name."""
 
     most: int
     in_bytes: bool = False
-    """Whether bytes of UTF-8 are counted, not characters."""
+    """Whether to count bytes of UTF-8 instead of characters."""
 
     def __str__(self) -> str:
         return f"{self.most} {'bytes in UTF-8' if self.in_bytes else 'characters'}"
@@ -22,7 +22,7 @@ class NameLimit:
         return (len(name.encode("utf-8", "replace")) if self.in_bytes else len(name)) <= self.most
 
     def cut(self, name: str, suffix: str = "") -> str:
-        """The longest beginning that fits with the suffix: whole characters, with the marks above and below them."""
+        """The longest beginning that fits with the suffix; never separates a character from its combining marks."""
         if self.has(name + suffix):
             return name + suffix
         room = self.most - len(suffix)  # suffixes are ASCII
@@ -37,21 +37,21 @@ _LIMITS: Mapping[str, NameLimit] = {
     "mysql": NameLimit(64),
     "impala": NameLimit(128),
 }
-_OTHERS = NameLimit(MAX_NAME_CHARACTERS)
-"""duckdb and sqlite have no limit, the metastore of hive and sparksql has 767 characters, phoenix more; in trino it is
-that of the catalog.
+_DEFAULT_LIMIT = NameLimit(MAX_NAME_CHARACTERS)
+"""For dialects with a higher limit or none: duckdb and sqlite have none, the metastore of hive and sparksql allows 767
+characters, phoenix more; in trino the limit depends on the catalog.
 """
 
 
 def name_limit(dialect: str) -> NameLimit:
-    return _LIMITS.get(dialect, _OTHERS)
+    return _LIMITS.get(dialect, _DEFAULT_LIMIT)
 
 
 def engine_names(names: Sequence[str], dialect: str) -> Sequence[str]:
-    """The names, those that are too long for the dialect shortened; all different, even if case does not count.
+    """Shorten names that are too long for the dialect; the results are distinct ignoring case.
 
-    Names that fit stay. Of several that become the same by shortening, the first keeps it and the others get `_2`, `_3`
-    and so on. `names` are all different.
+    Of several names that become equal by shortening, the first keeps it, and the others get `_2`, `_3` and so on.
+    `names` must be distinct.
     """
     limit = name_limit(dialect)
     taken = {name.lower() for name in names if limit.has(name)}

@@ -1,4 +1,4 @@
-"""Detection, preview and header of a text, computed in a worker process: the beginning of a file in, JSON out."""
+"""Worker-process side of detection, preview and header of a text file: takes its beginning, returns JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,38 +35,38 @@ from queryserver.formats.table_files import (
 )
 
 MORE = "more"
-"""The answer where more of the file is needed."""
+"""The result if more of the file is needed."""
 
 CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
-"""What of a file is read behind its sample: the longest field has 1 MiB characters of up to four bytes."""
+"""Bytes to read after the sample to complete a field, which has at most 1 MiB characters of up to four bytes."""
 
 _FEED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
-"""The first records are read in steps of so many bytes: a few dozen of them are wanted."""
+"""Step size for reading the first records, of which only a few dozen are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """What is known of a text once its beginning has been seen."""
+    """The form of a text, as given or detected from its beginning."""
 
     delimiters: Delimiters
     encoding: str
     is_encoding_given: bool
-    """Then the text must be in it, but for a tenth."""
+    """If given, at least nine tenths of the text must be valid in this encoding."""
     is_encoding_certain: bool
     skipped: SkippedLines
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderFound:
-    """Whether the first record that is read names the columns; lines above it are `skipped`."""
+class DetectedHeader:
+    """Whether the first record, after the `skipped` lines, contains the column names."""
 
     has_header: bool
     skipped: SkippedLines = NO_LINES
 
 
 class _Text:
-    """The beginning of a file. `is_whole`: its sample is all of the file; `is_last`: no more of the file is read."""
+    """The beginning of a file. `is_whole` if the sample is the whole file, `is_last` if no more will be read."""
 
     def __init__(self, head: bytes, options: Mapping[str, Any]) -> None:
         self._head = head
@@ -75,21 +75,21 @@ class _Text:
         self.is_last: bool = self._has_end or options["is_last"]
 
     def sample(self, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
-        """Pieces, each with whether the file ends with it."""
+        """The sample in pieces, each with whether the file ends with it."""
         return self._pieces(0, min(len(self._head), SAMPLE_TEXT_BYTES), step_bytes)
 
     def rest(self) -> Iterator[tuple[bytes, bool]]:
-        """As much behind the sample as the longest field takes."""
+        """The text after the sample, up to the length of the longest field."""
         return self._pieces(SAMPLE_TEXT_BYTES, len(self._head), _FEED_BYTES)
 
     def _pieces(self, start: int, end: int, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
-        for place in range(start, end, step_bytes):
-            piece_end = min(place + step_bytes, end)
-            yield self._head[place:piece_end], self._has_end and piece_end == len(self._head)
+        for offset in range(start, end, step_bytes):
+            piece_end = min(offset + step_bytes, end)
+            yield self._head[offset:piece_end], self._has_end and piece_end == len(self._head)
 
 
 class _Records:
-    """Records from the first on, one by one; `unclosed` are the numbers of those with an open quote."""
+    """The first records of a text; `unclosed` are the numbers of those with an unclosed quote."""
 
     def __init__(self, form: TextForm) -> None:
         self.decoder = Decoder(form.encoding)
@@ -102,9 +102,9 @@ class _Records:
         return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
-        """Read until there are enough; whether there are. Then the rest is not read.
+        """Read until there are enough records; returns whether there are.
 
-        Behind a quote that did not close for long, many records are found at once.
+        After a long unclosed quote, one piece may add many records at once.
         """
         for piece, is_end in pieces:
             for records in self._reader.parts(self.decoder.decode(piece, final=is_end), final=is_end):
@@ -115,12 +115,12 @@ class _Records:
         return False
 
     def end(self) -> None:
-        """Take what was read for all. Raises record_too_long: a field that is not complete is too long already."""
+        """Treat the text read so far as complete. Raises record_too_long for an incomplete field, which is too long."""
         list(self._reader.parts("", final=True))
 
 
 class _Blocks:
-    """The same as Blocks of `width` columns."""
+    """The records of a text as blocks of `width` columns."""
 
     def __init__(self, form: TextForm, width: int) -> None:
         self.blocks: list[Block] = []
@@ -132,7 +132,7 @@ class _Blocks:
         return self._reader.comments
 
     def read(self, pieces: Iterable[tuple[bytes, bool]], most_rows: int) -> bool:
-        """Read until there are more rows than that; whether there are."""
+        """Read until there are more than `most_rows` rows; returns whether there are."""
         for piece, is_end in pieces:
             self.blocks += self._reader.feed(piece)
             if is_end:
@@ -142,11 +142,11 @@ class _Blocks:
         return False
 
     def end(self) -> None:
-        """As of _Records."""
+        """As `_Records.end`."""
         list(self._reader.finish())
 
 
-def _are_too_many(records: Sequence[Cells]) -> bool:
+def _too_many_records(records: Sequence[Cells]) -> bool:
     return len(records) > SAMPLE_RECORDS + 1
 
 
@@ -155,9 +155,9 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """A Detected as a dict, or the type of what is no text; `encoding` None: detected.
+    """Detect the form of a text, as a Detected dict, or the type of another file. Without `encoding`, detects it.
 
-    `is_given`: the type alone, by the rules for a file whose type the caller gives.
+    With `is_given`, returns only the type, by the rules for a type given by the caller.
 
     Raises file_empty, UnsupportedFormat, encoding_failed.
     """
@@ -175,16 +175,16 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """The columns and first rows; EXCEL: it begins as workbooks do; MORE: `head` is not enough.
+    """The columns and first rows; EXCEL if it begins like a workbook, MORE if `head` is too short.
 
-    `reading`: ReadingOptions as a dict. `is_whole`: there is nothing behind `head`; `is_last`: no more of the file is
+    The option `reading` is a ReadingOptions dict. `is_whole` if `head` is the whole file, `is_last` if no more will be
     read.
     """
     form = _form_of(head, options)
     if form is None:
         return FileType.EXCEL
     text, has_header, first = _Text(head, options), options["has_header"], _Records(form)
-    # One more than is analysed: it shows whether the file goes on.
+    # One more than is analyzed, to know whether the file continues.
     most = SAMPLE_RECORDS + has_header
     is_enough = first.read(text.sample(_STEP_BYTES), lambda records: len(records) >= FIRST_RECORDS)
     blocks = None
@@ -197,9 +197,9 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         return MORE
     analysis = _analysis(form, text, first, blocks, options)
     if not is_enough:
-        # A field that the sample cuts may be too long: an import would refuse such a record.
+        # A field cut by the sample may be too long, and an import would refuse its record.
         if blocks is None:
-            if not first.read(text.rest(), _are_too_many):
+            if not first.read(text.rest(), _too_many_records):
                 first.end()
         elif not blocks.read(text.rest(), most):
             blocks.end()
@@ -207,14 +207,14 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(Oddity.ENCODING_UNCERTAIN, 1)])
     comments = (first if blocks is None else blocks).comments
     read = {"encoding": form.encoding, "delimiters": asdict(form.delimiters), "skipped": asdict(form.skipped)}
-    warnings = [asdict(one) for one in (*analysis.warnings, *skipped_lines(form.skipped, comments))]
+    warnings = [asdict(warning) for warning in (*analysis.warnings, *skipped_lines(form.skipped, comments))]
     return {**asdict(analysis), **read, "warnings": warnings}
 
 
 def _analysis(
     form: TextForm, text: _Text, first: _Records, blocks: _Blocks | None, options: Mapping[str, Any]
 ) -> Analysis:
-    """`blocks` None: all records of the sample are in `first`. Raises file_empty, record_too_long, encoding_failed."""
+    """Without `blocks`, `first` has all records of the sample. Raises file_empty, record_too_long, encoding_failed."""
     decoder = first.decoder if blocks is None else blocks.decoder
     if form.is_encoding_given:
         decoder.check()
@@ -230,14 +230,14 @@ def _analysis(
             return analyse_blocks(first.records, blocks.blocks, undecodable=decoder.undecodable, **common)
         except WidthUncertain:
             first = _Records(form)
-            first.read(text.sample(_STEP_BYTES), _are_too_many)
+            first.read(text.sample(_STEP_BYTES), _too_many_records)
     return analyse_records(first.records, unclosed=first.unclosed, undecodable=first.decoder.undecodable, **common)
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """A HeaderFound as a dict; MORE and the options as those of `preview`.
+    """Detect a header, as a DetectedHeader dict; MORE and the options are those of `preview`.
 
-    A hundred records with a value behind it are enough. Raises file_empty, record_too_long, encoding_failed.
+    Needs at most a hundred records with a value after it. Raises file_empty, record_too_long, encoding_failed.
     """
     form = _form_of(head, options)
     if form is None:
@@ -257,18 +257,19 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
         first.decoder.check()
     if not first.records:
         raise file_empty("File is empty.") if text.is_whole else record_too_long("The first record is too long.")
-    return asdict(HeaderFound(has_header(first.records[: SAMPLE_RECORDS + 1]), form.skipped))
+    return asdict(DetectedHeader(has_header(first.records[: SAMPLE_RECORDS + 1]), form.skipped))
 
 
 def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
-    """None: the file begins as workbooks do."""
+    """The form of the text; None if it begins like a workbook."""
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
     if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
         return None
-    found = DetectedEncoding(reading.encoding, 1.0) if reading.encoding else detect_encoding(sample, is_whole=is_whole)
-    encoding = found.name
+    given = reading.encoding
+    detected = DetectedEncoding(given, 1.0) if given else detect_encoding(sample, is_whole=is_whole)
+    encoding = detected.name
     delimiters = reading.delimiters
     if delimiters is None:
         delimiters = reading.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
@@ -284,7 +285,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
         form.delimiters,
         encoding,
         is_encoding_given=reading.encoding is not None,
-        is_encoding_certain=found.confidence >= SURE,
+        is_encoding_certain=detected.confidence >= SURE,
         skipped=form.skipped,
     )
 

@@ -1,4 +1,4 @@
-"""Values of imports: where a file comes from, and what the dialects call the types of columns (Contract importer)."""
+"""Values of imports: the origin of files, and column type names by dialect (Contract importer)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from queryserver.formats.columns import BaseType, ColumnType
 
 
 class Origin(StrEnum):
-    """`import_type`: where a file comes from."""
+    """The parameter `import_type`."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -17,7 +17,7 @@ class Origin(StrEnum):
 
 _DIALECTS = ("hive", "impala", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
 
-# One row for each base type, in the order of _DIALECTS; sparksql is as hive.
+# One row per base type, in the order of _DIALECTS; sparksql is like hive.
 _NAMES: Mapping[BaseType, Sequence[str]] = {
     BaseType.INT8: ("TINYINT", "TINYINT", "TINYINT", "TINYINT", "SMALLINT", "TINYINT", "INTEGER", "TINYINT"),
     BaseType.INT16: ("SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "SMALLINT", "INTEGER", "SMALLINT"),
@@ -60,14 +60,14 @@ _HIVE = (
 )  # fmt: skip
 
 
-def _named(dialect: str, *more: str) -> Sequence[str]:
-    """All names of a dialect that the table above has, sorted."""
+def _type_names(dialect: str, *more: str) -> Sequence[str]:
+    """All type names of a dialect from the table above and `more`, sorted."""
     return tuple(sorted({*more, *(names[_DIALECTS.index(dialect)] for names in _NAMES.values())}))
 
 
 SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
-        **{dialect: _named(dialect, "VARCHAR") for dialect in ("postgresql", "mysql", "sqlite", "duckdb")},
+        **{dialect: _type_names(dialect, "VARCHAR") for dialect in ("postgresql", "mysql", "sqlite", "duckdb")},
         "hive": _HIVE,
         "sparksql": _HIVE,
         "impala": tuple(name for name in _HIVE if name != "INTERVAL DAY TO SECOND"),
@@ -82,16 +82,16 @@ SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""The answers of sql_type_mapping. Of the dialects that the specification lists they are its own lists."""
+"""The responses of sql_type_mapping, taken from the specification for the dialects it lists."""
 
 PREVIEW_DIALECTS = ("duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino")
-"""Dialects that previews are typed for."""
+"""Dialects with typed previews."""
 
 TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql", "trino", "phoenix")
-"""Dialects that tables can be created in."""
+"""Dialects in which tables can be created."""
 
 REPLACING_DIALECTS = frozenset(TABLE_DIALECTS) - {"phoenix"}
-"""Dialects that tables can be replaced in. Phoenix renames no tables."""
+"""Dialects in which tables can be replaced. Phoenix cannot rename tables."""
 
 _WITH_PARAMETERS = re.compile(
     r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
@@ -103,52 +103,53 @@ _WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
 _MICROSECONDS: Mapping[str, Sequence[str]] = {
     "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
 }  # fmt: skip
-"""Types that may be written with the six digits of a second that every value keeps."""
-# No file can fill such a column; and no column is meant to hold nothing.
-_NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
-# Where one name stands for several base types, a column that is given the name becomes this.
-_MEANT: Mapping[tuple[str, str], BaseType] = {
+"""Types that may be given with a precision of 6, which is the precision stored."""
+# Files cannot fill such columns, and a column of only NULL makes no sense.
+_NEVER_ALLOWED = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
+# The base type of a name that stands for several.
+_PREFERRED: Mapping[tuple[str, str], BaseType] = {
     ("sqlite", "INTEGER"): BaseType.INT64,
     ("sqlite", "REAL"): BaseType.FLOAT64,
     ("sqlite", "TEXT"): BaseType.STRING,
     ("mysql", "TEXT"): BaseType.STRING,
     ("postgresql", "SMALLINT"): BaseType.INT16,
 }
-# Several dialects store these as a wider type, whose name means that type.
+# Several dialects store these as a wider type, whose name stands for that type.
 _UNSIGNED = frozenset({BaseType.UINT8, BaseType.UINT16, BaseType.UINT32, BaseType.UINT64})
 
 
 def type_name(column: ColumnType, dialect: str) -> str:
-    """The bare name of a type in a dialect, as previews show it."""
+    """The name of a type without parameters in a dialect, as shown in previews."""
     return _NAMES[column.base][_DIALECTS.index("hive" if dialect == "sparksql" else dialect)]
 
 
-def chosen_base(name: str, dialect: str) -> BaseType | None:
-    """The base type that a caller means by a name (any case); None: such columns cannot be created."""
-    wanted = name.upper()
-    if (dialect, wanted) in _MEANT:
-        return _MEANT[dialect, wanted]
+def base_type_of(name: str, dialect: str) -> BaseType | None:
+    """The base type for a type name in any case; None if such columns cannot be created."""
+    upper_name = name.upper()
+    if (dialect, upper_name) in _PREFERRED:
+        return _PREFERRED[dialect, upper_name]
     text_type = type_name(ColumnType(BaseType.STRING), dialect)
-    # Where a dialect has no such type, a column of text stands for it; and the lists have STRING beside VARCHAR.
-    if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
+    # Dialects without such a type use a text column instead, and the lists have both STRING and VARCHAR.
+    if upper_name in {text_type, "STRING"} and upper_name in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
-    named = [base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted]
-    return min(named, key=lambda base: base in _UNSIGNED, default=None)
+    allowed = (base for base in _NAMES if base not in _NEVER_ALLOWED)
+    candidates = [base for base in allowed if type_name(ColumnType(base), dialect) == upper_name]
+    return min(candidates, key=lambda base: base in _UNSIGNED, default=None)
 
 
-def chosen_type(text: str, dialect: str) -> ColumnType | None:
-    """The type that a caller means: a name as in `chosen_base`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
+def column_type_of(text: str, dialect: str) -> ColumnType | None:
+    """The type for a type text: a name as in `base_type_of`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
 
-    None: such columns cannot be created. A decimal without its digits has neither precision nor scale.
+    None if such columns cannot be created. A decimal without digits has no precision and scale.
     """
-    wanted = " ".join(text.upper().split())
-    if (base := chosen_base(wanted, dialect)) is not None:
+    normalized = " ".join(text.upper().split())
+    if (base := base_type_of(normalized, dialect)) is not None:
         return ColumnType(base)
-    found = _WITH_PARAMETERS.fullmatch(wanted)
-    if found is None:
+    match = _WITH_PARAMETERS.fullmatch(normalized)
+    if match is None:
         return None
-    name = found["name"]
-    first, second = (None if digits is None else int(digits) for digits in found.group("first", "second"))
+    name = match["name"]
+    first, second = (None if digits is None else int(digits) for digits in match.group("first", "second"))
     if name in _DECIMALS:
         return ColumnType(BaseType.DECIMAL, first, None if first is None else second or 0)
     if second is not None:
@@ -159,15 +160,15 @@ def chosen_type(text: str, dialect: str) -> ColumnType | None:
     return ColumnType(BaseType.TIME if name == "TIME" else BaseType.DATETIME) if is_exact else None
 
 
-def choosable_types(dialect: str) -> Sequence[str]:
-    """What a column of a new table may be, as messages show it."""
-    names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_CHOSEN}
+def allowed_types(dialect: str) -> Sequence[str]:
+    """The types allowed for columns of a new table, for messages."""
+    names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_ALLOWED}
     decimals = {"DECIMAL", "NUMERIC"}
     return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
 
 
 def declared_type(column: ColumnType, dialect: str) -> str:
-    """The type of a column as CREATE TABLE writes it (Contract importer 12.4, 13)."""
+    """The type of a column in CREATE TABLE (Contract importer 12.4, 13)."""
     if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
         return "STRING"
     if column.length is not None:

@@ -1,4 +1,4 @@
-"""create_table: what is checked before the answer, and the plan that an import follows (Contract importer 13, 13.1)."""
+"""create_table: checks before the response, and the plan of an import (Contract importer 13, 13.1)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ from queryserver.imports.model import (
     REPLACING_DIALECTS,
     TABLE_DIALECTS,
     Origin,
-    choosable_types,
-    chosen_type,
+    allowed_types,
+    column_type_of,
     declared_type,
     type_name,
 )
@@ -46,7 +46,7 @@ _LONGEST_LOOKUP = timedelta(seconds=20)
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
-"""Where a dialect has no type for such values, the text of the file is stored."""
+"""Types that are stored as the text of the file in dialects without such a type."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
 _INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
 _NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
@@ -56,13 +56,13 @@ _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 BadRowLimit: TypeAlias = int | Literal["few"] | None
-"""How many rows may be left out; None: any number."""
+"""How many bad rows may be skipped; None for any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters`, `skipped` and
-    `encoding`.
+    """How to read a file of `width` columns: with `sheet`, with `records` and `fields`, or with `delimiters`, `skipped`
+    and `encoding`.
     """
 
     origin: Origin
@@ -74,7 +74,7 @@ class FileReading:
     skipped: SkippedLines = field(default_factory=SkippedLines)
     encoding: str = "utf-8"
     records: FileType | None = None
-    """The type of a file of records; `fields` are the names of its columns."""
+    """The type of a file that names its columns itself, which are `fields`."""
     fields: tuple[str, ...] = ()
 
     @property
@@ -84,10 +84,10 @@ class FileReading:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """One table to be made of one file."""
+    """The import of one file as one table."""
 
     shown: str
-    """The name of the file for people."""
+    """The file name for display."""
     reading: FileReading
     columns: tuple[TargetColumn, ...]
     declared: tuple[str, ...]
@@ -97,7 +97,7 @@ class ImportPlan:
     append: bool = False
     max_bad_rows: BadRowLimit = 0
     replace: bool = False
-    """Whether the new table replaces one of that name."""
+    """Whether the new table replaces an existing one of that name."""
 
     @property
     def target(self) -> TableName:
@@ -108,7 +108,7 @@ class ImportPlan:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
-        """The parameters of a loader. No other import uses this name of the staging table."""
+        """The parameters of a loader, with a staging table of unique name."""
         columns = zip(self.columns, self.declared, strict=True)
         return TableLoad(
             target=self.target,
@@ -122,8 +122,8 @@ class ImportPlan:
 _PLAN = TypeAdapter(ImportPlan)
 
 
-def stored(plan: ImportPlan) -> Mapping[str, Any]:
-    """For the record: JSON text within JSON, because a separator may be U+0000, which the database refuses."""
+def stored_plan(plan: ImportPlan) -> Mapping[str, Any]:
+    """The plan as stored: JSON text within JSON, because a separator may be U+0000, which the database refuses."""
     return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
 
 
@@ -133,7 +133,7 @@ def read_plan(record: Mapping[str, Any]) -> ImportPlan:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRequest:
-    """A column as the caller wants it; None: as in the preview. `source`: position from 1, or a name."""
+    """A requested column; None for values of the preview. `source` is a position from 1, or a name."""
 
     source: int | str
     name: str | None = None
@@ -152,23 +152,22 @@ def target_columns(
     *,
     null_words: tuple[str, ...] | None = None,
 ) -> tuple[TargetColumn, ...]:
-    """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns.
+    """The columns of the table, in the order of `requests`; None for all as inferred. Raises invalid_columns.
 
-    Names that are not given are those of the file as the dialect can have them. `null_words`: those given for
-    all columns.
+    Names default to those of the file, adapted to the dialect. `null_words` are those given for all columns.
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(requests) <= MAX_COLUMNS:
         raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     names = engine_names([column.name for column in inferred], dialect)
-    columns = tuple(_column(inferred, names, one, dialect, null_words) for one in requests)
-    # Names that differ in case only are one name, as in previews.
-    seen: set[str] = set()
+    columns = tuple(_column(inferred, names, request, dialect, null_words) for request in requests)
+    # Names that differ only in case are the same, as in previews.
+    used_names: set[str] = set()
     for column in columns:
-        if (folded := column.name.lower()) in seen:
+        if (folded := column.name.lower()) in used_names:
             raise invalid_columns(f"columns: the name {_shown(column.name)} occurs twice.")
-        seen.add(folded)
+        used_names.add(folded)
     return columns
 
 
@@ -186,18 +185,20 @@ def _column(
     limit = name_limit(dialect)
     if "\0" in name or not limit.has(name):
         raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
-    found = inferred[source]
-    type_ = found.type if request.type is None else _chosen(found.type, request, request.type, dialect)
+    source_column = inferred[source]
+    type_ = source_column.type
+    if request.type is not None:
+        type_ = _requested_type(type_, request, request.type, dialect)
     if type_.base in _TEXTS and request.format is not None and request.type is not None:
-        type_ = _kept_as_text(request, request.type, request.format, dialect) or type_
+        type_ = _type_of_format(request, request.type, request.format, dialect) or type_
     words = null_words if request.null_words is None else request.null_words
     if words is None:
-        # Detected words are cells like others where the column is to be text.
-        words = () if type_.base in _TEXTS else tuple(found.null_words)
+        # In a text column, detected NULL words are ordinary values.
+        words = () if type_.base in _TEXTS else tuple(source_column.null_words)
     if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
         type_ = STRING
-    # Columns of text keep their cells as they are.
-    form = found.format if request.format is None else request.format
+    # Text columns keep their cells unchanged.
+    form = source_column.format if request.format is None else request.format
     if type_.base in _TEXTS:
         form = None
     if form is not None and not _suits(form, type_):
@@ -207,14 +208,14 @@ def _column(
     return TargetColumn(source, name, type_, request.nullable, form, words)
 
 
-def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
-    """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
-    known = _known_format(form)
-    if isinstance(known, NumberFormat):
-        found = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
+def _type_of_format(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
+    """The date or decimal type implied by the format of a column, in dialects that store it as text."""
+    known_format = _known_format(form)
+    if isinstance(known_format, NumberFormat):
+        decimal = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
     else:
-        found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
-    return found if found is not None and type_name(found, dialect) == name.upper() else None
+        decimal = ColumnType(BaseType.DATETIME if known_format.has_time else BaseType.DATE)
+    return decimal if decimal is not None and type_name(decimal, dialect) == name.upper() else None
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
@@ -225,18 +226,18 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
 
 
 def _suits(text: str, type_: ColumnType) -> bool:
-    known = _known_format(text)
-    if isinstance(known, NumberFormat):
+    known_format = _known_format(text)
+    if isinstance(known_format, NumberFormat):
         return type_.base in _NUMBERS
-    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known.has_time)
+    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known_format.has_time)
 
 
 def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
-    """The position from 0; `names` are those that the preview shows for the dialect."""
+    """The position of a source column, from 0; `names` are those of the preview for the dialect."""
     if isinstance(source, str):
-        for known in (names, [column.name for column in inferred]):
-            if source in known:
-                return known.index(source)
+        for candidates in (names, [column.name for column in inferred]):
+            if source in candidates:
+                return candidates.index(source)
         if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
             raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
         source = int(source)
@@ -245,26 +246,26 @@ def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int
     return source - 1
 
 
-def _chosen(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
+def _requested_type(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
     is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
     if is_inferred and request.precision in {None, inferred.precision}:
-        # The type of the preview may be sent back: where a name stands for several types, it is the one that was found.
+        # A type sent back from the preview stands for the inferred type, even if its name stands for several types.
         if request.scale is None or inferred.base is not BaseType.DECIMAL:
             return inferred
         return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)
-    chosen = chosen_type(name, dialect)
-    if chosen is None:
-        valid = ", ".join(choosable_types(dialect))
+    requested = column_type_of(name, dialect)
+    if requested is None:
+        valid = ", ".join(allowed_types(dialect))
         raise invalid_columns(
             f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
         )
-    if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
+    if requested.length is not None and not 1 <= requested.length <= _MAX_LENGTH:
         raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
-    return _decimal(chosen, request, name) if chosen.base is BaseType.DECIMAL else chosen
+    return _decimal(requested, request, name) if requested.base is BaseType.DECIMAL else requested
 
 
-def _decimal(chosen: ColumnType, request: ColumnRequest, name: str) -> ColumnType:
-    precision, scale = chosen.precision, chosen.scale
+def _decimal(requested: ColumnType, request: ColumnRequest, name: str) -> ColumnType:
+    precision, scale = requested.precision, requested.scale
     if precision is None:
         precision, scale = request.precision, 0 if request.scale is None else request.scale
     elif request.precision not in {None, precision} or request.scale not in {None, scale}:
@@ -281,25 +282,25 @@ def _shown(text: str) -> str:
 
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
-    """A comment that names the file, and the CREATE TABLE statement that would make such a table."""
+    """A comment with the file name, and a CREATE TABLE statement for such a table."""
     mark = "`" if dialect in _BACKTICKS else '"'
     columns = [
         f"  {identifier(column.name, mark=mark)} {declared}" + ("" if column.nullable else " NOT NULL")
         for column, declared in zip(plan.columns[:_SHOWN_COLUMNS], plan.declared, strict=False)
     ]
-    left = len(plan.columns) - len(columns)
-    more = f"\n  -- and {left} more columns" if left else ""
+    hidden = len(plan.columns) - len(columns)
+    more = f"\n  -- and {hidden} more columns" if hidden else ""
     target = qualified(*(name for name in (plan.database, plan.table) if name is not None), mark=mark)
     head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
     head = "CREATE OR REPLACE TABLE" if plan.replace else head
-    # On one line, whatever ends lines and comments in any dialect.
+    # On one line, without characters that end lines or comments in any dialect.
     shown = "".join(one if one.isprintable() else " " for one in plan.shown)
     return f"-- Import of {shown}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The parameters of create_table. `columns` None: all, as in the preview."""
+    """The parameters of create_table. `columns` None means all as in the preview."""
 
     origin: Origin
     file_path: str
@@ -316,8 +317,8 @@ class TableRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
-    """An import that is recorded; `table` as answers name it."""
+class CreatedImport:
+    """A recorded import; `table` is the name used in responses."""
 
     recorded: RecordedStatement
     table: str
@@ -325,7 +326,7 @@ class Created:
 
 @dataclass(slots=True, eq=False)
 class TableCreations:
-    """Records imports. `imports/running.py` executes them."""
+    """Checks and records imports. `imports/session.py` executes them."""
 
     sources: ImportSources
     previews: Previews
@@ -334,11 +335,11 @@ class TableCreations:
     submissions: ImportSubmissions
     lookups: Lookups
 
-    async def create(self, user: User, request: TableRequest) -> Created:
-        """Check everything that can be checked now, and record the import.
+    async def create(self, user: User, request: TableRequest) -> CreatedImport:
+        """Check the request as far as possible, and record the import.
 
-        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
-        reading the file raises (see Previews and ImportSources); what recording raises (see ImportSubmissions).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; and as
+        Previews and ImportSources (reading), and ImportSubmissions (recording).
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
@@ -351,16 +352,17 @@ class TableCreations:
         request.reading.require_separator()
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
-        new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), request.idempotency_key)
-        target, shown = plan.target, plan.shown_target
+        text = history_text(plan, connector.dialect)
+        new_import = NewImport(text, plan.database, stored_plan(plan), request.idempotency_key)
+        target, shown_target = plan.target, plan.shown_target
         recorded = None
-        if new.idempotency_key is not None:
-            recorded = await self.submissions.replay(user, connector, new)
+        if new_import.idempotency_key is not None:
+            recorded = await self.submissions.replay(user, connector, new_import)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, target):
-                raise errors.table_exists(f"The table {shown} exists already.")
-            recorded = await self.submissions.submit(user, connector, new)
-        return Created(recorded, shown)
+                raise errors.table_exists(f"The table {shown_target} exists already.")
+            recorded = await self.submissions.submit(user, connector, new_import)
+        return CreatedImport(recorded, shown_target)
 
     async def _connector(self, user: User, name: str) -> Connector:
         try:
@@ -411,7 +413,7 @@ class TableCreations:
         )
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
-        """Whether the engine has the table now. When the lookup fails, the import repeats it and fails if it must."""
+        """Whether the engine has the table now; False if the lookup fails, since the import repeats it."""
         budget = min(connector.limits.metadata_timeout, _LONGEST_LOOKUP)
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)

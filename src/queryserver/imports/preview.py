@@ -1,7 +1,7 @@
 """Previews, headers and detection of files (Contract importer 4, 5, 7).
 
-Limits are in `formats/table_files.py`: what detection reads (SAMPLE_BYTES), what types are found in (SAMPLE_RECORDS,
-SAMPLE_TEXT_BYTES), and how many rows are shown (PREVIEW_ROWS), to which `formats/cell_types/header.py` cuts.
+Limits are in `formats/table_files.py`: the sample of detection (SAMPLE_BYTES), that of type inference (SAMPLE_RECORDS,
+SAMPLE_TEXT_BYTES), and the rows shown (PREVIEW_ROWS).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from queryserver.formats.table_files import (
     FileType,
     SkippedLines,
 )
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, HeaderFound
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, DetectedHeader
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computation import ComputationExecutor, Task
 from queryserver.platform.fair_queue import FairSemaphore
@@ -38,11 +38,11 @@ from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
-"""Each try reads so many times as much; a sample is read anew, which costs a third more at the worst."""
+"""Growth of the sample with each attempt. Rereading it costs at most a third more."""
 
 
 _adapter = cache(TypeAdapter[Any])
-"""Makes values of a type from the JSON of workers. Not made at the start, which it would delay."""
+"""Builds values of a type from the JSON of workers. Lazy, since creating an adapter would delay the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +57,22 @@ class Records:
     type: FileType
 
 
-Found: TypeAlias = Detected | Sheets | Records
+FileForm: TypeAlias = Detected | Sheets | Records
 
 
 class Detection:
-    """What files are."""
+    """Detects the type and form of files."""
 
     def __init__(self, workbooks: ProcessWorkbooks, computations: ComputationExecutor, slots: FairSemaphore) -> None:
         self._workbooks = workbooks
         self._computations = computations
         self._slots = slots
 
-    async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> Found:
-        """How a text is delimited, the sheets of a workbook, or the type of a file of records.
+    async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> FileForm:
+        """The delimiters of a text, the sheets of a workbook, or the type of a file of records.
 
-        `encoding` of a text; None: detected. Raises encoding_failed, file_empty, UnsupportedFormat, file_encrypted,
-        FileCorrupt, FileTooComplex, TooManyRequests, and what reading raises.
+        Detects the encoding of a text without `encoding`. Raises encoding_failed, file_empty, UnsupportedFormat,
+        file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and as `ImportFile.read`.
         """
         async with self._slots.slot(user_id):
             head, is_whole = await _beginning(file)
@@ -89,11 +89,11 @@ class Detection:
 
 
 class Previews:
-    """What the beginning of a file shows. Analyses of files that never change are kept.
+    """Columns, types and first rows from the beginning of a file. Caches analyses of files that never change.
 
     Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
-    record_too_long, FileTooComplex, TooManyRequests; of workbooks sheet_not_found, file_encrypted, FileCorrupt; and
-    what reading raises.
+    record_too_long, FileTooComplex, TooManyRequests; for workbooks sheet_not_found, file_encrypted, FileCorrupt; and as
+    `ImportFile.read`.
     """
 
     def __init__(
@@ -107,35 +107,35 @@ class Previews:
         self._slots = slots
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
-        """The columns of a file with their types, and its first rows. Raises separator_required, too."""
+        """The columns of a file with their types, and its first rows. Also raises separator_required."""
         options.require_separator()
         if file.fixed_identity is None:
             return await self._analysis(user_id, file, options, has_header)
         key = file.fixed_identity, options, has_header
-        # Equal calls at one time: the first makes the answer for all. If it fails or is given up, the next one tries.
+        # Concurrent equal calls share the result of the first; if it fails or is canceled, the next one tries.
         async with self._turns.setdefault(key, asyncio.Lock()):
             analysis = self._analyses.get(key)
             if analysis is None:
                 analysis = await self._analysis(user_id, file, options, has_header)
-                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger one would put too many out
+                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger one would evict too many others
                     self._analyses.put(key, analysis)
             return analysis
 
-    async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> HeaderFound:
-        """Whether the first record names the columns. A separator that is not given is detected."""
+    async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> DetectedHeader:
+        """Whether the first record names the columns. Detects a missing separator."""
         async with self._slots.slot(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
-                return HeaderFound(has_header=True)
+                return DetectedHeader(has_header=True)
             if options.sheet_name is not None:
-                # No row of a sheet is wholly empty, but its cells may be errors.
+                # Rows of a sheet are never completely empty, but all cells may be errors.
                 sheet = await self._sheet(user_id, file, options, 2 * COMPARED_RECORDS)
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
-                found = await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-                return HeaderFound(found, SkippedLines(sheet.skipped))
-            found = await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
-            return _adapter(HeaderFound).validate_python(found)
+                header = await self._threads.run(user_id, lambda _: has_header(sheet.rows))
+                return DetectedHeader(header, SkippedLines(sheet.skipped))
+            header = await self._run_on_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
+            return _adapter(DetectedHeader).validate_python(header)
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._slots.slot(user_id):
@@ -146,28 +146,28 @@ class Previews:
                         await self._workbooks.record_preview(path, options.file_type)
                     )
             if options.sheet_name is not None:
-                # One more than is analysed: it shows whether the sheet goes on.
+                # One more than is analyzed, to know whether the sheet continues.
                 sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
-            return _adapter(Analysis).validate_python(await self._of_text(user_id, file, Task.PREVIEW, how))
+            return _adapter(Analysis).validate_python(await self._run_on_text(user_id, file, Task.PREVIEW, how))
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
+        """Raises format_mismatch for a file that begins differently. JSON Lines are checked by their reader."""
         if kind is FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
         if marked(head) is kind:
             return
-        await self._recognised(user_id, head, is_whole=is_whole, is_given=False)
+        await self._require_text(user_id, head, is_whole=is_whole, is_given=False)
         raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
         """The first rows of the table in a worksheet."""
         head, is_whole = await _beginning(file)
         if marked(head) is not FileType.EXCEL:
-            await self._recognised(user_id, head, is_whole=is_whole, is_given=True)
+            await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
             read = partial(self._workbooks.first_rows, path, options.sheet_name or "", limit=limit)
@@ -175,16 +175,16 @@ class Previews:
             if options.skip_rows is not None:
                 return sheet
             above = await self._threads.run(user_id, lambda _: rows_above(sheet.rows, sheet.places))
-            # Without the rows above it the sheet may be narrower.
+            # Without the rows above the table, the sheet may be narrower.
             return await read(skip=sheet.places[above]) if above else sheet
 
-    async def _recognised(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
-        """Raises what detection raises of a file that is no text; `is_given`: the caller gives its type."""
+    async def _require_text(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
+        """Raises as the detection for files other than text. With `is_given`, the caller has given the type."""
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
         await self._computations.run(user_id, Task.DETECT_FILE, options, head)
 
-    async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
-        """What the task gives for as much of the file as it needs."""
+    async def _run_on_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
+        """The result of the task for as much of the file as it needs."""
         async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
@@ -195,12 +195,12 @@ class Previews:
                     answer = await self._computations.run(user_id, task, options, bytes(head))
                 if answer == FileType.EXCEL:
                     async with file.on_disk() as path:
-                        await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook
+                        await self._workbooks.sheet_names(path)  # only a file that can be read is a workbook
                     raise format_mismatch("The file is a workbook.")
                 if answer != MORE:
                     return answer
-                wanted = _GROWTH * len(head)
-                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
+                target = _GROWTH * len(head)
+                while (len(head) < target or target >= SAMPLE_TEXT_BYTES) and not is_last:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
@@ -211,13 +211,13 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
     count, rows = sheet.unset
     skipped = SkippedLines(sheet.skipped)
-    found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
-    warnings = [one for one in (*found, *skipped_lines(skipped)) if one.count]
+    warnings_found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
+    warnings = [warning for warning in (*warnings_found, *skipped_lines(skipped)) if warning.count]
     return replace(analysis, warnings=warnings, skipped=skipped)
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
-    """The first SAMPLE_BYTES, or a little more, and whether they are the whole file."""
+    """At least the first SAMPLE_BYTES, and whether they are the whole file."""
     async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
@@ -234,7 +234,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
 
 @contextmanager
 def _errors_of_files() -> Generator[None]:
-    """TooComplex inside means that the file is too complex. Raises FileTooComplex."""
+    """Convert TooComplex to FileTooComplex."""
     try:
         yield
     except TooComplex as error:
@@ -242,7 +242,7 @@ def _errors_of_files() -> Generator[None]:
 
 
 def _analysis_weight(analysis: Analysis) -> int:
-    """Bytes, about: objects of text take some 60 bytes each, and up to four for a character."""
+    """Approximate memory in bytes: about 60 per text object, and up to four per character."""
     cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
     fields = sum(60 + 2 * len(name) for name in analysis.fields)
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields

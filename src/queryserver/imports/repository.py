@@ -21,7 +21,7 @@ from queryserver.statements.session_options import SessionCredentials
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTable:
-    """A table that an import has made and must remove unless it ends well, and the session that reaches it."""
+    """A table created by an import, to be dropped unless the import succeeds, and how to connect to its engine."""
 
     statement_id: UUID
     user_id: int
@@ -39,13 +39,13 @@ order by made_at limit $2
 
 
 class UnfinishedTables:
-    """Those of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """The unfinished tables of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def made(self, unfinished: UnfinishedTable) -> None:
-        """Remember a table. Repeating it is harmless."""
+    async def add(self, unfinished: UnfinishedTable) -> None:
+        """Record a table. Idempotent."""
         await self._database.execute(
             """insert into import_leftovers (statement_id, user_id, connector, database, "table")
             values ($1, $2, $3, $4, $5) on conflict do nothing""",
@@ -56,13 +56,13 @@ class UnfinishedTables:
             unfinished.table.name,
         )
 
-    async def settled(self, statement_id: UUID, table: TableName) -> None:
+    async def remove(self, statement_id: UUID, table: TableName) -> None:
         await self._database.execute(
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
 
-    async def abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
-        """Tables of imports that have ended, or whose record is gone, and that no process is dropping."""
+    async def find_abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
+        """Tables of imports that have ended or were deleted, and that no process is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
             UnfinishedTable(statement_id, user_id, connector, TableName(database, table))
@@ -70,7 +70,7 @@ class UnfinishedTables:
         ]
 
     async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
-        """Be the only process that may drop it for so long; False: it is settled, or claimed by another."""
+        """Reserve the table for dropping by this process; False if it is settled or claimed by another."""
         claimed = await self._database.execute(
             """update import_leftovers set claimed_until = now() + $3::interval
             where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
@@ -98,10 +98,10 @@ class StatementLedger:
     connector: str
 
     async def made(self, table: TableName) -> None:
-        await self.unfinished.made(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
+        await self.unfinished.add(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
 
     async def settled(self, table: TableName) -> None:
-        await self.unfinished.settled(self.statement_id, table)
+        await self.unfinished.remove(self.statement_id, table)
 
 
 log = structlog.get_logger(__name__)
@@ -114,10 +114,10 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportJanitor:
-    """Drops unfinished tables. Each process searches for them; the one that claims a table drops it.
+    """Drops unfinished tables. All processes search for them, and the one that claims a table drops it.
 
-    `may_hold`: whether this process has, or can get hold of, the data of that name. `wanted` is set when an import has
-    lost its server.
+    `may_hold` says whether this process holds or can acquire the named data. `wanted` is set when an import has lost
+    its server.
     """
 
     unfinished: UnfinishedTables
@@ -125,35 +125,35 @@ class ImportJanitor:
     connectors: Connectors
     credentials: SessionCredentials
     may_hold: Callable[[str], Awaitable[bool]]
-    wanted: asyncio.Event
+    search_requested: asyncio.Event
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """While inside, search at the beginning, twice a minute, and at once when it is wanted."""
-        self.wanted.set()
+        """Search on entry, twice a minute, and whenever `wanted` is set, inside the block."""
+        self.search_requested.set()
         return background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        held = [data for data in self.connectors.data_to_hold() if await self.may_hold(data)]
-        found = await self.unfinished.abandoned(list(self.connectors.runnable_by(held)), limit=_BATCH)
-        count = len(found) if dry_run else sum([await self._drop(table) for table in found])
+        data_names = [data for data in self.connectors.data_to_hold() if await self.may_hold(data)]
+        tables = await self.unfinished.find_abandoned(list(self.connectors.runnable_by(data_names)), limit=_BATCH)
+        count = len(tables) if dry_run else sum([await self._drop(table) for table in tables])
         return {"tables of broken imports": count}
 
     async def _search_repeatedly(self) -> None:
         while True:
-            # Another process may have found the table, and may not reach the data that this one holds.
+            # Another process may have found the table, but cannot access data that this one holds.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEARCH_EVERY_S):
-                    await self.wanted.wait()
-            self.wanted.clear()
+                    await self.search_requested.wait()
+            self.search_requested.clear()
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
                 log.warning("unfinished tables not searched: the database is out of reach")
-            except Exception:  # the outer wall of a task: the next search may succeed
+            except Exception:  # last resort of a task: the next search may succeed
                 log.exception("search for unfinished tables failed")
 
     async def _drop(self, unfinished: UnfinishedTable) -> bool:
-        """Whether the table is gone. One that cannot be dropped now is tried again later."""
+        """Drop the table; False if it fails, and is retried later."""
         user = await self.users.user(unfinished.user_id)
         connector = self.connectors.find(unfinished.connector)
         if user is None or connector is None or not await self.unfinished.claim(unfinished, lease=_LEASE):
@@ -171,6 +171,6 @@ class ImportJanitor:
             log.warning("unfinished table not dropped", connector=connector.key, code=code)
             await self.unfinished.release(unfinished)
             return False
-        await self.unfinished.settled(unfinished.statement_id, unfinished.table)
+        await self.unfinished.remove(unfinished.statement_id, unfinished.table)
         log.info("unfinished table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
         return True

@@ -1,4 +1,4 @@
-"""The files of imports: uploads (Contract importer 3), their clean-up, and files of stores (Contract importer 2.8)."""
+"""Files of imports: uploads and their clean-up (Contract importer 3), and stored files (Contract importer 2.8)."""
 
 import hashlib
 import re
@@ -27,25 +27,25 @@ from queryserver.platform.threads import background, once_and_every, renewed
 log = structlog.get_logger(__name__)
 
 MAX_NAME = 100
-"""Characters of the name in a reference to an upload."""
+"""Maximum length of the name in a reference to an upload, in characters."""
 
 _SECRET_BYTES = 32
 _FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
 _SEPARATORS = re.compile(r"[/\\]")
-_OTHER = re.compile(r"[^\w.-]")
+_UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
 _NAMELESS = "file"
-_LONGEST_UNPROLONGED = timedelta(minutes=1)
+_MIN_EXTENSION = timedelta(minutes=1)
 _FRAME_BYTES = 1024 * 1024
-"""What boundaries, headers and other parts of a body may add to the bytes of the file."""
+"""Allowance for boundaries, headers and other parts of a body."""
 _NAME_BYTES = 32
 _AREA_NAME = re.compile(r"[0-9a-f]{64}")
 _TOUCH_EVERY_S = 240.0
 _ABANDONED_AFTER = timedelta(hours=1)
-"""Age at which a file without a record is an orphan. The task `upload_cleanup` may set one of 10 minutes: copies are
+"""Age at which a file without a record is an orphan. The task `upload_cleanup` allows 10 minutes, and copies are
 touched more than twice as often.
 """
 _DEAD_AFTER = timedelta(minutes=10)
-"""A living process touches its files more than twice as often."""
+"""Live processes touch their files more than twice as often."""
 _SWEEP_EVERY_S = 150.0
 _BATCH = 500
 _UNREADABLE = (
@@ -65,14 +65,14 @@ class UploadReference:
 
     @classmethod
     def new(cls, client_name: str) -> Self:
-        """A reference that cannot be guessed, of a file with this name at its client."""
-        return cls(secrets.token_urlsafe(_SECRET_BYTES), reminder_of(client_name))
+        """An unguessable reference for a file with this name on the client."""
+        return cls(secrets.token_urlsafe(_SECRET_BYTES), safe_name(client_name))
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """None for a text that is no reference."""
-        found = _FORM.fullmatch(text)
-        return cls(*found.groups()) if found else None
+        """Parse a reference; None if the text is none."""
+        match = _FORM.fullmatch(text)
+        return cls(*match.groups()) if match else None
 
     def __str__(self) -> str:
         return f"upload/{self.secret}/{self.name}"
@@ -82,26 +82,26 @@ class UploadReference:
         return hashlib.sha256(self.secret.encode()).digest()
 
 
-_NO_REFERENCE = UploadReference("", "")
+_INVALID_REFERENCE = UploadReference("", "")
 
 
 def base_name(client_name: str) -> str:
     return _SEPARATORS.split(client_name)[-1]
 
 
-def reminder_of(client_name: str) -> str:
-    """The base name, with `_` for everything but letters, digits and `._-`."""
-    name = _OTHER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
+def safe_name(client_name: str) -> str:
+    """The base name with characters other than letters, digits and `._-` replaced by `_`."""
+    name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
     return name if name.strip(".") else _NAMELESS
 
 
 @dataclass(frozen=True, slots=True)
 class NewImportUpload:
     digest: bytes
-    """SHA-256 of the secret part of its reference; names it in the area, too."""
+    """SHA-256 of the secret part of its reference, and its name in the upload area."""
     user_id: int
     name: str
-    """The last part of its reference."""
+    """The name at the end of its reference."""
     size_bytes: int
 
 
@@ -109,8 +109,8 @@ class NewImportUpload:
 class StoredImportUpload:
     name: str
     size_bytes: int
-    left: timedelta
-    """Until it expires."""
+    time_left: timedelta
+    """Time until it expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
-# Two uploads of one user must not both count before either is inserted, so that the lock comes first: the count is of
-# the snapshot that the second statement takes. A script is one transaction and one round trip, but has no parameters:
-# all values are numbers, hexadecimal digits or a time.
+# Takes the lock in a separate statement first, so that the count sees concurrent uploads of the same user. As a script,
+# it is one transaction in one round trip, but cannot have parameters; all values are numbers, hexadecimal digits or a
+# time.
 _ADD = """
 select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
@@ -139,7 +139,7 @@ having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_
 
 
 class ImportUploadRecords:
-    """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """Uploads of all users on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -149,7 +149,7 @@ class ImportUploadRecords:
         return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
-        """Keep a file; when it expires. None: the user would have more than `most`."""
+        """Record an upload, and return its expiry; None if the user would exceed `most`."""
         expires_at: datetime = await self._database.value("select now() + $1::interval", keep)
         script = _ADD.format(
             lock=_LOCK,
@@ -172,8 +172,8 @@ class ImportUploadRecords:
         )
         return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
 
-    async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
-        """Let a file expire `keep` from now; False: it is gone, or has expired."""
+    async def extend(self, digest: bytes, *, keep: timedelta) -> bool:
+        """Set the expiry to `keep` from now; False if the upload was deleted or has expired."""
         changed = await self._database.execute(
             "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
             digest,
@@ -185,7 +185,7 @@ class ImportUploadRecords:
         return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
-        """Forget files that have expired; their digests, each given to one caller only."""
+        """Delete expired records, and return their digests, each to one caller only."""
         rows = await self._database.fetch(
             """delete from import_uploads where digest in (
                 select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
@@ -194,7 +194,7 @@ class ImportUploadRecords:
         )
         return [row["digest"] for row in rows]
 
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
+    async def existing(self, digests: Collection[bytes]) -> Collection[bytes]:
         rows = await self._database.fetch(
             "select digest from import_uploads where digest = any($1::bytea[])", list(digests)
         )
@@ -202,14 +202,14 @@ class ImportUploadRecords:
 
 
 class ImportFile(Protocol):
-    """One file, read with the caller's rights. Offsets and sizes are bytes.
+    """A file, read with the caller's rights. Offsets and sizes are bytes.
 
     Reading may raise import_file_not_found, import_file_denied, StorageUnavailable, ChangedMeanwhile.
     """
 
     @property
     def shown(self) -> str:
-        """Its name in messages and in the history: the name that its client gave it, or its storage path."""
+        """Its name in messages and the history: the file name on the client, or the storage path."""
         ...
 
     @property
@@ -217,27 +217,27 @@ class ImportFile(Protocol):
 
     @property
     def fixed_identity(self) -> str | None:
-        """Names its content among all files for ever; None where the content under the same name may change."""
+        """A permanent unique name of its content; None if the content may change."""
         ...
 
     def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length) in pieces of at most 1 MiB, of the version that was opened."""
+        """Bytes [offset, offset + length) of the opened version, in pieces of at most 1 MiB."""
         ...
 
     def on_disk(self) -> AbstractAsyncContextManager[Path]:
-        """The file on the local disk: itself, or a copy that is removed afterwards. Raises import_file_too_large."""
+        """The path of the file, or of a temporary copy, on the local disk. Raises import_file_too_large."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """What may be uploaded, and for how long it is kept after its last use."""
+    """Limits of uploads, and how long they are kept after their last use."""
 
     max_file_bytes: int
     most: UploadUsage
-    """Of one user."""
+    """Limit per user."""
     restricted_extensions: Collection[str] = ()
-    """In lower case, with the leading dot."""
+    """In lower case with leading dot."""
     keep: timedelta = timedelta(days=1)
 
 
@@ -250,21 +250,21 @@ class ReceivedUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadedImportFile:
-    """`ImportFile` in the upload area. Its content never changes."""
+    """An `ImportFile` in the upload area. Its content never changes."""
 
     area: LocalUploadArea
     fixed_identity: str
-    """Its name in the area: the hexadecimal digest of its reference, which cannot be computed from it."""
+    """Its name in the area: the hexadecimal digest of its reference, which does not reveal the reference."""
     shown: str
-    """The last part of its reference."""
+    """The name at the end of its reference."""
     size_bytes: int
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Raises import_file_not_found when it was removed meanwhile, StorageError."""
-        left = max(self.size_bytes - offset, 0)
-        # With the length known, the end of the file is not read for.
+        """Raises import_file_not_found if it was removed meanwhile, StorageError."""
+        available = max(self.size_bytes - offset, 0)
+        # With a known length, no read is needed to find the end of the file.
         pieces = self.area.read(
-            self.fixed_identity, offset=offset, length=left if length is None else min(length, left)
+            self.fixed_identity, offset=offset, length=available if length is None else min(length, available)
         )
         try:
             async with aclosing(pieces):
@@ -279,7 +279,7 @@ class UploadedImportFile:
 
 
 class ImportUploads:
-    """Takes files in, and finds them again for their owners."""
+    """Receives uploads, and finds them for their owners."""
 
     def __init__(self, records: ImportUploadRecords, area: LocalUploadArea, limits: UploadLimits) -> None:
         self._records = records
@@ -287,9 +287,9 @@ class ImportUploads:
         self._limits = limits
 
     async def admit(self, user: User, body_bytes: int | None) -> int:
-        """How many bytes the caller may upload now. Called before a byte of the body is read.
+        """The number of bytes that the caller may upload now; called before the body is read.
 
-        `body_bytes`: the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
+        `body_bytes` is the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
         """
         if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
             raise errors.import_file_too_large(self._limits.max_file_bytes)
@@ -301,42 +301,42 @@ class ImportUploads:
     async def receive(
         self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
     ) -> ReceivedUpload:
-        """Keep a file; of one that does not arrive nothing stays. `room_bytes` is the answer of `admit`.
+        """Store an upload; an incomplete one leaves nothing behind. `room_bytes` is the result of `admit`.
 
-        Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and what
-        `content` raises.
+        Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and as
+        `content`.
         """
         extension = extension_of(base_name(client_name).rstrip(". "))
         if extension in self._limits.restricted_extensions:
             raise errors.extension_not_allowed(f'Uploading files with type "{extension}" is not allowed.')
         reference = UploadReference.new(client_name)
-        async with aclosing(self._checked(content, room_bytes)) as checked:
+        async with aclosing(self._check_content(content, room_bytes)) as checked:
             entry = await self._area.write(reference.digest.hex(), checked, overwrite=False)
         new = NewImportUpload(reference.digest, user.id, reference.name, entry.size_bytes)
         try:
             expires_at = await self._records.add(new, keep=self._limits.keep, most=self._limits.most)
             if expires_at is None:
-                raise self._no_room()  # noqa: TRY301 the file must go, too
-        except BaseException:  # a cancel too: no file may stay without a record
-            # What fails here, too, is a file without a record: the clean-up removes it.
+                raise self._no_room()  # noqa: TRY301 the file must also be removed
+        except BaseException:  # also a cancel: no file may stay without a record
+            # If removal fails, the clean-up deletes it as a file without a record.
             with suppress(errors.QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)
             raise
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
 
     async def find(self, user: User, file_path: str) -> UploadedImportFile:
-        """The file of a reference, which prolongs its life. Raises import_file_not_found.
+        """The file of a reference, whose expiry is extended. Raises import_file_not_found.
 
-        Whatever is wrong with the reference, the work and the error are the same.
+        All invalid references take the same time and raise the same error.
         """
-        reference = UploadReference.read(file_path) or _NO_REFERENCE
+        reference = UploadReference.read(file_path) or _INVALID_REFERENCE
         digest = reference.digest
         stored = await self._records.find(user.id, digest)
         if stored is None or stored.name != reference.name:
             raise errors.import_file_not_found()
         keep = self._limits.keep
-        # Not at each call, so that reading a file again and again does not write as often.
-        if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100) and not await self._records.prolong(
+        # Not at each call, so that frequent reads do not cause as many writes.
+        if keep - stored.time_left > min(_MIN_EXTENSION, keep / 100) and not await self._records.extend(
             digest, keep=keep
         ):
             raise errors.import_file_not_found()
@@ -344,7 +344,7 @@ class ImportUploads:
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """A file of these bytes, within no quota, for as long as the block. Raises StorageError, as `content`."""
+        """A temporary file with this content, not counted in quotas. Raises StorageError, and as `content`."""
         name = secrets.token_hex(_NAME_BYTES)
         async with aclosing(content):
             await self._area.write(name, content, overwrite=False)
@@ -352,12 +352,12 @@ class ImportUploads:
             async with renewed(partial(self._area.touch, name), every_s=_TOUCH_EVERY_S):
                 yield self._area.place(name)
         finally:
-            # One that stays is removed by the clean-up.
+            # If removal fails, the clean-up deletes it.
             with suppress(errors.QueryServerError):
                 await self._area.delete(name, recursive=False)
 
-    async def _checked(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
-        """The same bytes. What is wrong with them is raised before they end, so that nothing is stored."""
+    async def _check_content(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
+        """Pass on the content; raises errors before its end, so that nothing is stored."""
         size = 0
         async with aclosing(content):
             async for piece in content:
@@ -389,33 +389,33 @@ class UploadAreaSweep:
         self._abandoned_after = abandoned_after
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """`older_than`: the age of orphans, where it is not the usual one. Uploads keep their own expiry."""
+        """Remove expired uploads and orphans; `older_than` overrides the age of orphans."""
         age = self._abandoned_after if older_than is None else older_than
         abandoned = await self._area.sweep_everywhere(age, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
-        # Records go first: a file without a record cannot be read, and the next clean-up finds it.
+        # Records are deleted first; a file without a record cannot be read, and is found by the next clean-up.
         while not dry_run and (digests := await self._records.take_expired(limit=_BATCH)):
             for digest in digests:
-                await self._removed(digest.hex())
+                await self._remove(digest.hex())
             expired += len(digests)
         before = datetime.now(UTC) - age
         async with aclosing(self._area.list_directory("")) as batches:
             async for batch in batches:
                 old = {bytes.fromhex(entry.name) for entry in batch.entries if _is_old_file(entry, before)}
-                for digest in old.difference(await self._records.known(old)) if old else ():
-                    abandoned += dry_run or await self._removed(digest.hex())
+                for digest in old.difference(await self._records.existing(old)) if old else ():
+                    abandoned += dry_run or await self._remove(digest.hex())
         return {"expired import files": expired, "abandoned import files": abandoned}
 
     @asynccontextmanager
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Inside, files of dead processes are removed: at the start and then all the time.
+        """Remove files of dead processes on entry and at intervals, inside the block.
 
-        `alone`: no other process uses the area, so that all that was touched before now only is dead.
+        With `alone`, no other process uses the area, so all files touched only before now belong to dead ones.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
 
         async def touched_before() -> Mapping[str, int]:
-            return await self.clean_up(older_than=timedelta(seconds=time.monotonic() - began))
+            return await self.clean_up(older_than=timedelta(seconds=time.monotonic() - started_at))
 
         first = touched_before if alone else self.sweep_dead
         async with background(once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=first), "import-files-sweep"):
@@ -424,8 +424,8 @@ class UploadAreaSweep:
     async def sweep_dead(self) -> Mapping[str, int]:
         return await self.clean_up(older_than=_DEAD_AFTER)
 
-    async def _removed(self, name: str) -> bool:
-        """Whether it was removed. One file that cannot be removed must not stop the others."""
+    async def _remove(self, name: str) -> bool:
+        """Remove a file; False if it fails, which must not stop the others."""
         try:
             await self._area.delete(name, recursive=False)
         except errors.PathNotFound:
@@ -437,7 +437,7 @@ class UploadAreaSweep:
 
 
 def _is_old_file(entry: FileStatus, before: datetime) -> bool:
-    """Whether it is a plain file with a name of the upload area, untouched since that time."""
+    """Whether it is a regular file with a name of the upload area, untouched since `before`."""
     return (
         entry.is_file
         and _AREA_NAME.fullmatch(entry.name) is not None
@@ -447,7 +447,7 @@ def _is_old_file(entry: FileStatus, before: datetime) -> bool:
 
 
 class ImportSources:
-    """Finds files. `max_copy_bytes`: larger remote files are never copied to the upload area."""
+    """Finds files to import. Remote files above `max_copy_bytes` are never copied to the upload area."""
 
     def __init__(self, uploads: ImportUploads, stores: Stores, *, max_copy_bytes: int) -> None:
         self._uploads = uploads
@@ -455,7 +455,7 @@ class ImportSources:
         self._max_copy_bytes = max_copy_bytes
 
     async def find(self, user: User, origin: Origin, file_path: str) -> ImportFile:
-        """A file that the caller may read. Finding an upload prolongs its life.
+        """A file that the caller may read. Extends the expiry of an upload.
 
         Raises import_file_not_found, import_file_denied, InvalidParameter (no path, a directory, a link),
         StorageUnavailable.
@@ -473,12 +473,12 @@ class ImportSources:
             raise errors.InvalidParameter(f"{location.path} is a link; links are not followed.")
         if not status.is_file:
             raise errors.InvalidParameter(f"{location.path} is not a file.")
-        return StoredFile(location, status, self._uploads, self._max_copy_bytes)
+        return StoredImportFile(location, status, self._uploads, self._max_copy_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
-    """`ImportFile` in a store, in the version that was found."""
+class StoredImportFile:
+    """An `ImportFile` in a store, in the version that was found."""
 
     location: Location
     status: FileStatus
@@ -495,16 +495,16 @@ class StoredFile:
 
     @property
     def fixed_identity(self) -> None:
-        """None: another file may be written under the same name."""
+        """None, since another file may be written under the same name."""
         return
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        left = max(self.size_bytes - offset, 0)
-        wanted = left if length is None else min(length, left)
-        if not wanted:
-            # Not requested: stores differ in their answers to offsets behind the end.
+        available = max(self.size_bytes - offset, 0)
+        size = available if length is None else min(length, available)
+        if not size:
+            # Not requested, because stores respond differently to offsets past the end.
             return
-        pieces = self.location.storage.read(self.location.path.path, offset=offset, length=wanted, version=self.status)
+        pieces = self.location.storage.read(self.location.path.path, offset=offset, length=size, version=self.status)
         with _import_errors():
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -521,7 +521,7 @@ class StoredFile:
 
 @contextmanager
 def _import_errors() -> Generator[None]:
-    """Errors of stores as errors of the importer (Contract importer 2.8)."""
+    """Convert errors of stores to errors of the importer (Contract importer 2.8)."""
     try:
         yield
     except (errors.PathNotFound, errors.NotADirectory):

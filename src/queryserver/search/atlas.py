@@ -58,8 +58,8 @@ _SOURCE_TYPES = {model.SourceName.SQL: "HIVE", model.SourceName.HDFS: "HDFS", mo
 
 def search_body(query: Query, source: model.SourceName, *, cluster: str, offset: int, limit: int) -> JsonObject | None:
     types = ENTITY_TYPES[source]
-    if wanted := query.filters.get("type"):
-        named = {entity for word, entity in _BY_FILTER.items() if any(term.is_whole(word) for term in wanted)}
+    if type_terms := query.filters.get("type"):
+        named = {entity for word, entity in _BY_FILTER.items() if any(term.is_whole(word) for term in type_terms)}
         types = [entity for entity in types if entity in named]
     criteria = _criteria(query, source, cluster)
     if not types or criteria is None:
@@ -85,26 +85,28 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
 
 def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
     """Criteria to be AND-ed; None if nothing can match."""
-    found = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
+    criteria = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
-        found.append(
+        criteria.append(
             _any_of(
-                _criterion("owner", "eq", one.head) if one.is_literal else _criterion("owner", "like", _wildcards(one))
-                for one in owners
+                _criterion("owner", "eq", owner.head)
+                if owner.is_literal
+                else _criterion("owner", "like", _wildcards(owner))
+                for owner in owners
             )
         )
     for name, terms in query.filters.items():
         if name in ("db", "table"):
             if source is not model.SourceName.SQL:
                 return None
-            found.append(_any_of(_in_database_or_table(name, term) for term in terms))
+            criteria.append(_any_of(_in_database_or_table(name, term) for term in terms))
         elif name == "source":
             names = ("sql", "hive") if source is model.SourceName.SQL else (source.value,)
             if not any(term.is_whole(one) for term in terms for one in names):
                 return None
     if cluster and source is model.SourceName.SQL:
-        found.append(_criterion("qualifiedName", "endsWith", f"@{cluster}"))
-    return found
+        criteria.append(_criterion("qualifiedName", "endsWith", f"@{cluster}"))
+    return criteria
 
 
 def _criterion(attribute: str, operator: str, value: str) -> JsonObject:
@@ -140,19 +142,19 @@ def record_of(entity: JsonObject, source: model.SourceName) -> model.Record:
     name = _text(attributes.get("name")) or _text(entity.get("displayText"))
     qualified = _text(attributes.get("qualifiedName")).rpartition("@")[0]
     if source is model.SourceName.SQL:
-        place = qualified or name
-        parents = place.split(".")[:-1]
+        path = qualified or name
+        parents = path.split(".")[:-1]
         parent_path = f"/{'/'.join(parents)}" if parents else ""
     else:
-        place = _text(attributes.get("path")) or qualified or _text(entity.get("displayText"))
-        parent_path = place.rstrip("/").rpartition("/")[0]
+        path = _text(attributes.get("path")) or qualified or _text(entity.get("displayText"))
+        parent_path = path.rstrip("/").rpartition("/")[0]
     tags = entity.get("classificationNames")
     return model.Record(
-        original_name=place,
+        original_name=path,
         name=name,
         type=_type(entity, attributes),
         source_type=_SOURCE_TYPES[source],
-        identity=_text(entity.get("guid")) or place,
+        identity=_text(entity.get("guid")) or path,
         parent_path=parent_path,
         description=_text(attributes.get("description")) or _text(attributes.get("comment")),
         owner=_text(attributes.get("owner")),
@@ -236,10 +238,10 @@ class AtlasCatalog:
             return model.SourceAnswer()
         reach = max(limit, _FACET_REACH) if search.facets else limit
         first = 0 if search.facets else offset
-        found = await self._page(search.query, source, offset=first, limit=max(reach, 1))
-        if found is None:
+        counted = await self._page(search.query, source, offset=first, limit=max(reach, 1))
+        if counted is None:
             return model.SourceAnswer()
-        records, total = found
+        records, total = counted
         shown = records
         if search.facets:
             shown = records[offset : offset + limit]

@@ -17,7 +17,7 @@ from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.documents import DocumentSource
-from queryserver.search.feeding import IndexFeed
+from queryserver.search.feed import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
 from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexRefresh, RefreshLimits

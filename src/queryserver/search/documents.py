@@ -155,16 +155,16 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
     else:
         arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]
         fits, position = _WILD_FITS, _WILD_POSITION
-    given = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
-    return fits.format(**given), position.format(**given)
+    names = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
+    return fits.format(**names), position.format(**names)
 
 
 def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
     """Non-ASCII letters that fold to letters of the terms, and the letters they fold to."""
-    wanted = set("".join(literals))
-    if all(character.isascii() for character in wanted):
+    letters = set("".join(literals))
+    if all(character.isascii() for character in letters):
         return "", ""
-    pairs = [(other, plain) for other, plain in _foldings() if plain in wanted]
+    pairs = [(other, plain) for other, plain in _foldings() if plain in letters]
     return "".join(other for other, _ in pairs), "".join(plain for _, plain in pairs)
 
 

@@ -16,8 +16,8 @@ from queryserver.identity.model import METADATA, User
 from queryserver.platform.lru_cache import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search import model
-from queryserver.search.feeding import scope_key
-from queryserver.search.matching import FIELD, Hit, IndexSegment, View, ViewMatches, build
+from queryserver.search.feed import scope_key
+from queryserver.search.matches import FIELD, Hit, IndexSegment, View, ViewMatches, build
 from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -58,7 +58,7 @@ class IndexViews:
             if loaded is None or loaded.epoch != scope.epoch:
                 loaded = await self._read(scope)
             elif loaded.version < scope.version:
-                loaded = await self._caught_up(loaded, scope)
+                loaded = await self._catch_up(loaded, scope)
             for dropped in self._loaded.put(scope.id, loaded):
                 self._reading.pop(dropped, None)
         connector = scope.key.connector
@@ -70,7 +70,7 @@ class IndexViews:
         segment = await asyncio.get_running_loop().run_in_executor(self._threads, build, rows)
         return _LoadedScope(scope.epoch, scope.version, segment)
 
-    async def _caught_up(self, loaded: _LoadedScope, scope: model.Scope) -> _LoadedScope:
+    async def _catch_up(self, loaded: _LoadedScope, scope: model.Scope) -> _LoadedScope:
         changed = dict(loaded.changed)
         async for portion in self._records.read(scope.id, after_version=loaded.version):
             changed.update({row.id: row for row in portion})
@@ -80,7 +80,7 @@ class IndexViews:
 
 
 def _with_overlay(loaded: _LoadedScope, scope: model.Scope, changed: dict[int, model.ObjectRow]) -> _LoadedScope:
-    dead = {place for one in changed if (place := loaded.base.places.get(one)) is not None}
+    dead = {row for one in changed if (row := loaded.base.row_numbers.get(one)) is not None}
     alive = pa.array([place not in dead for place in range(len(loaded.base.rows))], pa.bool_())
     return _LoadedScope(loaded.epoch, scope.version, loaded.base, changed, build(list(changed.values())), alive)
 
@@ -101,36 +101,36 @@ class IndexSource:
             raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:
             raise errors.SourceNotConfigured("The metadata index is switched off.")
-        wanted: dict[model.ScopeKey, Connector] = {}
+        connectors_by_key: dict[model.ScopeKey, Connector] = {}
         for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
                 continue
             key = scope_key(self.connectors, user, connector)
             if key is not None:
-                wanted[key] = connector
+                connectors_by_key[key] = connector
                 if key.user_id is not None:
                     self.refresh.start(user, connector, key)
-        scopes = await self.records.scopes(list(wanted))
+        scopes = await self.records.scopes(list(connectors_by_key))
         views: list[View] = []
         for scope in scopes:
-            views += await self.views.of(scope, wanted[scope.key].dialect)
+            views += await self.views.of(scope, connectors_by_key[scope.key].dialect)
         truncated = any(scope.truncated for scope in scopes)
         return await self.threads.run(user.id, partial(_search, search, views, truncated))
 
 
 def _search(search: model.Search, views: Sequence[View], truncated: bool, stop: Stop) -> model.SourceAnswer:
-    found = [ViewMatches(view, search, stop) for view in views]
+    view_matches = [ViewMatches(view, search, stop) for view in views]
     facets: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for facet, counts in facets.items():
-        for one in found:
+        for one in view_matches:
             stop.check()
             for value, number in one.facet(facet).items():
                 counts[value] = counts.get(value, 0) + number
-    firsts = heapq.merge(*(one.first(search.reach, number) for number, one in enumerate(found)))
+    firsts = heapq.merge(*(one.first(search.reach, number) for number, one in enumerate(view_matches)))
     hits = [hit for hit, _ in zip(firsts, range(search.reach), strict=False)]
     return model.SourceAnswer(
         matches=[model.Match(hit.position, _record(hit, views[hit.view].dialect)) for hit in hits],
-        total=sum(one.total for one in found),
+        total=sum(one.total for one in view_matches),
         facets=facets,
         truncated=truncated,
         message="Some data sources hold more than is indexed." if truncated else "",

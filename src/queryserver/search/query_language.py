@@ -38,8 +38,8 @@ def folded(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    pairs = ((one, one.lower() if one.isascii() else one.casefold()) for one in text)
-    return "".join(other if one.isascii() or (len(other) == 1 and not other.isascii()) else one for one, other in pairs)
+    pairs = ((character, character.lower() if character.isascii() else character.casefold()) for character in text)
+    return "".join(lower if one.isascii() or (len(lower) == 1 and not lower.isascii()) else one for one, lower in pairs)
 
 
 def spaced(text: str) -> str:
@@ -110,14 +110,14 @@ class Term:
             for run in runs
         ]
 
-    def found_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
+    def find_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
         """Start and end of the first occurrence at or after `start`."""
         begin, at = None, start
         for pattern, _ in self._segments:
-            found = pattern.search(folded_text, at)
-            if found is None:
+            match = pattern.search(folded_text, at)
+            if match is None:
                 return None
-            begin, at = (found.start() if begin is None else begin), found.end()
+            begin, at = (match.start() if begin is None else begin), match.end()
         return (begin, at) if begin is not None else (start, start)
 
     def is_whole(self, folded_text: str) -> bool:
@@ -127,17 +127,17 @@ class Term:
         if len(self._segments) == 1:
             return end == len(folded_text)
         last, length = self._segments[-1]
-        place = len(folded_text) - length
-        return place >= end and last.fullmatch(folded_text, place) is not None
+        start = len(folded_text) - length
+        return start >= end and last.fullmatch(folded_text, start) is not None
 
     def position(self, folded_name: str) -> int:
         if self.is_whole(folded_name):
             return NameFit.EXACT
         if self._end_of_start(folded_name, whole=True) is not None:
             return NameFit.STARTS
-        if self.found_in(folded_name) is None:
+        if self.find_in(folded_name) is None:
             return NameFit.NOT_IN_NAME
-        starts_a_word = self.as_word.found_in(f" {spaced(folded_name)}") is not None
+        starts_a_word = self.as_word.find_in(f" {spaced(folded_name)}") is not None
         return NameFit.WORD_STARTS if starts_a_word else NameFit.INSIDE
 
     @cached_property
@@ -163,10 +163,10 @@ class Term:
             return None
         at = first.end()
         for pattern, _ in segments[1:] if whole else segments[1:-1]:
-            found = pattern.search(text, at)
-            if found is None:
+            match = pattern.search(text, at)
+            if match is None:
                 return None
-            at = found.end()
+            at = match.end()
         return at
 
 
@@ -227,39 +227,40 @@ class _Word:
 def _words(text: str) -> Iterator[_Word]:
     """Split at blanks, including empty words."""
     word, inside = _Word(), False
-    for escaped, one in _CHARACTER.findall(text):
+    for escaped, character in _CHARACTER.findall(text):
         if escaped:
             word.characters.append(_Character(escaped, plain=False))
-        elif one == '"':
+        elif character == '"':
             inside, word.quoted = not inside, True
-        elif one.isspace() and not inside:
+        elif character.isspace() and not inside:
             yield word
             word = _Word()
         else:
-            wild = one in (_ANY, _ONE)
-            word.characters.append(_Character(one, plain=not inside and not wild, wild=wild))
+            wild = character in (_ANY, _ONE)
+            word.characters.append(_Character(character, plain=not inside and not wild, wild=wild))
     yield word
 
 
 def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
     """Name and value of a filter; None if the name is unknown or nothing follows it."""
-    name, colon, rest = "".join(one.text if one.plain else "\0" for one in word.characters).partition(":")
-    known = FILTERS.get(name.lower())
-    if not colon or known is None or not (rest or word.quoted):
+    text = "".join(character.text if character.plain else "\0" for character in word.characters)
+    name, colon, rest = text.partition(":")
+    filter_name = FILTERS.get(name.lower())
+    if not colon or filter_name is None or not (rest or word.quoted):
         return None, []
-    return known, word.characters[len(name) + 1 :]
+    return filter_name, word.characters[len(name) + 1 :]
 
 
 def _term(characters: Sequence[_Character]) -> Term:
     """Join adjacent literals, and collapse adjacent `*`."""
     pieces: list[_Piece] = []
-    for one in characters:
-        if one.wild:
-            piece = _Wild(one.text)
-            if not (pieces and one.text == _ANY and pieces[-1] == piece):
+    for character in characters:
+        if character.wild:
+            piece = _Wild(character.text)
+            if not (pieces and character.text == _ANY and pieces[-1] == piece):
                 pieces.append(piece)
         elif pieces and isinstance(pieces[-1], str):
-            pieces[-1] += folded(one.text)
+            pieces[-1] += folded(character.text)
         else:
-            pieces.append(folded(one.text))
+            pieces.append(folded(character.text))
     return Term(tuple(pieces), "".join(one.text for one in takewhile(lambda one: not one.wild, characters)))

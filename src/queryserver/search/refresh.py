@@ -19,7 +19,7 @@ from queryserver.engines.protocol import Catalog
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.threads import Progress, no_progress
-from queryserver.search.feeding import described, kind_of, scope_key
+from queryserver.search.feed import indexed_table, kind_of, scope_key
 from queryserver.search.model import DATABASE, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -37,9 +37,9 @@ _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # The object does not exist, or not for this user.
-_GONE = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
+_MISSING_OBJECT = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
 # An unreadable object must not exclude the others.
-_OF_ONE_OBJECT = (*_GONE, errors.StatementRejected)
+_UNREADABLE_OBJECT = (*_MISSING_OBJECT, errors.StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class IndexRefresh:
             if scope is None:
                 return None
             try:
-                return await _Reading(self, user, connector, scope.id, owner, progress).read()
+                return await _Refresh(self, user, connector, scope.id, owner, progress).read()
             except (errors.QueryServerError, asyncio.CancelledError) as error:
                 # A user without a login may provide one at any time; after a shutdown another server may take over.
                 soon = isinstance(error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError)
@@ -167,7 +167,7 @@ class IndexRefresh:
                 self.start(_SERVICE, connector, key)
 
 
-class _Reading:
+class _Refresh:
     """A refresh of a claimed scope, with sequential lookups and batched writes."""
 
     def __init__(
@@ -184,7 +184,7 @@ class _Reading:
         self._user, self._connector, self._scope_id, self._owner = user, connector, scope_id, owner
         self._timeout_s = connector.limits.metadata_timeout.total_seconds()
         self._indexed: Mapping[str, int] = {}
-        self._seen: dict[str, list[str]] = {}
+        self._listed: dict[str, list[str]] = {}
         self._unread: set[str] = set()
         self._tables = 0
         self._truncated = False
@@ -193,7 +193,7 @@ class _Reading:
 
     async def read(self) -> int:
         """Read everything and return the number of tables. An error ends the refresh and keeps the index as it is."""
-        began = await self._records.now()
+        started_at = await self._records.now()
         self._indexed = await self._records.tables_by_database(self._scope_id)
         # A lookup may take longer than the lease, which is therefore renewed concurrently.
         try:
@@ -209,9 +209,9 @@ class _Reading:
         await self._records.complete(
             self._scope_id,
             owner=self._owner,
-            seen=self._seen,
+            listed=self._listed,
             unread=self._unread,
-            began=began,
+            started_at=started_at,
             truncated=self._truncated or self._found_no_room,
             # Whatever is removed now makes room for objects that were left out.
             again=self._found_no_room,
@@ -244,29 +244,29 @@ class _Reading:
         Unreadable databases are kept as indexed. All failures together may take as long as one lookup.
         """
         clock = asyncio.get_running_loop().time
-        found: list[str] = []
+        unlisted: list[str] = []
         missing = sorted(self._indexed.keys() - set(listed))
         # Shuffled, so one slow catalog cannot starve the same databases.
         waiting = random.sample(missing, k=len(missing))
         left_s = self._timeout_s
         while waiting and left_s > 0:
             database = waiting.pop()
-            began = clock()
+            started_at = clock()
             try:
                 described_database = await self._limited(catalog.database(database))
-            except _GONE:
+            except _MISSING_OBJECT:
                 continue
             except errors.StatementRejected:  # the others may be in a catalog that works
                 self._keep_as_indexed([database])
-                left_s -= clock() - began
+                left_s -= clock() - started_at
                 continue
             except errors.QueryServerError:  # the others may take as long to fail
                 self._keep_as_indexed([database])
                 break
             if described_database.name == database:  # otherwise it is another spelling of a listed one
-                found.append(database)
+                unlisted.append(database)
         self._keep_as_indexed(waiting)
-        return sorted(found)
+        return sorted(unlisted)
 
     def _keep_as_indexed(self, databases: Sequence[str]) -> None:
         """Keep and count the rows of unreadable databases."""
@@ -278,21 +278,21 @@ class _Reading:
             try:
                 described_database = await self._limited(catalog.database(database))
                 comment, owner = described_database.comment, described_database.owner_name
-            except _OF_ONE_OBJECT:
+            except _UNREADABLE_OBJECT:
                 comment = owner = None
             await self._put(IndexedObject(DATABASE, database, "", comment, owner))
             try:
                 tables = await self._limited(catalog.tables(database))
-            except _GONE:
+            except _MISSING_OBJECT:
                 tables = []
             except errors.StatementRejected:
                 self._keep_as_indexed([database])
                 tables = []
-        left = self._limits.max_tables - self._tables
-        self._truncated = self._truncated or len(tables) > left
-        tables = tables[: max(left, 0)]
+        room = self._limits.max_tables - self._tables
+        self._truncated = self._truncated or len(tables) > room
+        tables = tables[: max(room, 0)]
         self._tables += len(tables)
-        names = self._seen[database] = [one.name for one in tables]
+        names = self._listed[database] = [table.name for table in tables]
         for one in tables:
             await self._put(IndexedObject(kind_of(one.kind), database, one.name, one.comment or None))
         for start in range(0, len(tables), _TABLES_PER_CATALOG):
@@ -303,11 +303,11 @@ class _Reading:
     async def _read_table(self, catalog: Catalog, database: str, name: str) -> None:
         try:
             table = await self._limited(catalog.table(database, name))
-        except _OF_ONE_OBJECT:
+        except _UNREADABLE_OBJECT:
             return
-        one = described(table, self._limits.max_columns)
+        indexed = indexed_table(table, self._limits.max_columns)
         # With the names from the listing, which are compared at the end.
-        await self._put(replace(one, database=database, name=name, comment=one.comment or None))
+        await self._put(replace(indexed, database=database, name=name, comment=indexed.comment or None))
 
     async def _limited(self, lookup: Coroutine[Any, Any, T]) -> T:
         try:
@@ -316,8 +316,8 @@ class _Reading:
         except TimeoutError:
             raise errors.EngineTimeout("The data source did not answer in time.") from None
 
-    async def _put(self, one: IndexedObject) -> None:
-        self._waiting.append(one)
+    async def _put(self, indexed: IndexedObject) -> None:
+        self._waiting.append(indexed)
         if len(self._waiting) >= _WRITE_EVERY:
             await self._write()
 

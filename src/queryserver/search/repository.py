@@ -135,25 +135,25 @@ class MetadataIndexRecords:
 
     async def scope(self, key: ScopeKey) -> Scope:
         """Find or create the scope of that key. If its address has changed, its objects are deleted first."""
-        found = await self._database.row(_FIND, key.connector, key.user_id, key.address)
-        if found is not None:
-            return _scope(key, found)
+        row = await self._database.row(_FIND, key.connector, key.user_id, key.address)
+        if row is not None:
+            return _scope(key, row)
         async with self._database.transaction() as connection:
-            made = await connection.fetchrow(_ENSURE, key.connector, key.user_id, key.is_stored, key.address)
-            if made is None:  # another process was quicker
-                made = await connection.fetchrow(_FIND, key.connector, key.user_id, key.address)
-            elif made["moved"]:
-                await connection.execute("delete from metadata_objects where scope_id = $1", made["id"])
-            if made is None:
+            created = await connection.fetchrow(_ENSURE, key.connector, key.user_id, key.is_stored, key.address)
+            if created is None:  # another process was quicker
+                created = await connection.fetchrow(_FIND, key.connector, key.user_id, key.address)
+            elif created["moved"]:
+                await connection.execute("delete from metadata_objects where scope_id = $1", created["id"])
+            if created is None:
                 raise AssertionError("a scope that was just made")
-            return _scope(key, made)
+            return _scope(key, created)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
         """The existing scopes with the same address; marks them as used."""
-        found = await self._database.fetch(
+        rows = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
-        return [_scope(keys[row["place"] - 1], row) for row in found]
+        return [_scope(keys[row["place"] - 1], row) for row in rows]
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
         """Add or change objects; unchanged ones cause no writes. False if some were left out.
@@ -161,7 +161,7 @@ class MetadataIndexRecords:
         Leaves out new tables beyond `max_tables` in the scope, and likewise databases. The scope counts as truncated
         until the end of a refresh if any were left out or an object has truncated columns.
         """
-        last = {(one.database, one.name): one for one in objects}
+        last = {(item.database, item.name): item for item in objects}
         async with self._database.transaction() as connection:
             version = await connection.fetchval(
                 "update metadata_scopes set version = version + 1, used_at = now() where id = $1 returning version",
@@ -171,15 +171,15 @@ class MetadataIndexRecords:
                 return True
             keys = list(zip(*last, strict=True)) or [(), ()]
             too_many = {row["place"] for row in await connection.fetch(_TOO_MANY, scope_id, *keys, max_tables)}
-            kept = [one for place, one in enumerate(last.values()) if place not in too_many]
-            is_whole = len(kept) == len(last)
-            if not is_whole or any(one.columns_cut for one in kept):
+            accepted = [one for number, one in enumerate(last.values()) if number not in too_many]
+            is_whole = len(accepted) == len(last)
+            if not is_whole or any(one.columns_cut for one in accepted):
                 await connection.execute(
                     "update metadata_scopes set truncated = true where id = $1 and not truncated", scope_id
                 )
             changed = 0
             for full in (True, False):
-                some = [one for one in kept if (one.comment is not None) is full]
+                some = [one for one in accepted if (one.comment is not None) is full]
                 if some:
                     tag = await connection.execute(_PUT, scope_id, version, *_columns_of(some), full)
                     changed += int(tag.rpartition(" ")[2])
@@ -231,9 +231,9 @@ class MetadataIndexRecords:
         scope_id: int,
         *,
         owner: str,
-        seen: Mapping[str, Sequence[str]],
+        listed: Mapping[str, Sequence[str]],
         unread: Collection[str],
-        began: datetime,
+        started_at: datetime,
         truncated: bool,
         again: bool,
     ) -> None:
@@ -242,15 +242,15 @@ class MetadataIndexRecords:
         With `again`, the next refresh is due at once if any were removed. `seen` maps databases to their tables. The
         rows of the databases in `unread` are kept.
         """
-        pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
+        pairs = [(database, name) for database, names in listed.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
-            held = await connection.fetchval(
+            is_held = await connection.fetchval(
                 "select true from metadata_scopes where id = $1 and lease_owner = $2 for update", scope_id, owner
             )
-            if held:
+            if is_held:
                 databases, names = [one for one, _ in pairs], [one for _, one in pairs]
-                gone = await connection.fetchval(_REMOVE, scope_id, began, databases, names, list(unread))
-                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(gone > 0), again and gone > 0)
+                removed = await connection.fetchval(_REMOVE, scope_id, started_at, databases, names, list(unread))
+                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(removed > 0), again and removed > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
         """End a failed refresh and keep the objects; the next one is due at once if `soon`, else in some minutes."""

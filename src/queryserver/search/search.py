@@ -90,18 +90,18 @@ class MetadataSearch:
             async with asyncio.TaskGroup() as group:
                 tasks = {name: group.create_task(self._source(user, search, name)) for name in names}
             answers: _Answers = {name: task.result() for name, task in tasks.items()}
-            records = _merged(answers)[search.offset : search.reach]
+            records = _merge(answers)[search.offset : search.reach]
         elif interface == _DUMMY:
             answers, records = dict.fromkeys(names, model.SourceAnswer()), []
         else:
             answers, records = await self._by_catalog(user, search, names, interface)
         _require_one(answers)
-        found = [answer for answer in answers.values() if isinstance(answer, model.SourceAnswer)]
+        successful = [answer for answer in answers.values() if isinstance(answer, model.SourceAnswer)]
         return SearchResult(
             search=search,
             records=records,
-            facets=_facets(found, search, parameters.prefix),
-            total=sum(answer.total for answer in found),
+            facets=_facets(successful, search, parameters.prefix),
+            total=sum(answer.total for answer in successful),
             sources={
                 name: SourceReport(True, one.total, one.truncated, one.message)
                 if isinstance(one, model.SourceAnswer)
@@ -122,7 +122,7 @@ class MetadataSearch:
     async def _answered(
         self, name: model.SourceName, searching: Awaitable[model.SourceAnswer], within_s: float | None
     ) -> model.SourceAnswer | errors.QueryServerError:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             async with asyncio.timeout(within_s):
                 return await searching
@@ -131,27 +131,27 @@ class MetadataSearch:
         except TimeoutError:
             return errors.CatalogUnavailable("The source did not answer in time.")
         finally:
-            self.metrics.searches.labels(name.value).observe(time.perf_counter() - began)
+            self.metrics.searches.labels(name.value).observe(time.perf_counter() - started_at)
 
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
         """Search sources one by one, each in the order of the catalogue; stop once the catalogue is unreachable."""
         if interface != _ATLAS:
-            known = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
-            raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
+            configured = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
+            raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{configured}")
         if self.atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}
         records: list[model.Record] = []
-        offset, left = search.offset, search.limit
+        offset, remaining = search.offset, search.limit
         out_of_reach: errors.CatalogOutOfReach | None = None
         has_answered = False
         for name in names:
             if name is model.SourceName.DOCUMENTS:
                 answer = await self._source(user, search, name)
                 if isinstance(answer, model.SourceAnswer):
-                    answer = replace(answer, matches=answer.matches[offset : offset + left])
+                    answer = replace(answer, matches=answer.matches[offset : offset + remaining])
             elif not user.may(METADATA):
                 answer = errors.PermissionDenied("You may not search metadata.")
             elif out_of_reach is not None:
@@ -159,14 +159,14 @@ class MetadataSearch:
             elif search.lists_tags and has_answered:
                 answer = model.SourceAnswer()  # the first list of tags covers all sources
             else:
-                answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=left), None)
+                answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=remaining), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
                 has_answered = has_answered or isinstance(answer, model.SourceAnswer)
             answers[name] = answer
             if isinstance(answer, model.SourceAnswer):
-                page = [match.record for match in answer.matches][:left]
+                page = [match.record for match in answer.matches][:remaining]
                 records += page
-                offset, left = max(offset - answer.total, 0), left - len(page)
+                offset, remaining = max(offset - answer.total, 0), remaining - len(page)
         return answers, records
 
 
@@ -190,14 +190,14 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
     return search, [f"There is no facet {facet[:100]}." for facet in sorted(set(parameters.facets) - known.keys())]
 
 
-def _merged(answers: _Answers) -> Sequence[model.Record]:
+def _merge(answers: _Answers) -> Sequence[model.Record]:
     """Merge by position, then by source; the matches of each source are in order already."""
     order = list(model.SourceName)
     ranked = [
-        (match.position, order.index(name), place, match.record)
+        (match.position, order.index(name), number, match.record)
         for name, answer in answers.items()
         if isinstance(answer, model.SourceAnswer)
-        for place, match in enumerate(answer.matches)
+        for number, match in enumerate(answer.matches)
     ]
     return [record for *_, record in sorted(ranked, key=lambda one: one[:3])]
 
@@ -220,7 +220,7 @@ def _facets(
 
 def _require_one(answers: _Answers) -> None:
     """Raises if all sources failed, unless one of them is merely not configured."""
-    failures = [one for one in answers.values() if isinstance(one, errors.QueryServerError)]
+    failures = [answer for answer in answers.values() if isinstance(answer, errors.QueryServerError)]
     if len(failures) < len(answers) or any(isinstance(one, errors.SourceNotConfigured) for one in failures):
         return
     for kind in (errors.PermissionDenied, errors.DatabaseUnavailable):

@@ -116,10 +116,10 @@ class StorageSource:
 
     async def _walk(self, location: Location, query: Query, walk: _Walk) -> None:
         if isinstance(location.storage, FlatStorage):
-            found = _flat_entries(location, location.storage, walk)
+            entries = _flat_entries(location, location.storage, walk)
         else:
-            found = _entries(location, walk)
-        async with aclosing(found) as statuses:
+            entries = _entries(location, walk)
+        async with aclosing(entries) as statuses:
             async for status in statuses:
                 if match := self._match(status, query):
                     walk.matches.append(match)
@@ -138,7 +138,7 @@ class StorageSource:
             ):
                 return None
         for term in query.terms:
-            if term.found_in(whole if "/" in "".join(term.literals) else name) is None:
+            if term.find_in(whole if "/" in "".join(term.literals) else name) is None:
                 return None
         return Match(position_of(query.terms, record.name), record)
 
@@ -221,12 +221,12 @@ def _with_new_folders(status: FileStatus, known: set[str]) -> Sequence[FileStatu
     """The new folders of a key, outermost first, and the key; folder markers represent their own folder."""
     if status.is_directory and status.path in known:
         return []
-    found = [status]
+    folders = [status]
     path = status.path.rpartition("/")[0]
     while path and path not in known:
         known.add(path)
-        found.append(FileStatus(path, EntryKind.DIRECTORY, 0, None))
+        folders.append(FileStatus(path, EntryKind.DIRECTORY, 0, None))
         path = path.rpartition("/")[0]
     if status.is_directory:
         known.add(status.path)
-    return found[::-1]
+    return folders[::-1]

@@ -67,7 +67,7 @@ class Beat:
 
     async def record_ends(self) -> None:
         """Record the ends of runs. Raises DatabaseUnavailable."""
-        for end in await self.runs.ended():
+        for end in await self.runs.find_ended():
             try:
                 await self.runs.end(end)
             except errors.DatabaseUnavailable:

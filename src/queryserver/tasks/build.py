@@ -124,7 +124,7 @@ def schedule_services(
     threads: Threads,
     metrics: Metrics,
 ) -> ScheduleServices:
-    """Build all of them; nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
+    """Build the services; nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
     tasks = settings.desktop.task_server
     outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)

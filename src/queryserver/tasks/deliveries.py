@@ -36,7 +36,7 @@ _LONGEST_ERROR = 500
 _redacted = Redactor()
 
 
-def cleaned(text: str) -> str:
+def clean_message(text: str) -> str:
     """Reduce the text of an engine or server to one line of at most 500 characters, with secrets redacted."""
     return escaped(" ".join(_redacted(text[: 10 * _LONGEST_ERROR]).split()))[:_LONGEST_ERROR]
 
@@ -81,7 +81,7 @@ class Message:
             "duration_ms": self.duration_ms,
             "rows": self.rows,
             "history_uuid": str(self.history_uuid) if self.history_uuid else None,
-            "error": cleaned(self.error),
+            "error": clean_message(self.error),
             "owner_id": self.owner_id,
             "attach_csv": self.attach_csv,
         }
@@ -138,9 +138,9 @@ def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewD
 
 
 def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
-    named = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
+    normalized = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
     # A digest, because the path of a webhook URL may be a secret, and keys are logged and sent.
-    digest = hashlib.sha256(named.encode()).hexdigest()
+    digest = hashlib.sha256(normalized.encode()).hexdigest()
     return NewDelivery(f"{about}:{event}:{kind}:{digest}", kind, recipient, content)
 
 
@@ -202,8 +202,8 @@ class Outbox:
 
     async def add(self, connection: Connection, deliveries: Iterable[NewDelivery]) -> None:
         """Add deliveries within the current transaction; existing keys are skipped."""
-        for one in deliveries:
-            await connection.execute(_ADD, one.key, one.kind.value, one.recipient, one.content)
+        for delivery in deliveries:
+            await connection.execute(_ADD, delivery.key, delivery.kind.value, delivery.recipient, delivery.content)
 
     async def claim(self, kind: DeliveryKind, most: int) -> Sequence[Delivery]:
         """Claim due deliveries, one per receiver, for two minutes."""
@@ -211,14 +211,14 @@ class Outbox:
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
         """Record the outcome of an attempt, empty `error` for success; `pause=None` stops retries."""
-        await self._database.execute(_RECORD, delivery.key, delivery.tries, cleaned(error), pause)
+        await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
         """Add the deliveries about ended statements; `mailed_after=None` sends no mail to owners."""
         async with self._database.transaction() as connection:
-            ended = await connection.fetch(_ENDED, mailed_after)
+            rows = await connection.fetch(_ENDED, mailed_after)
             added: list[UUID] = []
-            for row in ended:
+            for row in rows:
                 try:
                     deliveries = _deliveries_of_statement(row, mails=mailed_after is not None)
                 except Exception:  # a row written by a newer version must not block the others

@@ -25,19 +25,19 @@ _CONNECTIONS_LEFT = """
 async def examine_fleet(settings: Settings, database: Database) -> Sequence[Finding]:
     """Reads only. Raises DatabaseUnavailable."""
     heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
-    known = await Instances(database, heartbeat=heartbeat).known()
-    living = [one for one, lives in known if lives]
+    instances = await Instances(database, heartbeat=heartbeat).recent()
+    living = [instance for instance, lives in instances if lives]
     connections = await database.value(_CONNECTIONS_LEFT)
     return [
         *_living(settings, living),
-        *_dead([one for one, lives in known if not lives]),
+        *_dead([one for one, lives in instances if not lives]),
         connections_finding(len(living), settings.desktop.database.pool_max, connections),
     ]
 
 
 def _living(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]:
-    tasks, count = settings.desktop.task_server, Counter(one.kind for one in living)
-    yield Finding.ok(INSTANCES, f"{_counted(count)} live.")
+    tasks, count = settings.desktop.task_server, Counter(instance.kind for instance in living)
+    yield Finding.ok(INSTANCES, f"{_count_text(count)} live.")
     if not count[Role.SERVER]:
         to_do = "Start `queryserver serve`, or give this command the settings of the servers."
         yield Finding.warning(INSTANCES, "No server lives on this database.", to_do)
@@ -52,17 +52,17 @@ def _living(settings: Settings, living: Sequence[Instance]) -> Iterator[Finding]
         yield Finding.warning(INSTANCES, what, "Give all processes the same settings.")
     versions = Counter(one.version for one in living)
     if len(versions) > 1:
-        shown = ", ".join(f"{number} of {version}" for version, number in sorted(versions.items()))
-        yield Finding.warning(INSTANCES, f"They have different versions: {shown}.", "Finish the upgrade.")
+        counts = ", ".join(f"{number} of {version}" for version, number in sorted(versions.items()))
+        yield Finding.warning(INSTANCES, f"They have different versions: {counts}.", "Finish the upgrade.")
 
 
-def _counted(count: Counter[Role]) -> str:
+def _count_text(count: Counter[Role]) -> str:
     return ", ".join(f"{count[role]} {role.value}{'' if count[role] == 1 else 's'}" for role in Role)
 
 
 def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
     """Name the newest, and count the others."""
-    newest_first = sorted(dead, key=lambda one: one.heartbeat_at, reverse=True)
+    newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
     for one in newest_first[:_NAMED]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
         what = f"The {one.kind.value} {one.name} ended without saying so; it was last alive at {at}."

@@ -87,7 +87,7 @@ class Instances:
         )
         return [_instance(row) for row in rows]
 
-    async def known(self) -> Sequence[tuple[Instance, bool]]:
+    async def recent(self) -> Sequence[tuple[Instance, bool]]:
         """Live processes and those that died within a day, with True for the live ones."""
         rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
@@ -100,7 +100,7 @@ class Instances:
     async def lives_here(self, role: Role) -> bool:
         """Whether a process of that role is alive on this host."""
         host = socket.gethostname()
-        return any(one.name.rpartition("-")[0] == host for one in await self.living(role))
+        return any(instance.name.rpartition("-")[0] == host for instance in await self.living(role))
 
 
 def _instance(row: Row) -> Instance:

@@ -23,7 +23,7 @@ from queryserver.tasks.model import (
     TaskEnd,
     TaskState,
     UploadCleanup,
-    checked,
+    validate_task,
 )
 
 
@@ -43,7 +43,7 @@ class TaskJobs:
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
         """Raises QueryServerError if the work was not, or only partly, done."""
-        _, params = checked(task.name, task.params)
+        _, params = validate_task(task.name, task.params)
         known = cast(
             "DocumentCleanup | ResultCleanup | UploadCleanup | CloseQueries | CloseSessions | MetadataRefresh", params
         )
@@ -104,14 +104,14 @@ def _finished(message: str, result: Mapping[str, Any]) -> TaskEnd:
     return TaskEnd(TaskState.FINISHED, message, result)
 
 
-def _closed(kind: str, done: CloseReport) -> TaskEnd:
-    """Fails like the command if one could not be closed."""
-    message = f"{done.closed} {kind} closed. {done.already_closed} {kind} already closed."
-    result = {kind: done.closed, "already_closed": done.already_closed}
-    if done.in_use:
-        message += f" {done.in_use} {kind} in use."
-        result["in_use"] = done.in_use
-    if done.failed:
-        message += f" {len(done.failed)} {kind} could not be closed."
-        result["failed"] = len(done.failed)
-    return TaskEnd(TaskState.FAILED if done.failed else TaskState.FINISHED, message, result)
+def _closed(kind: str, report: CloseReport) -> TaskEnd:
+    """Raises like the command if one could not be closed."""
+    message = f"{report.closed} {kind} closed. {report.already_closed} {kind} already closed."
+    result = {kind: report.closed, "already_closed": report.already_closed}
+    if report.in_use:
+        message += f" {report.in_use} {kind} in use."
+        result["in_use"] = report.in_use
+    if report.failed:
+        message += f" {len(report.failed)} {kind} could not be closed."
+        result["failed"] = len(report.failed)
+    return TaskEnd(TaskState.FAILED if report.failed else TaskState.FINISHED, message, result)

@@ -24,7 +24,7 @@ from queryserver.platform.settings.desktop import SmtpSettings
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import keeps_secrets
 from queryserver.statements.downloads import Downloads
-from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, cleaned
+from queryserver.tasks.deliveries import Delivery, DeliveryFailed, Message, clean_message
 
 _LONGEST_ADDRESS = 254  # RFC 5321 4.5.3.1.3, without the brackets
 _LONGEST_URL = 2000
@@ -46,8 +46,8 @@ class Recipients:
         if self._domains:
             refused = [address for address, domain in domains.items() if domain not in self._domains]
         else:
-            known = await self._known({address.lower() for address in addresses})
-            refused = [address for address in addresses if address.lower() not in known]
+            account_addresses = await self._account_addresses({address.lower() for address in addresses})
+            refused = [address for address in addresses if address.lower() not in account_addresses]
         if refused:
             reason = "its domain is not in email_allowed_domains" if self._domains else "no user has this address"
             raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_LONGEST_ADDRESS]}: {reason}.")
@@ -70,7 +70,7 @@ class Recipients:
         except HostRefused as error:
             raise InvalidParameter(f"{field} is refused: {error.message}") from None
 
-    async def _known(self, addresses: Collection[str]) -> frozenset[str]:
+    async def _account_addresses(self, addresses: Collection[str]) -> frozenset[str]:
         rows = await self._database.fetch(
             "select distinct lower(email) as email from users where is_active and lower(email) = any($1::text[])",
             list(addresses),
@@ -102,7 +102,7 @@ class CsvAttachments:
     settings: TaskServerSettings
 
     async def of(self, message: Message) -> tuple[bytes | None, str]:
-        """The file, or None and the reason. Raises DeliveryFailed if a retry may succeed."""
+        """The attachment, or None with the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
             return None, "its owner is disabled" if user is None else "there was no statement"
@@ -215,10 +215,10 @@ class Mails:
             # Refusals of the greeting, TLS or login concern the service, and its settings or the server may get fixed.
             is_about_mail = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
             final = is_about_mail and error.code in _FINAL_CODES and error.code not in _NOT_LOGGED_IN
-            raise DeliveryFailed(cleaned(f"{error.code} {error.message}"), final=final) from error
+            raise DeliveryFailed(clean_message(f"{error.code} {error.message}"), final=final) from error
         except aiosmtplib.SMTPRecipientsRefused as error:
             refused = error.recipients[0]
-            reason = cleaned(f"{refused.code} {refused.message}")
+            reason = clean_message(f"{refused.code} {refused.message}")
             final = refused.code in _FINAL_CODES and refused.code not in _NOT_LOGGED_IN
             raise DeliveryFailed(reason, final=final) from error
         except TimeoutError as error:
@@ -230,7 +230,7 @@ class Mails:
             )
             raise DeliveryFailed(reason) from error
         except aiosmtplib.SMTPException as error:
-            raise DeliveryFailed(cleaned(str(error)) or type(error).__name__) from error
+            raise DeliveryFailed(clean_message(str(error)) or type(error).__name__) from error
 
 
 def _text(message: Message, not_attached: str) -> str:

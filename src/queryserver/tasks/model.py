@@ -122,7 +122,7 @@ PARAMETERS: Mapping[TaskName, type[TaskParameters]] = {
 }
 
 
-def checked(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParameters]:
+def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskParameters]:
     """Validate a task for submission. Null parameters count as absent.
 
     Raises InvalidParameter (also for an unknown name or parameter) and MissingParameter.

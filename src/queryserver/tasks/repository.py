@@ -159,9 +159,9 @@ class TaskRecords:
         row = await self._database.row(_SHOWN.format(rows=rows), task_id)
         return None if row is None else _task(row)
 
-    async def page(self, chosen: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
+    async def page(self, filters: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
         """Tasks and recent statement jobs, newest first, and their total number."""
-        sources, arguments = self._sources(chosen)
+        sources, arguments = self._sources(filters)
         offset_at, limit_at = f"${len(arguments) + 1}::bigint", f"${len(arguments) + 2}::bigint"
         # Read each source in index order, and no further than the end of the page.
         parts = [
@@ -177,19 +177,19 @@ class TaskRecords:
         page = await self._database.fetch(f"{_SHOWN.format(rows=rows)} {newest_first}", *arguments, offset, limit)
         return [_task(row) for row in page], await self._database.value(f"select {counts}", *arguments)
 
-    def _sources(self, chosen: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
+    def _sources(self, filters: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
         """Columns, table, condition and time column of each source, and the arguments of the conditions."""
         arguments: list[Any] = []
         sources: list[tuple[str, str, str, str]] = []
-        if chosen.name != STATEMENT:
+        if filters.name != STATEMENT:
             conditions = ["true"]
-            for column, value in (("state", chosen.state), ("name", chosen.name)):
+            for column, value in (("state", filters.state), ("name", filters.name)):
                 if value is not None:
                     arguments.append(value)
                     conditions.append(f"{column} = ${len(arguments)}")
             sources.append((_COLUMNS, "tasks", " and ".join(conditions), "created_at"))
-        if chosen.name in (None, STATEMENT):
-            for condition in _statements_in(chosen.state):
+        if filters.name in (None, STATEMENT):
+            for condition in _statements_in(filters.state):
                 if "{keep}" in condition and self._keep not in arguments:
                     arguments.append(self._keep)
                 shown = condition.format(keep=f"${len(arguments)}")

@@ -118,8 +118,8 @@ class ScheduleRecords:
             )
             if waiting and schedule.plan.overlap is Overlap.SKIP:
                 raise errors.schedule_running(f"The last run of {schedule.plan.name} has not ended.")
-            if found := [run["fire_id"] for run in waiting if run["waits"]]:
-                return found[0]
+            if queued := [run["fire_id"] for run in waiting if run["waits"]]:
+                return queued[0]
             fire_id = await insert_run(connection, schedule, await connection.fetchval("select now()"))
             await connection.execute(
                 "update schedules set last_run_at = now(), last_status = '', last_statement_id = null,"

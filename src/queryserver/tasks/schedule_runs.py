@@ -113,7 +113,7 @@ class ScheduleRuns:
         if due is None or (is_running and plan.overlap is Overlap.QUEUE):
             return None
         try:
-            following = plan.next_time(now, due=due)
+            next_time = plan.next_time(now, due=due)
         except (ValueError, InvalidParameter) as error:  # a zone that this system no longer knows
             log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
             await connection.execute(
@@ -133,7 +133,7 @@ class ScheduleRuns:
                 total_runs = total_runs + case when $3 then 1 else 0 end
             where id = $1""",
             schedule.id,
-            following,
+            next_time,
             starts,
             is_over,
             status.value,
@@ -187,7 +187,7 @@ class ScheduleRuns:
                 )
         return bool(is_open)
 
-    async def ended(self) -> Sequence[RunEnd]:
+    async def find_ended(self) -> Sequence[RunEnd]:
         """The ends of statements and tasks whose runs are still open."""
         return [_end_of(row) for row in await self._database.fetch(_ENDED)]
 

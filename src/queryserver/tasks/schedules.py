@@ -13,7 +13,7 @@ from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.mail import Recipients
-from queryserver.tasks.model import checked
+from queryserver.tasks.model import validate_task
 from queryserver.tasks.schedule_model import Plan, Schedule, ScheduleKind, require_cron, require_zone
 from queryserver.tasks.schedule_repository import ScheduleRecords
 
@@ -98,7 +98,7 @@ class Schedules:
                 stored = await self.records.read(schedule_id)
                 if version is not None and version != stored.version:
                     raise errors.VersionConflict(stored.version)
-                if await self._changed(stored, changes):
+                if await self._apply_changes(stored, changes):
                     return await self.records.read(schedule_id)
             raise errors.VersionConflict((await self.records.read(schedule_id)).version)
 
@@ -117,10 +117,10 @@ class Schedules:
                 raise errors.task_server_disabled("The task server or its scheduler is switched off.")
             return await self.records.fire_now(schedule_id)
 
-    async def _changed(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
+    async def _apply_changes(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
         """Apply the changes; False if the version is outdated."""
         before = stored.plan
-        plan = _merged(before, changes, self.time_zone)
+        plan = _merge(before, changes, self.time_zone)
         owner_id = stored.owner_id
         # A schedule whose owner or connector is gone can still be disabled and renamed.
         if plan.enabled or changes.keys() & {"owner", "connector", "kind"}:
@@ -186,13 +186,13 @@ def _with_parameters(plan: Plan) -> Plan:
     """The plan with all parameters of its task, if it has one. Raises InvalidParameter."""
     if plan.kind is not ScheduleKind.TASK:
         return replace(plan, task=None, params={})
-    return replace(plan, params=checked(plan.task or "", plan.params)[1].model_dump())
+    return replace(plan, params=validate_task(plan.task or "", plan.params)[1].model_dump())
 
 
 _MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
 
 
-def _merged(before: Plan, changes: Mapping[str, Any], time_zone: str) -> Plan:
+def _merge(before: Plan, changes: Mapping[str, Any], time_zone: str) -> Plan:
     """The plan with `changes` applied; None resets optional members and leaves others alone."""
     members = {name: value for name, value in changes.items() if value is not None or name in _MAY_BE_ABSENT}
     if "timezone" in changes and changes["timezone"] is None:

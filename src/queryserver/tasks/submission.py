@@ -15,14 +15,14 @@ from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.statements.overview import StatementAdministration
 from queryserver.tasks.execution import CANCEL
 from queryserver.tasks.instances import Instance, Instances
-from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, checked, job_id
+from queryserver.tasks.model import STATEMENT, NewTask, Task, TaskFilter, TaskState, job_id, validate_task
 from queryserver.tasks.repository import TaskRecords
 
 _LARGEST_OFFSET = 2**62  # offsets are 64-bit signed in the database
 
 
 class TaskBroker(Protocol):
-    """Wakes a worker. A lost message costs seconds: workers sweep."""
+    """Wakes a worker. A lost message only costs seconds, since workers also sweep."""
 
     def task_waits(self, job_id: str) -> None:
         """Returns at once, never raises."""
@@ -55,7 +55,7 @@ class TaskService:
     broker: TaskBroker | None
     """None if the task server is off."""
     ping: Callable[[], Awaitable[None]]
-    """Raises ServiceUnavailable when the broker does not answer."""
+    """Raises ServiceUnavailable if the broker does not respond."""
     metrics: Metrics
 
     def require_enabled(self) -> None:
@@ -70,15 +70,15 @@ class TaskService:
         """
         task_id = task_id or uuid4()
         with AUDIT.event(user.username, "task.submit", name, facts={"task_id": str(task_id)}):
-            task, parameters = checked(name, params)
+            task, parameters = validate_task(name, params)
             await self.records.submit(NewTask(task_id, task, parameters.model_dump(), user.id))
         if self.broker is not None:
             self.broker.task_waits(job_id(task_id, 0))
         return await self._find(task_id)
 
-    async def page(self, chosen: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
+    async def page(self, filters: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
         """Tasks and recent statement jobs, newest first, and their total number."""
-        return await self.records.page(chosen, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
+        return await self.records.page(filters, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
 
     async def show(self, task_id: str) -> Task:
         """Raises task_not_found."""

@@ -178,7 +178,7 @@ class TestFile:
 
 @pytest.mark.importer(56)
 async def test_an_upload_lives_as_long_as_its_import(tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("queryserver.imports.running._KEEP_ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr("queryserver.imports.session._KEEP_ALIVE_EVERY_S", 0.05)
     database = tables.api.database
     tables.slow.hold()
     operation = await started(ana, "slow", "kept", file_path=await uploaded(ana, CONTENT))

@@ -66,7 +66,7 @@ async def look(caller: Caller, connector: str = "shelf", **databases: list[str])
             await caller.told(f"editor/autocomplete/{database}/{name}", snippet=f'{{"type": "{connector}"}}')
     feed = caller.api.services.searching.feed
     assert feed is not None
-    await feed.settled()
+    await feed.wait_until_idle()
 
 
 async def found(caller: Caller, text: str, **fields: Any) -> list[str]:

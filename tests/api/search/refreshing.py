@@ -9,7 +9,7 @@ from tests.api.driving import Api, Caller, until
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
-from queryserver.search.feeding import scope_key
+from queryserver.search.feed import scope_key
 from queryserver.search.model import ScopeKey
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords

@@ -343,9 +343,9 @@ async def completed(
     await records.complete(
         scope.id,
         owner="me",
-        seen={"web": seen} if seen else {},
+        listed={"web": seen} if seen else {},
         unread=unread,
-        began=began,
+        started_at=began,
         truncated=False,
         again=again,
     )

@@ -342,7 +342,7 @@ async def test_objects_that_are_described_anew_are_found_anew(api: Api, ana: Cal
     assert await found(ana, "wages") == []
     api.shelf.content["web"]["sample_07"] = described("web", "sample_07", "wages")
     await ana.told("editor/autocomplete/web/sample_07", snippet='{"type": "shelf"}', refresh="true")
-    await api.services.searching.feed.settled()
+    await api.services.searching.feed.wait_until_idle()
     assert await found(ana, "wages") == ["web.sample_07.wages"]
     assert await found(ana, "salary") == []
 
@@ -368,6 +368,6 @@ async def test_statements_are_matched_as_terms_say(api: Api, ana: Caller) -> Non
         )
         terms = parse_query(f'"{pattern}"').terms
         texts = folded(text), folded(" ".join(text.split()))
-        wanted = all(any(term.found_in(one) is not None for one in texts) for term in terms)
+        wanted = all(any(term.find_in(one) is not None for one in texts) for term in terms)
         body = await ana.told(CALL, query_s=f'"\\"{pattern}\\""', sources='["documents"]')
         assert body["totalMatched"] == int(wanted), (text, pattern)

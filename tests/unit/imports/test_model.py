@@ -14,12 +14,12 @@ from queryserver.imports.model import (
     PREVIEW_DIALECTS,
     SQL_TYPES,
     TABLE_DIALECTS,
-    chosen_base,
-    chosen_type,
+    base_type_of,
+    column_type_of,
     declared_type,
     type_name,
 )
-from queryserver.imports.uploads import MAX_NAME, UploadReference, reminder_of
+from queryserver.imports.uploads import MAX_NAME, UploadReference, safe_name
 
 TABLE = """
 Base type|hive, sparksql|impala|trino|phoenix|postgresql|mysql|sqlite|duckdb
@@ -100,7 +100,7 @@ def test_every_type_of_a_preview_is_in_the_list_of_its_dialect(base: BaseType, d
 @pytest.mark.parametrize("dialect", TABLE_DIALECTS)
 @pytest.mark.parametrize("column", INFERRED, ids=lambda column: column.base)
 def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(column: ColumnType, dialect: str) -> None:
-    base = chosen_base(type_name(column, dialect), dialect)
+    base = base_type_of(type_name(column, dialect), dialect)
     assert base is not None
     assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
 
@@ -117,7 +117,7 @@ def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(co
     ("postgresql", "BYTEA", None), ("postgresql", "STRING", None), ("hive", "VARCHAR", None),
     ("mysql", "INT); DROP TABLE t", None)])  # fmt: skip
 def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
-    assert chosen_base(name, dialect) is base
+    assert base_type_of(name, dialect) is base
 
 
 @pytest.mark.parametrize("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
@@ -134,7 +134,7 @@ def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dia
     ("(2)", None), ("numeric(١٢,٢)", None)])  # fmt: skip
 @pytest.mark.parametrize("dialect", TABLE_DIALECTS)
 def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
-    chosen = chosen_type(text, dialect)
+    chosen = column_type_of(text, dialect)
     if declared is None:
         assert chosen is None
         return
@@ -217,7 +217,7 @@ def test_references_cannot_be_guessed_and_hide_their_secret() -> None:
 @pytest.mark.importer(4)
 @given(st.text())
 def test_a_reminder_is_no_path(client_name: str) -> None:
-    name = reminder_of(client_name)
+    name = safe_name(client_name)
     assert 1 <= len(name) <= MAX_NAME
     assert not set(name) & set("/\\\0\n\r\"' &?#%")
     assert name.strip(".")

@@ -17,7 +17,7 @@ from queryserver.imports.plans import (
     ImportPlan,
     history_text,
     read_plan,
-    stored,
+    stored_plan,
     target_columns,
 )
 from queryserver.sql.splitter import Script, changes_data, changes_objects
@@ -111,7 +111,7 @@ class TestColumns:
 
 
 def test_a_stored_plan_is_read_back_and_holds_nothing_that_the_database_refuses() -> None:
-    record = json.dumps(stored(plan(max_bad_rows=None)))
+    record = json.dumps(stored_plan(plan(max_bad_rows=None)))
     assert read_plan(json.loads(record)) == plan(max_bad_rows=None)
     assert "\\u0000" not in json.dumps(json.loads(record)).replace("\\\\u0000", "")
 

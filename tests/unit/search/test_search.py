@@ -14,7 +14,7 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
-from queryserver.search.feeding import scope_key
+from queryserver.search.feed import scope_key
 from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
 from queryserver.search.search import MetadataSearch, SearchParameters
 

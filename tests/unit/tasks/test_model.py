@@ -6,7 +6,7 @@ import pytest
 
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
-from queryserver.tasks.model import PARAMETERS, STATES_OF_STATEMENTS, TaskName, TaskState, checked, job_id
+from queryserver.tasks.model import PARAMETERS, STATES_OF_STATEMENTS, TaskName, TaskState, job_id, validate_task
 
 ACCEPTED = [
     ("document_cleanup", {}, {"keep_days": 30}),
@@ -40,16 +40,16 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "given", "params"), ACCEPTED)
 def test_parameters_have_defaults_and_one_form(name: str, given: dict[str, object], params: dict[str, object]):
-    task, found = checked(name, given)
+    task, found = validate_task(name, given)
     assert (task, found.model_dump()) == (name, params)
     # As they are stored and read again.
-    assert checked(name, found.model_dump())[1] == found
+    assert validate_task(name, found.model_dump())[1] == found
 
 
 @pytest.mark.parametrize(("name", "given", "text"), REFUSED)
 def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: dict[str, object], text: str):
     with pytest.raises(InvalidParameter) as refused:
-        checked(name, given)
+        validate_task(name, given)
     assert refused.value.message.startswith(text)
 
 
@@ -58,7 +58,7 @@ def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: di
 )
 def test_close_sessions_needs_both(given: dict[str, object], parameter: str):
     with pytest.raises(MissingParameter, match=f"params.{parameter} is required"):
-        checked("close_sessions", given)
+        validate_task("close_sessions", given)
 
 
 def test_every_name_has_parameters_and_every_state_of_statements_a_state():

@@ -127,7 +127,7 @@ def highlighted(text: str, terms: Sequence[Term]) -> str:
     spans: list[tuple[int, int]] = []
     for term in terms:
         at = 0
-        while (found := term.found_in(plain, at)) is not None and found[1] > found[0]:
+        while (found := term.find_in(plain, at)) is not None and found[1] > found[0]:
             spans.append(found)
             at = found[1]
     pieces: list[str] = []
@@ -151,7 +151,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 def _description_of(record: Record, terms: Sequence[Term]) -> str:
     """Matched tags, else the description, else the matching excerpt of the text; at most 200 characters."""
-    tags = [tag for tag in record.tags if any(term.found_in(folded(tag)) for term in terms)]
+    tags = [tag for tag in record.tags if any(term.find_in(folded(tag)) for term in terms)]
     if tags:
         return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
     if record.description:
@@ -164,6 +164,6 @@ def _around(text: str, terms: Sequence[Term]) -> str:
     if len(text) <= _DESCRIPTION_CHARACTERS:
         return text
     plain = folded(text)
-    begin = min((found[0] for term in terms if (found := term.found_in(plain))), default=0)
+    begin = min((found[0] for term in terms if (found := term.find_in(plain))), default=0)
     start = max(begin - _CHARACTERS_BEFORE, 0)
     return text[start : start + _DESCRIPTION_CHARACTERS]

@@ -24,19 +24,19 @@ from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.table_files import MAX_FIELD_CHARACTERS
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
-from queryserver.imports.plans import BadRowLimit, FileReading, ImportPlan, stored
+from queryserver.imports.plans import BadRowLimit, FileReading, ImportPlan, stored_plan
 from queryserver.imports.repository import UnfinishedTable
-from queryserver.imports.running import (
+from queryserver.imports.session import (
     MAX_BYTES,
     Conversion,
-    Counted,
-    Imported,
+    ImportCounts,
     ImportReport,
+    ImportResult,
     Imports,
     ImportSession,
     ScratchRows,
-    ahead,
     few_bad_rows,
+    read_ahead,
 )
 from queryserver.statements.assignments import Assignment, Lease
 
@@ -80,10 +80,10 @@ class OneFile:
 class NoRecords:
     """A ledger that nobody looks at."""
 
-    async def made(self, table: UnfinishedTable) -> None:
+    async def add(self, table: UnfinishedTable) -> None:
         del table
 
-    async def settled(self, statement_id: UUID, table: TableName) -> None:
+    async def remove(self, statement_id: UUID, table: TableName) -> None:
         del statement_id, table
 
 
@@ -93,7 +93,7 @@ def assignment(max_bad_rows: BadRowLimit = 0) -> Assignment:
     lease = Lease(uuid4(), "me", 1)
     now = time.monotonic()
     return Assignment(
-        lease, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored(plan)
+        lease, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored_plan(plan)
     )
 
 
@@ -201,7 +201,7 @@ async def test_both_passes_see_the_same_rows() -> None:
     counted = await made.count(explain=3)
     assert (counted.rows, counted.bad, len(counted.explained)) == (5000, 50, 3)
     assert sum(seen) == len(content)
-    again = Counted()
+    again = ImportCounts()
     numbers = [number async for batch in made.batches(again) for number in batch.column(0).to_pylist()]
     assert numbers == [n for n in range(5000) if n % 100]
     assert again.agrees_with(counted)
@@ -210,7 +210,7 @@ async def test_both_passes_see_the_same_rows() -> None:
 async def test_no_batch_is_much_larger_than_four_mib() -> None:
     content = b"n,text\n" + b"1,\n" * 3_000_000
     made = conversion(content, [], piece_bytes=len(content))
-    sizes = [batch.nbytes async for batch in made.batches(Counted())]
+    sizes = [batch.nbytes async for batch in made.batches(ImportCounts())]
     assert len(sizes) > 1
     assert max(sizes) < 6 * 1024 * 1024
 
@@ -234,7 +234,7 @@ async def test_one_item_is_made_in_advance_and_all_ends_with_its_reader() -> Non
             ended.set()
 
     source = items()
-    async with aclosing(source), aclosing(ahead(source)) as coming:
+    async with aclosing(source), aclosing(read_ahead(source)) as coming:
         async for number in coming:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -245,11 +245,11 @@ async def test_one_item_is_made_in_advance_and_all_ends_with_its_reader() -> Non
     assert made == [1, 2, 3, 4]
 
 
-DONE = Imported(3, 2, 1, "t")
+DONE = ImportResult(3, 2, 1, "t")
 
 
 async def test_an_import_ends_with_one_row() -> None:
-    async def work(report: ImportReport) -> Imported:
+    async def work(report: ImportReport) -> ImportResult:
         report.lines.append("Read 3 rows.")
         return DONE
 
@@ -275,7 +275,7 @@ async def test_an_import_ends_with_one_row() -> None:
     ],
 )
 async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> None:
-    async def work(report: ImportReport) -> Imported:
+    async def work(report: ImportReport) -> ImportResult:
         raise error
 
     async with ImportSession.opened(work) as session:
@@ -289,7 +289,7 @@ async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> Non
 async def test_a_cancel_waits_for_the_clean_up_and_a_second_one_does_not_disturb_it() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(report: ImportReport) -> Imported:
+    async def work(report: ImportReport) -> ImportResult:
         try:
             begun.set()
             await asyncio.Event().wait()
@@ -310,7 +310,7 @@ async def test_a_cancel_waits_for_the_clean_up_and_a_second_one_does_not_disturb
 async def test_whoever_leaves_the_session_waits_for_the_clean_up_even_when_canceled() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(report: ImportReport) -> Imported:
+    async def work(report: ImportReport) -> ImportResult:
         try:
             begun.set()
             await asyncio.Event().wait()
@@ -338,8 +338,8 @@ async def test_whoever_leaves_the_session_waits_for_the_clean_up_even_when_cance
 async def test_a_cancel_that_comes_after_the_table_is_there_does_not_deny_it() -> None:
     published = asyncio.Event()
 
-    async def work(report: ImportReport) -> Imported:
-        report.done = DONE
+    async def work(report: ImportReport) -> ImportResult:
+        report.result = DONE
         published.set()
         await asyncio.Event().wait()
         return DONE

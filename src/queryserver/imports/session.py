@@ -1,7 +1,7 @@
-"""The import itself, behind the session that the runner follows (Contract importer 13.2 to 13.4).
+"""Executes imports as engine sessions of the runner (Contract importer 13.2 to 13.4).
 
-The file is converted and counted as a whole before anything is loaded. The converted rows are kept on disk meanwhile;
-where they do not fit, the file is read and converted a second time.
+The whole file is converted and counted before anything is loaded. The converted rows are kept on disk meanwhile; if
+they do not fit, the file is read and converted a second time.
 """
 
 import asyncio
@@ -41,21 +41,21 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1024 * 1024 * 1024
-"""What one import may keep on disk."""
+"""Disk space for the converted rows of one import."""
 EXPLAINED_ROWS = 100
-"""So many bad rows at most are in the log."""
+"""Maximum number of bad rows explained in the log."""
 
 EXPLAINED_COLUMNS = 100
-"""Of so many columns at most the log says which words mean NULL."""
+"""Maximum number of columns whose NULL words are listed in the log."""
 
 _EXPLAINED_WORDS = 10
 _EXPLAINED_IN_MESSAGE = 3
 _PROGRESS_OF_COUNTING = 40
-_KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that are kept for a minute only
-_BATCH_BYTES = 4 * 1024 * 1024  # no batch for a loader is much larger (engines/protocol.py)
+_KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that expire after a minute
+_BATCH_BYTES = 4 * 1024 * 1024  # batches for a loader are not much larger (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
-"""How long a loader may take to stop and to clean up; after that its task is cancelled once more."""
+"""Time for a loader to stop and clean up, after which its task is canceled again."""
 
 COLUMNS = (
     Column("rows_read", ResultType.BIGINT, "BIGINT"),
@@ -66,12 +66,12 @@ COLUMNS = (
 
 
 def few_bad_rows(rows: int) -> int:
-    """How many rows of a file may be bad where the call does not say it: never more than the log lists."""
+    """Default number of bad rows allowed for a file; never more than the log lists."""
     return min(EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     rows_read: int
     rows_loaded: int
     rows_bad: int
@@ -82,16 +82,16 @@ class Imported:
 class ImportReport:
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
-    done: Imported | None = None
-    """Set once the table is there: whatever comes after that does not undo it, not even a cancel."""
+    result: ImportResult | None = None
+    """Set once the table exists; nothing undoes it after that, not even a cancel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imports:
     """Runs statements that are imports.
 
-    `open_scratch` gives a new file for converted rows, which no other process can open. `require_room` raises
-    InsufficientStorage when so many bytes more must not be kept there; it blocks, so it is called in threads.
+    `open_scratch` creates an unnamed file for converted rows. `require_room` raises InsufficientStorage if that many
+    further bytes do not fit on its disk; it blocks, so it is called in threads.
     """
 
     sources: ImportSources
@@ -105,7 +105,7 @@ class Imports:
     def session(
         self, assignment: Assignment, user: User, engine: protocol.Engine, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
-        """In place of a session with the engine, for a statement with an import plan."""
+        """The session of a statement with an import plan, used in place of one with the engine."""
         return ImportSession.opened(partial(self._import, assignment, user, engine, options))
 
     async def _import(
@@ -115,7 +115,7 @@ class Imports:
         engine: protocol.Engine,
         options: protocol.SessionOptions,
         report: ImportReport,
-    ) -> Imported:
+    ) -> ImportResult:
         plan = read_plan(assignment.import_plan or {})
         is_text = plan.reading.is_text
         if not isinstance(engine, protocol.LoadingEngine):
@@ -136,10 +136,10 @@ class Imports:
         async with (
             renewed(keep_alive, every_s=_KEEP_ALIVE_EVERY_S) if is_upload else nullcontext(),
             engine.loader(user, options) as loader,
-            rows as kept,
+            rows as scratch,
         ):
             text_bytes = file.size_bytes if is_text else None
-            running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, kept, ledger)
+            running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, scratch, ledger)
             return await running.load_into(loader)
 
 
@@ -150,14 +150,14 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     text_bytes: int | None
-    """None: no text, and its length in rows is not known before its end."""
+    """None for other files than text, whose number of rows is unknown before the end."""
     report: ImportReport
-    kept: "ScratchRows"
+    scratch: "ScratchRows"
     ledger: StatementLedger
-    _seen: int = 0
+    _amount_read: int = 0
 
-    async def load_into(self, loader: protocol.TableLoader) -> Imported:
-        # Whether a new table may have the name was checked by the call, and `load` checks it again before it begins.
+    async def load_into(self, loader: protocol.TableLoader) -> ImportResult:
+        # The call has checked the name of a new table, and `load` checks it again before it starts.
         append = self.plan.append and await loader.exists(self.plan.target)
         counted = await self._count()
         try:
@@ -174,10 +174,10 @@ class _Import:
                 raise
         return await self._load(loader, counted, append=True)
 
-    async def _count(self) -> "Counted":
-        """The first pass. Raises rejected_by_rule when too many rows are bad."""
-        conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._counting)
-        counted = await conversion.count(explain=EXPLAINED_ROWS, kept=self.kept)
+    async def _count(self) -> "ImportCounts":
+        """Convert and count the file in a first pass. Raises rejected_by_rule if too many rows are bad."""
+        conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._report_counting)
+        counted = await conversion.count(explain=EXPLAINED_ROWS, scratch=self.scratch)
         lines = self.report.lines
         if first := self.plan.reading.skipped.first:
             unit = "line" if self.plan.reading.is_text else "row"
@@ -200,72 +200,72 @@ class _Import:
             raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
 
-    def _nulls(self, counted: "Counted") -> Iterator[str]:
-        """What is said of the words that mean NULL, so that no value is lost unseen."""
-        found = [column for column in self.plan.columns if counted.nulls[column.name]]
-        for column in found[:EXPLAINED_COLUMNS]:
+    def _nulls(self, counted: "ImportCounts") -> Iterator[str]:
+        """Log lines about words stored as NULL, so that no value is lost silently."""
+        columns = [column for column in self.plan.columns if counted.nulls[column.name]]
+        for column in columns[:EXPLAINED_COLUMNS]:
             cells, words = counted.nulls[column.name], ", ".join(map(repr, column.null_words[:_EXPLAINED_WORDS]))
             more = ", …" if len(column.null_words) > _EXPLAINED_WORDS else ""
             yield f'Read {cells} cell{"" if cells == 1 else "s"} of column "{column.name}" as NULL: {words}{more}.'
-        if len(found) > EXPLAINED_COLUMNS:
-            yield f"{len(found) - EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
+        if len(columns) > EXPLAINED_COLUMNS:
+            yield f"{len(columns) - EXPLAINED_COLUMNS} more columns with words that mean NULL are not listed."
 
-    async def _load(self, loader: protocol.TableLoader, counted: "Counted", *, append: bool) -> Imported:
-        load, shown = self.plan.load(self.ledger.statement_id, append=append), self.plan.shown_target
-        good_rows = self._kept_batches(counted) if self.kept.is_whole else self._converted_again(counted)
+    async def _load(self, loader: protocol.TableLoader, counted: "ImportCounts", *, append: bool) -> ImportResult:
+        load, target_name = self.plan.load(self.ledger.statement_id, append=append), self.plan.shown_target
+        good_rows = self._scratch_batches(counted) if self.scratch.is_whole else self._convert_again(counted)
         async with aclosing(good_rows):
             loaded = await loader.load(load, good_rows, self.ledger)
-            done = self.report.done = Imported(counted.rows, loaded, counted.bad, shown)
-        self.report.lines.append(f"Loaded {loaded} rows into {shown}.")
-        return done
+            result = self.report.result = ImportResult(counted.rows, loaded, counted.bad, target_name)
+        self.report.lines.append(f"Loaded {loaded} rows into {target_name}.")
+        return result
 
-    async def _kept_batches(self, counted: "Counted") -> AsyncGenerator[pa.RecordBatch]:
+    async def _scratch_batches(self, counted: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
         loaded = 0
-        async with aclosing(self.kept.batches()) as batches:
+        async with aclosing(self.scratch.batches()) as batches:
             async for batch in batches:
                 for piece in parts(batch, _BATCH_BYTES):
                     yield piece
                 loaded += batch.num_rows
-                self._loading(loaded, counted.rows - counted.bad)
+                self._report_loading(loaded, counted.rows - counted.bad)
 
-    async def _converted_again(self, counted: "Counted") -> AsyncGenerator[pa.RecordBatch]:
-        """A second pass over the file. Raises rejected_by_rule before its end if the file has changed."""
-        again = Counted()
-        self._seen, total = 0, counted.rows if self.text_bytes is None else self.text_bytes
+    async def _convert_again(self, counted: "ImportCounts") -> AsyncGenerator[pa.RecordBatch]:
+        """Convert the file again in a second pass. Raises rejected_by_rule if the file has changed."""
+        again = ImportCounts()
+        self._amount_read, total = 0, counted.rows if self.text_bytes is None else self.text_bytes
 
-        def seen(amount: int) -> None:
-            self._seen += amount
-            self._loading(self._seen, total)
+        def note_read(amount: int) -> None:
+            self._amount_read += amount
+            self._report_loading(self._amount_read, total)
 
-        conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, seen)
+        conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, note_read)
         async with aclosing(conversion.batches(again)) as batches:
             async for batch in batches:
                 yield batch
         if not again.agrees_with(counted):
             raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
-    def _counting(self, amount: int) -> None:
-        """The first pass is the shorter one."""
-        self._seen += amount
-        share = 0.5 if self.text_bytes is None else self._seen / max(self.text_bytes, 1)
+    def _report_counting(self, amount: int) -> None:
+        """Progress of the first pass, which is the shorter one."""
+        self._amount_read += amount
+        share = 0.5 if self.text_bytes is None else self._amount_read / max(self.text_bytes, 1)
         self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
 
-    def _loading(self, done: int, total: int) -> None:
+    def _report_loading(self, done: int, total: int) -> None:
         share = min(done / max(total, 1), 1)
         self.report.progress = _PROGRESS_OF_COUNTING + int((99 - _PROGRESS_OF_COUNTING) * share)
 
 
 @dataclass(slots=True)
-class Counted:
+class ImportCounts:
     rows: int = 0
     bad: int = 0
     undecodable: int = 0
-    """Characters."""
+    """Number of undecodable characters."""
     comments: int = 0
-    """Comment lines that were left out."""
+    """Number of skipped comment lines."""
     explained: list[BadRow] = field(default_factory=list[BadRow])
     nulls: Counter[str] = field(default_factory=Counter[str])
-    """Cells that are words for NULL, by the name of the column."""
+    """Number of cells with a NULL word, by column name."""
 
     def add(self, portion: Portion) -> None:
         self.nulls.update(portion.nulls)
@@ -273,34 +273,34 @@ class Counted:
         self.bad += portion.bad
         self.explained.extend(portion.explained)
 
-    def agrees_with(self, other: "Counted") -> bool:
+    def agrees_with(self, other: "ImportCounts") -> bool:
         return (self.rows, self.bad, self.undecodable) == (other.rows, other.bad, other.undecodable)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How one file becomes rows. `seen` is called with the bytes of text, or rows of a workbook, just read."""
+    """Converts one file to rows. `seen` is called with the bytes of text, or rows of a workbook, just read."""
 
     plan: ImportPlan
     file: ImportFile
     workbooks: ProcessWorkbooks
     threads: Executor
-    seen: Callable[[int], None]
+    on_read: Callable[[int], None]
 
-    async def count(self, *, explain: int, kept: "ScratchRows | None" = None) -> Counted:
-        """Convert everything: counts, reasons of the first bad rows, and the good rows, as far as `kept` takes them."""
-        counted = Counted()
-        # Where nothing is kept, columns that take any text need not be converted.
-        columns = [column for column in self.plan.columns if kept is not None or not column.takes_all]
-        async with aclosing(ahead(self._portions(RowConverter(columns, explain=explain), counted))) as portions:
+    async def count(self, *, explain: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
+        """Convert everything; returns counts and the reasons of the first bad rows, and adds good rows to `kept`."""
+        counted = ImportCounts()
+        # If nothing is kept, columns that accept any text need not be converted.
+        columns = [column for column in self.plan.columns if scratch is not None or not column.takes_all]
+        async with aclosing(read_ahead(self._portions(RowConverter(columns, explain=explain), counted))) as portions:
             async for portion in portions:
                 counted.add(portion)
-                if kept is not None:
-                    await kept.add(portion.batch)
+                if scratch is not None:
+                    await scratch.add(portion.batch)
         return counted
 
-    async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
-        """The good rows, in batches of a few MiB."""
+    async def batches(self, counted: ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
+        """Yield the good rows in batches of a few MiB."""
         converter = RowConverter(self.plan.columns, explain=0)
         async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
@@ -309,7 +309,7 @@ class Conversion:
                     for batch in parts(portion.batch, _BATCH_BYTES):
                         yield batch
 
-    def _portions(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
+    def _portions(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[Portion]:
         reading = self.plan.reading
         if reading.records is not None:
             return self._of_records(converter, reading.records)
@@ -321,12 +321,12 @@ class Conversion:
         run, record = asyncio.get_running_loop().run_in_executor, 1
         async with (
             self.file.on_disk() as path,
-            aclosing(ahead(self.workbooks.record_batches(path, kind, self.plan.reading.fields))) as portions,
+            aclosing(read_ahead(self.workbooks.record_batches(path, kind, self.plan.reading.fields))) as portions,
         ):
             async for portion in portions:
                 yield await run(self.threads, converter.records, portion.rows, portion.strange, record)
                 record += portion.rows.num_rows
-                self.seen(portion.rows.num_rows)
+                self.on_read(portion.rows.num_rows)
 
     async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[Portion]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
@@ -339,15 +339,15 @@ class Conversion:
                 if data:
                     yield await run(self.threads, converter.cells, data, record)
                 record += len(data)
-                self.seen(len(data))
+                self.on_read(len(data))
 
-    async def _of_text(self, converter: RowConverter, counted: Counted) -> AsyncGenerator[Portion]:
+    async def _of_text(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[Portion]:
         run, has_header = asyncio.get_running_loop().run_in_executor, self.plan.reading.has_header
-        async with aclosing(ahead(self._blocks(counted))) as blocks:
+        async with aclosing(read_ahead(self._blocks(counted))) as blocks:
             async for block in blocks:
                 yield await run(self.threads, partial(converter.block, block, has_header=has_header))
 
-    async def _blocks(self, counted: Counted) -> AsyncGenerator[Block]:
+    async def _blocks(self, counted: ImportCounts) -> AsyncGenerator[Block]:
         reading = self.plan.reading
         reader = BlockReader(reading.delimiters, reading.encoding, reading.width, skipped=reading.skipped)
         run = asyncio.get_running_loop().run_in_executor
@@ -355,22 +355,22 @@ class Conversion:
             async for piece in content:
                 for block in await run(self.threads, list[Block], reader.feed(piece)):
                     yield block
-                self.seen(len(piece))
+                self.on_read(len(piece))
         for block in await run(self.threads, list[Block], reader.finish()):
             yield block
         counted.undecodable, counted.comments = reader.decoder.undecodable, reader.comments
 
 
-async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """The same items; while one is worked on, the next is being made. Closes `items` at the end."""
+async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    """Yield the items, producing the next one while the caller uses the previous one. Closes `items` at the end."""
 
-    async def following() -> T | None:
+    async def next_item() -> T | None:
         return await anext(items, None)
 
-    coming = asyncio.create_task(following())
+    coming = asyncio.create_task(next_item())
     try:
         while (item := await coming) is not None:
-            coming = asyncio.create_task(following())
+            coming = asyncio.create_task(next_item())
             yield item
     finally:
         coming.cancel()
@@ -379,9 +379,9 @@ async def ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
 
 
 class ScratchRows:
-    """Batches in a file without a name, which goes with the process whatever happens. Use `opened`.
+    """Batches in an unnamed file, which disappears with the process. Create it with `opened`.
 
-    Where they do not fit, nothing is kept: then `is_whole` is False, and the file has to be read again.
+    If they do not fit, nothing is kept, `is_whole` is False, and the imported file has to be read again.
     """
 
     def __init__(
@@ -405,9 +405,9 @@ class ScratchRows:
         max_bytes: int = MAX_BYTES,
         require_room: Callable[[int], object] = lambda _: None,
     ) -> "AsyncGenerator[ScratchRows]":
-        """An empty file of `open_file`, closed at the end.
+        """An empty file from `open_file`, closed on exit.
 
-        `require_room` is called in a thread before bytes are written; what it raises is raised (InsufficientStorage).
+        `require_room` is called in a thread before bytes are written, and may raise InsufficientStorage.
         """
         opening = threads.submit(open_file)
         try:
@@ -418,19 +418,19 @@ class ScratchRows:
         try:
             yield cls(file, threads, max_bytes, require_room)
         finally:
-            # Runs behind what is still being written. No caller waits for the disk to give the room back.
+            # Queued after pending writes. No caller waits until the disk space is freed.
             threads.submit(file.close)
 
     async def add(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch behind the others; all have one schema."""
+        """Append a batch; all have the same schema."""
         if self.is_whole:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch]:
-        """All that was kept, in its order; may be called again. Only if `is_whole`."""
-        run, kept = asyncio.get_running_loop().run_in_executor, self._read()
+        """Yield all batches in order; repeatable. Only if `is_whole`."""
+        run, batches = asyncio.get_running_loop().run_in_executor, self._read()
         for _ in range(self._batches):
-            yield await run(self._threads, next, kept)
+            yield await run(self._threads, next, batches)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._require_room(batch.nbytes)
@@ -461,17 +461,17 @@ def _close_opened(opening: "Future[BinaryIO]") -> None:
 
 
 class ImportSession:
-    """`engines.protocol.EngineSession` for one import. Use `opened`: what is not finished at the end is stopped."""
+    """`engines.protocol.EngineSession` of one import. Create it with `opened`, which stops unfinished work on exit."""
 
-    def __init__(self, work: Callable[[ImportReport], Awaitable[Imported]]) -> None:
+    def __init__(self, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> None:
         self._work = work
         self._report = ImportReport()
-        self._task: asyncio.Task[Imported] | None = None
+        self._task: asyncio.Task[ImportResult] | None = None
         self._is_stopped = False
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, work: Callable[[ImportReport], Awaitable[Imported]]) -> "AsyncGenerator[ImportSession]":
+    async def opened(cls, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> "AsyncGenerator[ImportSession]":
         session = cls(work)
         try:
             yield session
@@ -479,7 +479,7 @@ class ImportSession:
             await session.end()
 
     async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
-        """Start the work. The statement is for people only."""
+        """Start the import. Ignores the statement, which only describes it."""
         del statement
         self._task = asyncio.create_task(self._run(), name="import")
         return protocol.OperationHandle("import")
@@ -493,7 +493,7 @@ class ImportSession:
             await asyncio.wait({task}, timeout=wait_s)
         if not task.done():
             return OperationStatus(protocol.OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
-        if self._report.done is not None:
+        if self._report.result is not None:
             return OperationStatus(OperationState.FINISHED, has_result_set=True, progress=100)
         error = None if task.cancelled() else task.exception()
         if error is None:
@@ -506,10 +506,10 @@ class ImportSession:
 
     async def batches(self, handle: protocol.OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         del handle
-        if (done := self._report.done) is None:
+        if (result := self._report.result) is None:
             return
-        counts = [pa.array([count], pa.int64()) for count in (done.rows_read, done.rows_loaded, done.rows_bad)]
-        arrays = [*counts, pa.array([done.table], pa.string())]
+        counts = [pa.array([count], pa.int64()) for count in (result.rows_read, result.rows_loaded, result.rows_bad)]
+        arrays = [*counts, pa.array([result.table], pa.string())]
         yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS])
 
     async def logs(self, handle: protocol.OperationHandle, *, start: int) -> Sequence[str]:
@@ -517,22 +517,22 @@ class ImportSession:
         return self._report.lines[start:]
 
     async def cancel(self, handle: protocol.OperationHandle) -> None:
-        """Stop the work; waits a moment until everything is cleaned up."""
+        """Stop the import; waits a moment for its clean-up."""
         del handle
-        if (task := self._stopped()) is not None:
+        if (task := self._cancel_work()) is not None:
             await asyncio.wait({task}, timeout=_STOP_WAIT_S)
 
     async def close(self, handle: protocol.OperationHandle) -> None:
-        """Nothing is held for a statement that the end of the session does not free."""
+        """Does nothing, since the end of the session frees everything."""
         del handle
 
     async def is_alive(self) -> bool:
-        """Whether nothing was submitted yet: a session is for one import."""
+        """Whether nothing was submitted yet, since a session is for one import."""
         return self._task is None
 
     async def end(self) -> None:
-        """Returns when the work has ended and is cleaned up, however often the caller is canceled meanwhile."""
-        task = self._stopped()
+        """Return only when the import has ended and is cleaned up, even if the caller is canceled meanwhile."""
+        task = self._cancel_work()
         if task is None:
             return
         clock = asyncio.get_running_loop().time
@@ -544,34 +544,34 @@ class ImportSession:
             try:
                 await asyncio.wait({task}, timeout=max(left_s, 1.0))
             except asyncio.CancelledError:
-                # What the loader has made must go before the end of the import is reported.
+                # Tables of the loader must be dropped before the end of the import is reported.
                 was_canceled = True
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("import ended", code=getattr(error, "code", ""))
         if was_canceled:
             raise asyncio.CancelledError
 
-    def _stopped(self) -> "asyncio.Task[Imported] | None":
-        """The work, cancelled once: a second cancel would stop its clean-up."""
+    def _cancel_work(self) -> "asyncio.Task[ImportResult] | None":
+        """Cancel the work only once, because a second cancel would stop its clean-up."""
         if self._task is not None and not self._is_stopped:
             self._is_stopped = True
             self._task.cancel()
         return self._task
 
-    async def _run(self) -> Imported:
+    async def _run(self) -> ImportResult:
         try:
-            done = self._report.done = await self._work(self._report)
+            result = self._report.result = await self._work(self._report)
         except QueryServerError:
             raise
-        except Exception as error:  # the outer wall of a task
+        except Exception as error:  # last resort of a task
             log.exception("import failed inside the service")
             message = "Internal error."
             raise EngineError(message) from error
-        return done
+        return result
 
 
 def _engine_error(error: BaseException) -> EngineError:
-    """A fault of the file, or of this service, as the outcome of a statement."""
+    """Convert an error of the file or of this service to the outcome of a statement."""
     if isinstance(error, EngineError):
         return error
     if isinstance(error, InsufficientStorage):

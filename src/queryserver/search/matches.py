@@ -45,7 +45,7 @@ class IndexSegment:
     codes: pa.Array
     comment_codes: pa.Array
     parents: pa.Array
-    places: dict[int, int] = field(repr=False)
+    row_numbers: dict[int, int] = field(repr=False)
     """Row numbers by object id."""
 
     @property
@@ -75,7 +75,7 @@ def build(rows: Sequence[ObjectRow]) -> IndexSegment:
         codes=names.indices,
         comment_codes=comments.indices,
         parents=parents,
-        places={row.id: place for place, row in enumerate(light)},
+        row_numbers={row.id: number for number, row in enumerate(light)},
     )
 
 
@@ -95,8 +95,8 @@ def fold(texts: pa.Array) -> pa.Array:
     if not len(foreign):
         return lowered
     replaced = lowered.to_pylist()
-    for place in foreign.to_pylist():
-        replaced[place] = folded(texts[place].as_py())
+    for index in foreign.to_pylist():
+        replaced[index] = folded(texts[index].as_py())
     return _strings(replaced)
 
 
@@ -134,9 +134,9 @@ def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
-    found = pc.if_else(in_words, _number(NameFit.WORD_STARTS), _number(NameFit.INSIDE))
-    found = pc.if_else(starts, _number(NameFit.STARTS), found)
-    return pc.if_else(is_whole(names, term), _number(NameFit.EXACT), found)
+    inside = pc.if_else(in_words, _number(NameFit.WORD_STARTS), _number(NameFit.INSIDE))
+    inside = pc.if_else(starts, _number(NameFit.STARTS), inside)
+    return pc.if_else(is_whole(names, term), _number(NameFit.EXACT), inside)
 
 
 def _number(value: int) -> pa.Scalar:
@@ -227,17 +227,17 @@ class ViewMatches:
         found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
         of_objects = positions(segment.names, terms).take(found_objects)
         of_columns = positions(segment.columns, terms).take(segment.codes.take(found_columns))
-        left = reach
+        remaining = reach
         for position in range(NameFit.NOT_IN_NAME + 1):
-            objects = _at(found_objects, of_objects, position, left)
-            columns = _at(found_columns, of_columns, position, left)
+            objects = _at(found_objects, of_objects, position, remaining)
+            columns = _at(found_columns, of_columns, position, remaining)
             hits = heapq.merge(
-                (self._hit(position, place, None, number) for place in objects),
+                (self._hit(position, row, None, number) for row in objects),
                 (self._hit(position, segment.parents[place].as_py(), place, number) for place in columns),
             )
-            yield from (hit for hit, _ in zip(hits, range(left), strict=False))
-            left -= min(len(objects) + len(columns), left)
-            if not left:
+            yield from (hit for hit, _ in zip(hits, range(remaining), strict=False))
+            remaining -= min(len(objects) + len(columns), remaining)
+            if not remaining:
                 return
 
     def _hit(self, position: int, parent: int, column: int | None, number: int) -> Hit:
@@ -263,8 +263,8 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     parents = _filtered(view, query.filters)
     parents = objects if parents is None else pc.and_(objects, parents)
     types = query.filters.get("type")
-    wanted = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, types)], pa.int8())
-    objects = pc.and_(parents, pc.is_in(segment.kinds, value_set=wanted))
+    kind_codes = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, types)], pa.int8())
+    objects = pc.and_(parents, pc.is_in(segment.kinds, value_set=kind_codes))
     is_whole_view = view.alive is None and not query.filters
     columns = _all(len(segment.codes)) if is_whole_view else parents.take(segment.parents)
     if not _is_type(FIELD, types):
@@ -280,9 +280,9 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
 def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
     """Mask of columns with the term in their path or comment; `paths` is the mask of objects with it in theirs."""
     hits = contains(segment.columns, term).take(segment.codes)
-    for found, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
-        if pc.any(found).as_py():
-            hits = pc.or_(hits, found.take(codes))
+    for mask, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
+        if pc.any(mask).as_py():
+            hits = pc.or_(hits, mask.take(codes))
     if term.is_literal and "." not in "".join(term.literals):
         return hits
     return _with_spanning(segment, term, hits, candidates)
@@ -290,20 +290,20 @@ def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates
 
 def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
     """Adds columns where the term begins in the table name and ends in the column name."""
-    left = pc.and_not(candidates, hits)
+    remaining = pc.and_not(candidates, hits)
     for literal in term.literals:
         for part in re.split(r"\.", literal):
             if part:
                 piece = Term((part,))
                 in_path = contains(segment.paths, piece).take(segment.parents)
-                left = pc.and_(left, pc.or_(in_path, contains(segment.columns, piece).take(segment.codes)))
-    places = pc.indices_nonzero(left)
-    if not len(places):
+                remaining = pc.and_(remaining, pc.or_(in_path, contains(segment.columns, piece).take(segment.codes)))
+    indices = pc.indices_nonzero(remaining)
+    if not len(indices):
         return hits
-    paths = segment.paths.take(segment.parents.take(places))
-    names = segment.columns.take(segment.codes.take(places))
+    paths = segment.paths.take(segment.parents.take(indices))
+    names = segment.columns.take(segment.codes.take(indices))
     spanning = contains(pc.binary_join_element_wise(paths, names, "."), term)
-    return pc.replace_with_mask(hits, left, spanning)
+    return pc.replace_with_mask(hits, remaining, spanning)
 
 
 def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
@@ -311,21 +311,21 @@ def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | No
     segment, passed = view.segment, None
     for name, terms in filters.items():
         if name == "db":
-            one = _any_whole(segment.databases, terms)
+            matches = _any_whole(segment.databases, terms)
         elif name == "table":
             tables = pc.not_equal(segment.kinds, 0)
-            one = pc.and_(tables, _any_whole(segment.names, terms))
+            matches = pc.and_(tables, _any_whole(segment.names, terms))
         elif name == "owner":
             owners = pa.array(map(folded, segment.owners.dictionary.to_pylist()), pa.string())
-            one = _any_whole(owners, terms).take(segment.owners.indices)
+            matches = _any_whole(owners, terms).take(segment.owners.indices)
         elif name == "source":
             words = [word for word in (folded(view.dialect), "sql") if any(term.is_whole(word) for term in terms)]
-            one = _all(len(segment.rows), value=bool(words))
+            matches = _all(len(segment.rows), value=bool(words))
         elif name == "tag":
-            one = _all(len(segment.rows), value=False)
+            matches = _all(len(segment.rows), value=False)
         else:
             continue
-        passed = one if passed is None else pc.and_(passed, one)
+        passed = matches if passed is None else pc.and_(passed, matches)
     return passed
 
 
@@ -340,13 +340,13 @@ def _is_type(kind: str, terms: Sequence[Term] | None) -> bool:
     return terms is None or any(term.is_whole(folded(kind)) for term in terms)
 
 
-def _at(places: pa.Array, of_places: pa.Array, position: int, most: int) -> list[int]:
-    return places.filter(pc.equal(of_places, position)).slice(0, most).to_pylist()
+def _at(indices: pa.Array, of_places: pa.Array, position: int, most: int) -> list[int]:
+    return indices.filter(pc.equal(of_places, position)).slice(0, most).to_pylist()
 
 
 def _counts(codes: pa.Array) -> dict[int, int]:
     counted = pc.value_counts(codes)
-    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+    return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
 def _count(mask: pa.Array) -> int:

@@ -84,7 +84,7 @@ class IndexFeed:
             self._idle.clear()
             self._has_work.set()
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         await self._idle.wait()
 
     async def _write(self) -> None:
@@ -115,10 +115,10 @@ def _objects_of(question: CatalogQuestion[Any], answer: Any, max_columns: int) -
             IndexedObject(kind_of(TableKind(kind)), database, name, comment or None)
             for name, kind, comment in zip(answer.names, answer.kinds, answer.comments, strict=True)
         ]
-    return [described(answer, max_columns)] if isinstance(answer, TableDescription) else []
+    return [indexed_table(answer, max_columns)] if isinstance(answer, TableDescription) else []
 
 
-def described(table: TableDescription, max_columns: int) -> IndexedObject:
+def indexed_table(table: TableDescription, max_columns: int) -> IndexedObject:
     """A table with its first `max_columns` columns."""
     return IndexedObject(
         kind_of(table.kind),
@@ -138,10 +138,10 @@ def kind_of(kind: TableKind) -> str:
 
 def _modified_at(table: TableDescription) -> datetime | None:
     """Time of the last change (a property in the Hive family), or else of creation."""
-    changed = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
+    text = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
     try:
-        if changed.isdecimal():
-            return datetime.fromtimestamp(int(changed), UTC)
+        if text.isdecimal():
+            return datetime.fromtimestamp(int(text), UTC)
         return datetime.fromisoformat(table.create_time) if table.create_time else None
     except (ValueError, OverflowError, OSError):
         return None
