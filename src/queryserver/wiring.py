@@ -43,7 +43,7 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.platform.shutdown import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
 from queryserver.search.build import SearchServices, index_feed, search_services
-from queryserver.search.feeding import IndexFeed
+from queryserver.search.feed import IndexFeed
 from queryserver.services import Services
 from queryserver.statements.build import (
     FleetMember,
