@@ -23,7 +23,7 @@ from queryserver.api.service_dependencies import (
     SubmissionsDep,
 )
 from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.result_page import cell_form, page_answer
+from queryserver.api.v1.editor.shapes import cell_form, page_answer
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User

@@ -21,8 +21,7 @@ from queryserver.api.service_dependencies import (
     SettingsDep,
     ThreadsDep,
 )
-from queryserver.api.v1.editor.result_page import cell_form
-from queryserver.api.v1.editor.shapes import column_meta, shown_handle
+from queryserver.api.v1.editor.shapes import cell_form, column_meta, shown_handle
 from queryserver.catalog.browsing import Browsing, NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, Samples, TableSample

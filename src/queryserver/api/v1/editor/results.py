@@ -22,8 +22,15 @@ from queryserver.api.service_dependencies import (
     StreamsDep,
     ThreadsDep,
 )
-from queryserver.api.v1.editor.result_page import cell_form, numbers_as_text, page_answer
-from queryserver.api.v1.editor.shapes import column_meta, failure_answer, failure_body, operation_of
+from queryserver.api.v1.editor.shapes import (
+    cell_form,
+    column_meta,
+    failure_answer,
+    failure_body,
+    numbers_as_text,
+    operation_of,
+    page_answer,
+)
 from queryserver.files.downloads import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import PackedStream
