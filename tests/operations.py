@@ -13,7 +13,7 @@ from scripts.describe_api import request_model
 
 from queryserver.api.application import create_application, routes_of
 from queryserver.api.schemas.fields import Fields
-from queryserver.api.v1.storage.route import StorageRoute
+from queryserver.api.v1.storage.dependencies import StorageRoute
 
 NO_SCOPE = "none"
 

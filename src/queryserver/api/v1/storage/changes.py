@@ -26,9 +26,9 @@ from queryserver.api.v1.storage.dependencies import (
     IsBulk,
     NoStorageFields,
     storage_fields,
+    storage_group,
 )
 from queryserver.api.v1.storage.operations import CONTINUES, LongCall, answer_each
-from queryserver.api.v1.storage.route import storage_group
 from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.access import Stores

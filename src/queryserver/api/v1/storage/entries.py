@@ -12,8 +12,7 @@ from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
-from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields
-from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields, storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.errors.base import MissingParameter
 from queryserver.files.access import AvailableFileSystem, Caller, Location, Stores

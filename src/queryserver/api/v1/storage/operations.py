@@ -13,8 +13,7 @@ from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import LongOperationsDep
-from queryserver.api.v1.storage.dependencies import FilesWriter, storage_fields
-from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.dependencies import FilesWriter, storage_fields, storage_group
 from queryserver.errors.base import QueryServerError
 from queryserver.files.access import Caller
 from queryserver.files.operations import (

@@ -10,9 +10,8 @@ from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import LongOperationsDep, MovesDep, StoresDep
-from queryserver.api.v1.storage.dependencies import FilesWriter, IsBulk, storage_fields
+from queryserver.api.v1.storage.dependencies import FilesWriter, IsBulk, storage_fields, storage_group
 from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, answer_each
-from queryserver.api.v1.storage.route import storage_group
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import TransferKind
 from queryserver.files.moves import Moves, TransferRequest, final_body, moved_body

@@ -20,8 +20,7 @@ from queryserver.api.service_dependencies import (
     StreamsDep,
     UploadRulesDep,
 )
-from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, upload_body
-from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.dependencies import FilesWriter, UploadBody, storage_fields, storage_group, upload_body
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.files.access import Caller, Stores
 from queryserver.files.part_uploads import CompletionRequest, PartRequest, contiguous, missing_parts, received

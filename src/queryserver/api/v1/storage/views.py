@@ -20,8 +20,14 @@ from queryserver.api.service_dependencies import (
     StoresDep,
     ThreadsDep,
 )
-from queryserver.api.v1.storage.dependencies import FilesReader, PathText, QueryValuesDep, last_value, storage_fields
-from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.dependencies import (
+    FilesReader,
+    PathText,
+    QueryValuesDep,
+    last_value,
+    storage_fields,
+    storage_group,
+)
 from queryserver.api.v1.storage.shapes import EntryShapes, breadcrumbs
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found

@@ -10,8 +10,7 @@ from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import EnabledTasksDep, TasksDep, UploadSpaceDep
-from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields
-from queryserver.api.v1.storage.route import storage_group
+from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields, storage_group
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Task, TaskFilter
 
