@@ -16,15 +16,17 @@ from queryserver.api import debug, pages
 from queryserver.api.addresses import AddressSlots
 from queryserver.api.authentication import authenticated
 from queryserver.api.bodies import BodyShares
-from queryserver.api.call_records import AccessLog, CallRecords, RequestMetrics
 from queryserver.api.dependencies import caller_of
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.middlewares import (
+    AccessLog,
     AllowedHosts,
+    CallRecords,
     Cors,
     InternalErrors,
     PathForm,
     RequestIds,
+    RequestMetrics,
     UnknownFields,
     UserSlots,
     answers_head,

@@ -10,8 +10,7 @@ from starlette.datastructures import URL, Headers
 from starlette.types import Scope
 
 from queryserver.api.addresses import client_address
-from queryserver.api.call_records import CALL, CallRecord
-from queryserver.api.middlewares import PRINTABLE
+from queryserver.api.middlewares import CALL, PRINTABLE, CallRecord
 from queryserver.identity.model import User
 from queryserver.platform.networks import Network, contains
 from queryserver.services import Services

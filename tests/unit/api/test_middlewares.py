@@ -6,9 +6,8 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.api.call_records import CALL, CallRecord
 from queryserver.api.errors import internal_error
-from queryserver.api.middlewares import InternalErrors, RequestIds, UserSlots
+from queryserver.api.middlewares import CALL, CallRecord, InternalErrors, RequestIds, UserSlots
 from queryserver.errors.base import TooManyRequests
 
 
