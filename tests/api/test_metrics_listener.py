@@ -208,4 +208,4 @@ print(*sys.modules)
     without, loaded = map(str.split, ended.stdout.splitlines())
     assert {"starlette", "uvicorn"}.isdisjoint(without)
     assert "starlette" in loaded
-    assert {"fastapi", "queryserver.api.authentication", "queryserver.api.schemas"}.isdisjoint(loaded)
+    assert {"fastapi", "queryserver.api.dependencies", "queryserver.api.schemas"}.isdisjoint(loaded)

@@ -14,9 +14,8 @@ from starlette.routing import Match
 from queryserver import __version__
 from queryserver.api import debug, pages
 from queryserver.api.addresses import AddressSlots
-from queryserver.api.authentication import authenticated
 from queryserver.api.bodies import BodyShares
-from queryserver.api.dependencies import caller_of
+from queryserver.api.dependencies import authenticated, caller_of
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.middlewares import (
     AccessLog,

@@ -1,9 +1,9 @@
 """What concerns every call, one ASGI middleware each. `application.py` puts them in their order."""
 
 import asyncio
+import collections
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -391,7 +391,7 @@ class UserSlots:
         self._app = app
         self._per_user = per_user
         self._slots: dict[int, asyncio.Semaphore] = {}
-        self.calls: Counter[int] = Counter()
+        self.calls: collections.Counter[int] = collections.Counter()
         """By user id: the calls that run or wait."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,8 +15,7 @@ import orjson
 import yaml
 from fastapi import FastAPI, Request, Response
 
-from queryserver.api.authentication import services_of
-from queryserver.api.dependencies import ClientDep
+from queryserver.api.dependencies import ClientDep, services_of
 from queryserver.api.errors import failure
 from queryserver.api.routes import PAGE, PathGroup, contents
 from queryserver.errors.base import InvalidParameter

@@ -9,7 +9,7 @@ from queryserver.administration.client_configuration import ClientConfiguration
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
-from queryserver.api.authentication import services_of
+from queryserver.api.dependencies import services_of
 from queryserver.catalog.browsing import Analyses, Browsing
 from queryserver.catalog.explaining import Explanations
 from queryserver.catalog.samples import Samples

@@ -13,7 +13,7 @@ from tests.api.driving import Api, Caller
 from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, upload, uploaded
 from tests.refusals import raises_code
 
-from queryserver.api.authentication import ReceivedCall
+from queryserver.api.dependencies import ReceivedCall
 from queryserver.errors.base import InvalidRequest
 from queryserver.identity.model import User
 

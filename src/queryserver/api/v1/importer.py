@@ -7,8 +7,7 @@ from fastapi import Depends, Request, Response
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.authentication import services_of
-from queryserver.api.dependencies import Caller, ModelFields
+from queryserver.api.dependencies import Caller, ModelFields, services_of
 from queryserver.api.responses import json_response, utc_text, while_connected
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire

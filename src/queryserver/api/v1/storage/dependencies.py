@@ -13,8 +13,7 @@ from fastapi.routing import APIRoute
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.authentication import services_of
-from queryserver.api.dependencies import FieldsReader, caller
+from queryserver.api.dependencies import FieldsReader, caller, services_of
 from queryserver.api.errors import respond
 from queryserver.api.routes import PathGroup, RouteHandler
 from queryserver.api.schemas import requests
