@@ -17,7 +17,7 @@ EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following re
 COVERED_TESTS := tests/unit $(addprefix --ignore=tests/unit/,platform/embedded cli engines/process engines/test_storage_watch.py)
 # In percent: what CI measured last, rounded down. Raise it with the measurement, never lower it.
 COVERAGE_FLOOR := 67
-SOURCES := src tests scripts alembic clients
+SOURCES := src tests scripts alembic clients typings
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
 # Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
 unexport PYTHONDONTWRITEBYTECODE

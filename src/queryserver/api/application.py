@@ -86,11 +86,12 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
     )
     app.state.body_shares = BodyShares()
     # The paths by which logs and metrics name the operations, also those that were called by another path.
-    app.state.paths = {}
+    paths: dict[str, str] = {}
     for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
         app.include_router(router)
         described = (route for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema)
-        app.state.paths |= {route.name: route.path for route in described}
+        paths |= {route.name: route.path for route in described}
+    app.state.paths = paths
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     pages.describe(app)

@@ -22,7 +22,7 @@ from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
 from queryserver.platform.networks import network_of
-from queryserver.platform.text import MAX_DEPTH, parse_json
+from queryserver.platform.text import MAX_DEPTH, is_object, parse_json
 from queryserver.platform.threads import Threads
 from queryserver.services import Services
 
@@ -39,7 +39,7 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
     if not body:
         return {}
     value = parse_json(body, max_depth=max_depth)
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise errors.invalid_body("The request body must be a JSON object.")
     return value
 

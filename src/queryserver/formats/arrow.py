@@ -31,7 +31,7 @@ def without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def union_places(array: pa.UnionArray) -> tuple[list[int], list[int]]:
+def union_places(array: pa.Array) -> tuple[list[int], list[int]]:
     """For each row the code of its member and the place of its value in that member."""
     # Not `type_codes` and `offsets`: pyarrow 26 gives those of the first rows also for a slice of later ones.
     _, codes_buffer, *rest = array.buffers()

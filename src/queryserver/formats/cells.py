@@ -253,7 +253,7 @@ def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> li
     return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
 
 
-def _struct_values(array: pa.StructArray, values: Values) -> Iterable[object]:
+def _struct_values(array: pa.Array, values: Values) -> Iterable[object]:
     names = field_names(array.type)
     if not names:
         return ({} for _ in range(len(array)))
@@ -293,7 +293,7 @@ def _bounds(array: Any) -> list[tuple[int, int]]:
     return list(pairwise(offsets))
 
 
-def union_values(array: pa.UnionArray, values: Values) -> list[object]:
+def union_values(array: pa.Array, values: Values) -> list[object]:
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
     return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
 

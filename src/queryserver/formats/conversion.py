@@ -253,7 +253,7 @@ def _of_values(values: pa.Array, column: TargetColumn) -> Converted:
     """Texts stay what they are, also blank ones; values of another type than the column's go by way of their text."""
     wanted = arrow_type(column.type)
     if types.is_string(wanted):
-        return within_length(values if values.type == wanted else plain_texts(values), column.type)
+        return within_length(plain_texts(values), column.type)
     if values.type == wanted:
         return Converted(values)
     if types.is_binary(wanted):
@@ -379,7 +379,7 @@ def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
 
 def plain_texts(values: pa.Array) -> pa.StringArray:
     """The text of each value, with all its digits; NULL stays NULL."""
-    if types.is_string(values.type):
+    if isinstance(values, pa.StringArray):
         return values
     if types.is_duration(values.type):
         return duration_text(values)

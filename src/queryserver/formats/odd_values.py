@@ -43,7 +43,7 @@ def usual_type(kind: pa.DataType) -> pa.DataType:
     return kind.field(0).type
 
 
-def held_in(array: pa.UnionArray, kind: pa.DataType) -> pa.Array:
+def held_in(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """All values as dates or timestamps: the days of any year, and infinities as the extremes of the type.
 
     So DuckDB writes and reads infinities, in Arrow and in Parquet. Raises ValueError for a text that is no such value.

@@ -9,7 +9,7 @@ from pyarrow import types
 
 from queryserver.formats.arrow import is_binary, is_text, kernels, union_places
 
-Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+Rows = TypeVar("Rows", bound=pa.RecordBatch | pa.Table)
 
 ROW_CELLS = 2
 """A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""

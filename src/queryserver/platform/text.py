@@ -9,7 +9,7 @@ Python's own parser is used only for short texts without `\u` escapes. It holds 
 import json
 import math
 import re
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from queryserver.errors.base import InvalidJson
 
@@ -86,6 +86,16 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
         raise InvalidJson(f"The JSON text does not parse: {error}.") from None
     except ValueError:  # an integer with too many digits
         raise InvalidJson("A JSON number is too large.") from None
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a parsed value is a JSON object, whose members have text as names."""
+    return isinstance(value, dict)
+
+
+def is_array(value: object) -> TypeGuard[list[Any]]:
+    """Whether a parsed value is a JSON array."""
+    return isinstance(value, list)
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:

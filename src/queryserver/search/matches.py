@@ -159,7 +159,8 @@ def _columns(rows: Sequence[ObjectRow]) -> tuple[pa.Array, pa.DictionaryArray, p
 
 
 def _unified(parts: Sequence[pa.Array]) -> pa.DictionaryArray:
-    return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+    unified: Any = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+    return unified
 
 
 def _strings(texts: Iterable[str]) -> pa.Array:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from queryserver.platform.metrics import ConnectionCounts
 from queryserver.platform.networks import Network, contains, network_of
@@ -73,9 +74,9 @@ class Admissions:
         self._by_address: Counter[str] = Counter()
         self._answered_refusals = 0
 
-    def admit(self, peer: object) -> Admission:
-        """Count a connection. `peer` is the transport's `peername`: host and port, or no tuple for other sockets."""
-        host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+    def admit(self, peer: Any) -> Admission:
+        """Count a connection. `peer` is the transport's `peername`: host and port, or something else without a host."""
+        host = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) and peer else ""
         trusted = self._limits.trusted_proxies
         address = None if trusted and contains(trusted, host) else network_of(host)
         if self._open >= self._limits.in_all:

@@ -5,7 +5,7 @@ Invalid values raise a PydanticCustomError whose text completes the sentence "<f
 
 import json
 import re
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import is_
@@ -69,18 +69,28 @@ def _flag(value: Any) -> bool:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
+    return without_nulls(object_of(value))
+
+
+def object_of(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise must("be a JSON object.")
-    return without_nulls(value)
+    return cast("Mapping[str, Any]", value)
 
 
 def json_of(value: Any, reading: ValidationInfo) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
+        return parse_json(value, max_depth=json_depth(reading))
     except InvalidJson as error:
         raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+
+
+def json_depth(reading: ValidationInfo) -> int:
+    """How deep JSON text in a field may be nested."""
+    context: Mapping[str, int] = reading.context or {}
+    return context.get(JSON_DEPTH, MAX_DEPTH)
 
 
 def unquoted(value: Any) -> Any:
@@ -95,9 +105,10 @@ def unquoted(value: Any) -> Any:
 
 def _few(value: Any) -> Any:
     """Checked before the entries are validated, which takes some microseconds each."""
-    if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
+    entries: Any = value
+    if isinstance(value, list | tuple) and len(entries) > MAX_ENTRIES:
         raise must(f"have at most {MAX_ENTRIES} entries.")
-    return value
+    return entries
 
 
 def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -113,7 +113,8 @@ def _fitting(wanted: pa.DataType, value: Value) -> Value:
     if value is None:
         return None
     if isinstance(value, list):
-        return [_fitting(wanted.value_type, item) for item in value]
+        of_items = wanted.field(0).type
+        return [_fitting(of_items, item) for item in value]
     if isinstance(value, Decimal):
         return format(value, "f") if wanted == pa.string() else value
     if isinstance(value, str) or wanted != pa.string():

@@ -147,8 +147,8 @@ def _storable_moment(kind: pa.DataType) -> pa.DataType | None:
 def _storable_nested(kind: pa.DataType) -> pa.DataType | None:
     """Lists of a fixed length are lists; fields of structs have the names that cells have (Contract editor 6.3)."""
     if pa.types.is_struct(kind):
-        members = [_storable(field.type) for field in kind.fields]
-        if not members or None in members:
+        members = [member for field in kind.fields if (member := _storable(field.type)) is not None]
+        if not members or len(members) < len(kind):
             return None
         return pa.struct(list(zip(field_names(kind), members, strict=True)))
     if pa.types.is_map(kind):
@@ -156,7 +156,7 @@ def _storable_nested(kind: pa.DataType) -> pa.DataType | None:
         if (key, item) == (kind.key_type, kind.item_type):
             return kind  # of an empty one the keys are of the null type, which `map_` refuses
         return None if key is None or item is None else pa.map_(key, item)
-    if pa.types.is_union(kind) or (item := _storable(kind.value_type)) is None:
+    if pa.types.is_union(kind) or (item := _storable(kind.field(0).type)) is None:
         return None
     is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
     return pa.large_list(item) if is_large else pa.list_(item)
@@ -178,8 +178,8 @@ def _filled(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct(fields)
     if pa.types.is_map(kind):
-        return pa.map_(*fields)
-    return pa.large_list(*fields) if pa.types.is_large_list(kind) else pa.list_(*fields)
+        return pa.map_(fields[0], fields[1])
+    return pa.large_list(fields[0]) if pa.types.is_large_list(kind) else pa.list_(fields[0])
 
 
 def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:

@@ -200,7 +200,7 @@ def _guarded(cells: pa.Array, formulas: pa.Array) -> pa.Array:
 _HOUR_US = 3_600_000_000
 
 
-def duration_text(durations: pa.Array) -> pa.Array:
+def duration_text(durations: pa.Array) -> pa.StringArray:
     """Durations in microseconds as `30:00:00`, `-00:00:00.500000`: hours, which may exceed 24; a fraction if any."""
     microseconds = durations.cast(pa.int64())
     size = kernels.abs(microseconds)

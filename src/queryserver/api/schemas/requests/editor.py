@@ -35,6 +35,7 @@ from queryserver.api.schemas.fields import (
 from queryserver.api.schemas.requests.parameters import ParameterRowsField, ParametersField
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
+from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
 HISTORY_LIMIT_MAX = 100
@@ -167,17 +168,15 @@ def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
         seen += 1
         if seen > _MAX_KEPT_VALUES:
             raise must(f"hold at most {_MAX_KEPT_VALUES} values.")
-        match left.pop():
-            case str(text) if not is_clean(text):
-                raise must("be free of U+0000 and of lone surrogates.")
-            case float(number) if not isfinite(number):
-                raise must("hold finite numbers only.")
-            case dict(members):
-                left += [*members.keys(), *members.values()]
-            case list(elements):
-                left += elements
-            case _:
-                pass
+        value = left.pop()
+        if isinstance(value, str) and not is_clean(value):
+            raise must("be free of U+0000 and of lone surrogates.")
+        if isinstance(value, float) and not isfinite(value):
+            raise must("hold finite numbers only.")
+        if is_object(value):
+            left += [*value.keys(), *value.values()]
+        elif is_array(value):
+            left += value
     return properties
 
 
@@ -203,7 +202,7 @@ class SessionSpec(Fields):
     @property
     def settings(self) -> dict[str, str]:
         """Engine settings, subject to the connector's allowed settings."""
-        given = self._value("key", "settings") or []
+        given: Any = self._value("key", "settings") or []
         return {setting.key: setting.value for setting in _SETTINGS.validate_python(given)}
 
     @property

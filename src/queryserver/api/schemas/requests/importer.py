@@ -6,7 +6,7 @@ the order of the fields.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
@@ -22,6 +22,7 @@ from queryserver.api.schemas.fields import (
     Whole,
     as_domain_error,
     is_clean,
+    json_depth,
     json_of,
     must,
     one_of,
@@ -64,11 +65,12 @@ def _date_form(value: str) -> str:
 def _null_words(value: Any, reading: ValidationInfo) -> tuple[str, ...]:
     """A JSON array of texts; JSON text in forms and queries."""
     value = json_of(value, reading)
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > _MAX_NULL_WORDS:
+    words = cast("Sequence[Any]", value)
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(words) > _MAX_NULL_WORDS:
         raise must(f"be a JSON array of at most {_MAX_NULL_WORDS} texts.")
-    if not all(isinstance(one, str) and is_clean(one) and len(one) <= _MAX_NULL_WORD for one in value):
+    if not all(isinstance(one, str) and is_clean(one) and len(one) <= _MAX_NULL_WORD for one in words):
         raise must(f"hold texts of at most {_MAX_NULL_WORD} characters.")
-    return tuple(value)
+    return tuple(words)
 
 
 class ImportFields(Fields):
@@ -202,19 +204,19 @@ def _columns(value: Any, reading: ValidationInfo) -> tuple[ImportColumn, ...]:
     """A JSON array; JSON text in forms. Raises invalid_columns."""
     if isinstance(value, str):
         try:
-            value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
+            value = parse_json(value, max_depth=json_depth(reading))
         except InvalidJson as error:
             raise InvalidJson(f"columns is not valid: {error.message}") from None
-    if not isinstance(value, Sequence) or not 1 <= len(value) <= _MAX_COLUMNS:
+    if not isinstance(value, Sequence) or not 1 <= len(columns := cast("Sequence[Any]", value)) <= _MAX_COLUMNS:
         raise invalid_columns(f"columns must be an array of 1 to {_MAX_COLUMNS} objects.")
-    return tuple(_column(one) for one in value)
+    return tuple(map(_column, columns))
 
 
 def _column(value: Any) -> ImportColumn:
     if not isinstance(value, Mapping):
         raise invalid_columns("columns: each must be an object.")
     try:
-        return ImportColumn.model_validate(without_nulls(value))
+        return ImportColumn.model_validate(without_nulls(cast("Mapping[str, Any]", value)))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         name = ".".join(str(part) for part in problem["loc"])

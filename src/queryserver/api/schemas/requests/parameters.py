@@ -1,11 +1,12 @@
 """The fields with parameter values (docs/clients.md)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from queryserver.api.schemas.fields import json_of, must
+from queryserver.platform.text import is_array
 from queryserver.sql.parameters import MOST_ROWS
 
 
@@ -13,9 +14,9 @@ def _parameters(value: Any, reading: ValidationInfo) -> Any:
     if isinstance(value, str) and not value.strip():
         return None
     values = json_of(value, reading)
-    if values is not None and not isinstance(values, list | Mapping):
-        raise must("be a JSON list or a JSON object.")
-    return values
+    if isinstance(values, list | Mapping | None):
+        return cast("object", values)
+    raise must("be a JSON list or a JSON object.")
 
 
 ParametersField: TypeAlias = Annotated[
@@ -37,7 +38,7 @@ def _parameter_rows(value: Any, reading: ValidationInfo) -> Any:
     if isinstance(value, str) and not value.strip():
         return None
     rows = json_of(value, reading)
-    if rows is not None and not isinstance(rows, list):
+    if rows is not None and not is_array(rows):
         raise must("be a JSON list of rows.")
     return rows
 

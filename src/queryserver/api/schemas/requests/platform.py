@@ -34,6 +34,7 @@ from queryserver.api.schemas.fields import (
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
 from queryserver.identity.model import Scope
+from queryserver.platform.text import is_array
 from queryserver.statements.states import LONGEST_AGE_S, StatementState, StatementStates
 from queryserver.tasks.model import TaskState
 
@@ -237,7 +238,7 @@ class ApiTokenIdRequest(Fields):
 
 def _names(value: Any) -> Sequence[str] | None:
     """All values, each a comma-separated list; None if they contain no name."""
-    values: list[Any] = value if isinstance(value, list) else [value]
+    values: list[Any] = value if is_array(value) else [value]
     if not all(isinstance(one, str) for one in values):
         raise must("be text.")
     return tuple(name for one in values for part in cast("str", one).split(",") if (name := part.strip())) or None

@@ -18,6 +18,7 @@ from queryserver.api.schemas.fields import (
     Whole,
     json_of,
     must,
+    object_of,
 )
 from queryserver.tasks.schedule_model import Notify, Overlap, ScheduleKind
 
@@ -25,10 +26,7 @@ T = TypeVar("T")
 
 
 def _object(value: Any, reading: ValidationInfo) -> Mapping[str, Any]:
-    value = json_of(value, reading)
-    if not isinstance(value, Mapping):
-        raise must("be a JSON object.")
-    return value
+    return object_of(json_of(value, reading))
 
 
 JsonWithNulls: TypeAlias = Annotated[T, BeforeValidator(_object)]

@@ -1,10 +1,10 @@
 """Fields of storage calls, which have several names and may be in query or body (Contract storage 2.1)."""
 
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
@@ -41,9 +41,10 @@ NAME_FIELDS = ("name", "qqfilename")
 
 def _few_items(value: Any) -> Any:
     """Checked before the paths are validated, which takes some microseconds each."""
-    if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
+    items: Any = value
+    if isinstance(value, list | tuple) and len(items) > MAX_ENTRIES:
         raise too_many_entries(f"At most {MAX_ENTRIES} items at once.")
-    return value
+    return items
 
 
 Items: TypeAlias = Annotated[tuple[RequiredText, ...], BeforeValidator(_few_items), Field(min_length=1)]

@@ -201,7 +201,7 @@ async def get_history(
     history: StatementHistoryDep,
 ) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
-    count, entries = 0, []
+    count, entries = 0, list[HistoryEntry]()
     if not request.is_notification_manager:
         count, entries = await history.page(
             user,

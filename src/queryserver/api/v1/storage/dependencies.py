@@ -185,7 +185,8 @@ class StorageFieldsOf(FieldsReader):
         if request.method == "GET":
             bodies.note_received(request.scope, query.keys() - {_DOAS})
             return RequestFields(query, {}), False
-        body, is_large = ({}, False) if request.method == "DELETE" else await self._body(request)
+        no_body: FieldValues = {}
+        body, is_large = (no_body, False) if request.method == "DELETE" else await self._body(request)
         _refuse_doas(query)
         _refuse_doas(body)
         chosen = {name: query[name] for name in query if self._query_too is None or name in self._query_too}

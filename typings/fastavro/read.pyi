@@ -1,0 +1,4 @@
+from collections.abc import Callable
+from typing import Any
+
+LOGICAL_READERS: dict[str, Callable[..., Any]]
