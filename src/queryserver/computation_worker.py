@@ -47,19 +47,19 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         while head := requests.read(protocol.HEAD.size):
-            _, told_bytes, content_bytes = protocol.HEAD.unpack(head)
-            answer, is_last = _framed(*_answer(requests, told_bytes, content_bytes))
+            _, payload_bytes, content_bytes = protocol.HEAD.unpack(head)
+            answer, is_last = _frame(*_answer(requests, payload_bytes, content_bytes))
             answers.write(answer)
             answers.flush()
             if is_last:
                 return
 
 
-def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
+def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
     """The response as a frame, and whether it is the last one."""
     is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MOST_KEPT_BYTES
     try:
-        body = orjson.dumps([told, is_last])
+        body = orjson.dumps([payload, is_last])
     except MemoryError:
         kind, body, is_last = protocol.EXCEEDED, b"[null,true]", True
     except TypeError as error:
@@ -68,9 +68,9 @@ def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
     return protocol.HEAD.pack(kind, len(body), 0) + body, is_last
 
 
-def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
+def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
-        task = orjson.loads(requests.read(told_bytes))
+        task = orjson.loads(requests.read(payload_bytes))
         # Imported before the content is read, which may use up the memory: failed imports give misleading errors.
         compute = computation_of(protocol.Task(task["task"]))
         content = requests.read(content_bytes)

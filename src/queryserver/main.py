@@ -91,7 +91,7 @@ class Worker(Process):
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # already stopping
-            self._report.send(_remade(error))
+            self._report.send(_error_factory(error))
             sys.exit(STARTUP_FAILURE)
 
     def _begin(self) -> None:
@@ -187,24 +187,24 @@ class Supervisor(Multiprocess):
                     self._has_served = True
                     self._began()
                 log.info("worker_serves", pid=worker.pid, failed_starts=worker.failures)
-        for place, worker in enumerate(self._workers):
+        for index, worker in enumerate(self._workers):
             if worker.replace_at is None:
                 self._check(worker)
             if self.should_exit.is_set():
                 return
             if worker.replace_at is not None and worker.replace_at <= time.monotonic():
                 try:
-                    self._workers[place] = self._start(worker.failures)
+                    self._workers[index] = self._start(worker.failures)
                 except OSError as error:  # no memory, or too many processes: as temporary as an unavailable database
-                    self._try_later(worker, f"No process could be made: {error.strerror}.")
+                    self._schedule_restart(worker, f"No process could be made: {error.strerror}.")
 
     def restart_all(self) -> None:
         """Replace the workers one by one: each stops once its successor serves. A signal aborts this."""
-        for place, old in enumerate(self._workers):
+        for index, old in enumerate(self._workers):
             if self.should_exit.is_set():
                 return
             new = self._start()
-            if not self._comes_up(new):
+            if not self._wait_until_serving(new):
                 new.terminate()  # give it time to release leases that it may have acquired
                 new.process.join(_TERMINATION_S)
                 new.kill()
@@ -213,7 +213,7 @@ class Supervisor(Multiprocess):
                 return
             old.terminate()
             old.join()
-            self._workers[place] = new
+            self._workers[index] = new
 
     def handle_ttin(self) -> None:
         self.processes_num += 1
@@ -234,20 +234,20 @@ class Supervisor(Multiprocess):
             worker.failures = 0
             worker.replace_at = time.monotonic()
         elif self._has_served:
-            self._try_later(worker, _reason(worker))
+            self._schedule_restart(worker, _reason(worker))
         else:
             self._failed = worker
             if worker.refusal() is None:  # otherwise `run` raises it
                 log.error("worker_not_started", pid=worker.pid, reason=_reason(worker))
             self.should_exit.set()
 
-    def _try_later(self, worker: Worker, reason: str) -> None:
+    def _schedule_restart(self, worker: Worker, reason: str) -> None:
         worker.failures += 1
         wait = restart_pause_s(worker.failures)
         worker.replace_at = time.monotonic() + wait
         log.error("worker_not_started", pid=worker.pid, reason=reason, again_in_s=wait)
 
-    def _comes_up(self, worker: Worker) -> bool:
+    def _wait_until_serving(self, worker: Worker) -> bool:
         end = time.monotonic() + _SUCCESSOR_S
         while not worker.serves():
             if time.monotonic() >= end or not worker.process.is_alive() or self.signal_queue:
@@ -269,7 +269,7 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
+def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
     """A factory of the error, because exceptions with special constructor arguments cannot be pickled."""
     match error:
         case ConfigurationError():
@@ -396,19 +396,19 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
         else:
-            uvloop.run(_timely(partial(_serve_alone, settings)))
+            uvloop.run(_serve_with_deadline(partial(_serve_alone, settings)))
         return
     if settings.desktop.workers > 1:
         problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
         raise ConfigurationError([problem])
     if settings.desktop.database.dsn is None:
         serve_embedded = _serve_fleet if with_workers else _serve_embedded
-        uvloop.run(_timely(partial(serve_embedded, settings, announce)))
+        uvloop.run(_serve_with_deadline(partial(serve_embedded, settings, announce)))
     else:
-        uvloop.run(_timely(partial(_serve_alone, settings, auto_migrate=True, announce=announce)))
+        uvloop.run(_serve_with_deadline(partial(_serve_alone, settings, auto_migrate=True, announce=announce)))
 
 
-async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
+async def _serve_with_deadline(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
     """Serve. A shutdown takes no longer than its limit; threads that do not end do not block the exit."""
     clock = StopClock()
     await serve_until_stopped(clock)
@@ -534,9 +534,9 @@ def _serve_in_workers(settings: Settings) -> None:
 
 def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
     host, port = listener.getsockname()[:2]
-    place = f"[{host}]" if ":" in host else host
+    index = f"[{host}]" if ":" in host else host
     scheme = "https" if desktop.ssl_certificate else "http"
-    url = f"{scheme}://{place}:{port}{desktop.url_prefix.rstrip('/')}/"
+    url = f"{scheme}://{index}:{port}{desktop.url_prefix.rstrip('/')}/"
     page = {"api_page": f"{url}api/docs"} if desktop.docs_enabled else {}
     log.info("queryserver listens", url=url, **page, docs="README.md and docs/ beside the source")
 
@@ -550,4 +550,4 @@ def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
     keep_pandas_out()
     settings = load_settings(None, os.environ)
     configure_logging(settings.desktop.logging)
-    uvloop.run(_timely(partial(_serve_in_worker, settings, sockets, began)))
+    uvloop.run(_serve_with_deadline(partial(_serve_in_worker, settings, sockets, began)))

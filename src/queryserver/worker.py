@@ -88,14 +88,14 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
         loop.add_signal_handler(one, stop)
     with _monitoring(settings) as monitoring:
         async with (
-            _parent_watched(stop, stop_at_once) if with_parent else nullcontext(),
+            _watch_parent(stop, stop_at_once) if with_parent else nullcontext(),
             open_services(settings, role=role) as services,
             background(return_memory(), "return-memory"),
             monitoring.serving(services.metrics_text) if monitoring else nullcontext(),
         ):
             keep_what_is_there()
             log.info("queryserver runs", role=role.value, instance=services.statements.runner.owner)
-            await _until(stopped, work(services))
+            await _run_until(stopped, work(services))
             services.readiness.stopping = True
             drains = (services.statements.runner.shutdown.drain, services.tasks.runner.drain)
             await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
@@ -113,7 +113,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
     return metrics_listener(settings.desktop)
 
 
-async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
+async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
     """Do the work until the event. Exceptions of the work end it too."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     try:
@@ -127,7 +127,7 @@ async def _until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 
 
 @asynccontextmanager
-async def _parent_watched(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
+async def _watch_parent(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
     """While inside, call `stop` if the parent closes our standard input after sending a byte, and `died` if without
     one.
     """

@@ -220,7 +220,7 @@ class EngineContract(ParameterContract, StoppingContract):
         sql = self.facts.misspelt_sql
         error = await failure(session, sql)
         assert isinstance(error, StatementRejected)
-        found = position_of(error.place, sql)
+        found = position_of(error.location, sql)
         assert (found and (found.line, found.column)) == self.facts.misspelt_at, error.message
 
     @pytest.mark.capability("Errors in the engine's own words")

@@ -156,7 +156,7 @@ class ParameterContract(EngineBasis):
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
-        place = statement.position(error.place)
+        place = statement.position(error.location)
         assert (place and (place.line, place.column)) == self.facts.misspelt_at
 
 

@@ -9,7 +9,7 @@ from tests.fakes.statement_files import EVERY_STORE, GivenFiles
 from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
-from queryserver.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError
+from queryserver.errors.files import EntryChanged, PathExists, PathNotFound, StorageError
 from queryserver.files.model import ROOTS, Scheme, StoragePath
 from queryserver.files.protocol import FileSystem, Storage
 from queryserver.files.statement_files import SessionFiles
@@ -160,7 +160,7 @@ class StatementFilesContract(StorageBasis):
         async with files.acting(ALICE):
             found = await files.require_readable(f"{top}/f")
             await put(storage, f"{base}/f", b"second one", overwrite=True)
-            with pytest.raises(ChangedMeanwhile):
+            with pytest.raises(EntryChanged):
                 await files.read(f"{top}/f", offset=0, length=5, version=found.version)
 
 

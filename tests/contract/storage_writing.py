@@ -8,7 +8,7 @@ import pytest
 from tests.contract.storage_basis import MIB, StorageBasis, body, content, failing_body, is_there, names, put
 from tests.refusals import raises_code
 
-from queryserver.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, upload_aborted
+from queryserver.errors.files import EntryChanged, NotAFile, PathExists, PathNotFound, upload_aborted
 from queryserver.files.model import EntryKind
 from queryserver.files.protocol import Storage
 
@@ -96,7 +96,7 @@ class WritingContract(StorageBasis):
         version = await storage.stat(f"{base}/file")
         assert await content(storage, f"{base}/file", version=version) == b"old"
         await put(storage, f"{base}/file", b"newer", overwrite=True)
-        with pytest.raises(ChangedMeanwhile):
+        with pytest.raises(EntryChanged):
             await content(storage, f"{base}/file", version=version)
 
     @pytest.mark.power("Read and write")

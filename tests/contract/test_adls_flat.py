@@ -15,7 +15,7 @@ from tests.engines.azurite import ACCOUNT, ACCOUNT_KEY
 from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
-from queryserver.errors.files import ChangedMeanwhile, PathExists, upload_aborted
+from queryserver.errors.files import EntryChanged, PathExists, upload_aborted
 from queryserver.files.stores.adls.credentials import AzureAccount, SasToken
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.flat import BlobCalls, is_folder
@@ -168,7 +168,7 @@ async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, 
         yield b"x" * (9 * 1024 * 1024)
         await calls.commit(AzurePlace(("flat", "work", "file")), [], {})
 
-    for overwrite, error in ((False, PathExists), (True, ChangedMeanwhile)):
+    for overwrite, error in ((False, PathExists), (True, EntryChanged)):
         with pytest.raises(error):
             await storage.write("flat/work/file", overtaken(), overwrite=overwrite)
         assert await content(storage, "flat/work/file") == b""

@@ -30,7 +30,7 @@ async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
 
 
 def key_of(asked: str) -> CacheKey:
-    """Ana's question to one connector."""
+    """Ana's query to one connector."""
     return CacheKey(1, "shop", hashlib.sha256(asked.encode()).digest())
 
 

@@ -75,7 +75,7 @@ class DirectoryFiles:
             await waiting
         stored = self._stored(self._name(path))
         if version and stored.version != version:
-            raise errors.ChangedMeanwhile(f"{path} was changed meanwhile.")
+            raise errors.EntryChanged(f"{path} was changed meanwhile.")
         with (self._root / self._name(path)).open("rb") as file:
             file.seek(offset)
             return file.read(length)

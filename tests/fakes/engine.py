@@ -38,7 +38,7 @@ from queryserver.engines.protocol import (
     SessionOptions,
 )
 from queryserver.engines.reach import StatementFiles
-from queryserver.errors.base import QueryServerError, remade
+from queryserver.errors.base import QueryServerError, recreate_error
 from queryserver.errors.statements import (
     EngineUnavailable,
     OutcomeUnknown,
@@ -291,7 +291,7 @@ class FakeSession:
         except QueryServerError as error:
             operation.state, operation.error = (
                 OperationState.FAILED,
-                remade(StatementRejected, error.code, error.message),
+                recreate_error(StatementRejected, error.code, error.message),
             )
         else:
             operation.state = OperationState.FINISHED

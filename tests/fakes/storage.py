@@ -9,7 +9,7 @@ from functools import cache
 from tests.fakes.storage_tree import Entry, MemoryTree
 
 from queryserver.errors.base import InvalidParameter, PermissionDenied
-from queryserver.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError, VerificationFailed
+from queryserver.errors.files import EntryChanged, PathExists, PathNotFound, StorageError, VerificationFailed
 from queryserver.files.model import (
     RESERVED_PREFIX,
     ClusterFacts,
@@ -65,7 +65,7 @@ class MemoryStorage:
         self._check(path)
         content = self.tree.file(path).content
         if version is not None and not self.tree.status(path).is_same_content(version):
-            raise ChangedMeanwhile(f"{path} was changed meanwhile.")
+            raise EntryChanged(f"{path} was changed meanwhile.")
         wanted = content[offset:] if length is None else content[offset : offset + length]
         for start in range(0, len(wanted), PIECE_BYTES):
             yield wanted[start : start + PIECE_BYTES]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
 from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import ChangedMeanwhile
+from queryserver.errors.files import EntryChanged
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import PIECE_BYTES
 
@@ -57,7 +57,7 @@ class OddStorage(MemoryStorage):
         for start in range(offset, end, PIECE_BYTES):
             await asyncio.sleep(one.pause_s)
             if version is not None and not (await self.stat(path)).is_same_content(version):
-                raise ChangedMeanwhile(f"{path} was changed meanwhile.")
+                raise EntryChanged(f"{path} was changed meanwhile.")
             skipped = start % len(one.pattern)
             yield repeated[skipped : skipped + min(PIECE_BYTES, end - start)]
         if one.failure is not None:

@@ -1,17 +1,17 @@
 """The end of messages about what is not there: what is there instead."""
 
-from queryserver.errors.base import configured
+from queryserver.errors.base import known_names
 from queryserver.errors.statements import UnknownDialect
 
 
 def test_names_are_listed_up_to_twenty():
-    assert configured(["duckdb", "sqlite"]) == " Configured: duckdb, sqlite."
-    assert configured([]) == " Configured: nothing that you may use."
-    assert configured(["a"], word="Known") == " Known: a."
+    assert known_names(["duckdb", "sqlite"]) == " Configured: duckdb, sqlite."
+    assert known_names([]) == " Configured: nothing that you may use."
+    assert known_names(["a"], word="Known") == " Known: a."
     names = [f"n{number}" for number in range(32)]
-    assert configured(names[:20]).endswith("n18, n19.")
-    assert configured(names).endswith("n18, n19 and 12 more.")
-    assert configured(["x" * 500]) == f" Configured: {'x' * 100}."
+    assert known_names(names[:20]).endswith("n18, n19.")
+    assert known_names(names).endswith("n18, n19 and 12 more.")
+    assert known_names(["x" * 500]) == f" Configured: {'x' * 100}."
 
 
 def test_a_refused_connector_is_named_and_cut():

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
-from queryserver.main import Supervisor, _log_address, _remade
+from queryserver.main import Supervisor, _error_factory, _log_address
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.threads import Restarts, restart_pause_s
 
@@ -37,7 +37,7 @@ def test_pauses_are_short_again_after_a_run_that_lasted(monkeypatch: pytest.Monk
     [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
     DatabaseUnavailable()], ids=lambda error: error.code)  # fmt: skip
 def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(error) -> None:
-    heard: QueryServerError = pickle.loads(pickle.dumps(_remade(error)))()  # noqa: S301 our own, as a pipe does it
+    heard: QueryServerError = pickle.loads(pickle.dumps(_error_factory(error)))()  # noqa: S301 our own, as a pipe does it
     assert (type(heard), heard.message) == (type(error), error.message)
     assert vars(heard) == vars(error)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from queryserver.administration.client_configuration import ClientConfiguration, harmless
+from queryserver.administration.client_configuration import ClientConfiguration, sanitized_html
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
@@ -38,7 +38,7 @@ def configuration_services(
 
     return ConfigurationServices(
         clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),
-        banner=harmless(settings.desktop.custom.banner_top_html),
+        banner=sanitized_html(settings.desktop.custom.banner_top_html),
         check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),
     )

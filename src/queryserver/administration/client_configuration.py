@@ -96,7 +96,7 @@ _WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f
 """A URL without white space and control characters, which browsers ignore in URLs."""
 
 
-def harmless(html: str) -> str:
+def sanitized_html(html: str) -> str:
     """The HTML reduced to the tags a, b, i, em, strong, p, br and span, and to `href` attributes with http or https."""
     if not html:
         return ""

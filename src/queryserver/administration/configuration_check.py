@@ -89,8 +89,8 @@ class ConfigurationCheck:
         """Run the checks, within 30 s."""
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
-                tried = await _tried(self._settings, self._results)
-                findings = _in_order(chain(await written(self._settings), *tried))
+                tried = await _online_checks(self._settings, self._results)
+                findings = _sorted_findings(chain(await offline_findings(self._settings), *tried))
         except TimeoutError:
             findings = [SettingsFinding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
@@ -101,18 +101,18 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
     Unless `offline`, everything that the settings refer to is tried, concurrently, for up to 10 s each.
     """
-    found = [*await written(settings), *await unloadable(settings)]
-    tried = [] if offline else await _tried(settings, check_results)
-    return _in_order(chain(found, *tried))
+    found = [*await offline_findings(settings), *await plugin_findings(settings)]
+    tried = [] if offline else await _online_checks(settings, check_results)
+    return _sorted_findings(chain(found, *tried))
 
 
-def _in_order(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
+def _sorted_findings(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
     """Errors first, without duplicates."""
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
-async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[SettingsFinding]]:
-    checks: list[tuple[str, Check]] = [(RESULTS, results), ("notebook.interpreters", check_places)]
+async def _online_checks(settings: Settings, results: Check) -> Sequence[Iterable[SettingsFinding]]:
+    checks: list[tuple[str, Check]] = [(RESULTS, results), ("notebook.interpreters", check_connector_hosts)]
     if settings.desktop.database.dsn is not None:
         checks.append(("desktop.database", check_database))
     if settings.desktop.task_server.enabled:
@@ -136,7 +136,7 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
         return [SettingsFinding.error(key, error.message)]
 
 
-async def written(settings: Settings) -> Sequence[SettingsFinding]:
+async def offline_findings(settings: Settings) -> Sequence[SettingsFinding]:
     """Findings that need no connections: from the settings, this machine and the installed packages.
 
     Interpreters and stores are built and closed again, in threads, because that imports adapters and reads
@@ -144,7 +144,7 @@ async def written(settings: Settings) -> Sequence[SettingsFinding]:
     """
     found = [SettingsFinding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
     found += [SettingsFinding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
-    found += await asyncio.to_thread(lambda: [*_of_this_machine(settings)])
+    found += await asyncio.to_thread(lambda: [*_machine_findings(settings)])
     builder = EngineBuilder(settings)
     for connector in configured_connectors(settings):
         with _problems_into(found):
@@ -169,7 +169,7 @@ def _problems_into(found: list[SettingsFinding]) -> Generator[None]:
         found += map(SettingsFinding.of_problem, error.problems)
 
 
-def _of_this_machine(settings: Settings) -> Iterator[SettingsFinding]:
+def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
     """Missing files, resource limits, and proxies in the environment."""
     desktop = settings.desktop
     files = {
@@ -197,7 +197,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
         text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
         yield SettingsFinding.warning(RESULTS, text)
     if found["hosts"] > 1:
-        yield from _of_several_hosts(settings, found["hosts"])
+        yield from _multi_host_findings(settings, found["hosts"])
     if found["history_entries"] > MANY_DOCUMENTS:
         text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
         yield SettingsFinding.warning("editor.history_retention_days", text)
@@ -208,7 +208,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
             )
 
 
-def _of_several_hosts(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
+def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
     """Settings that refer to one host but are needed by all."""
     if settings.importer.is_enabled and settings.importer.upload_dir is None:
         text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
@@ -284,7 +284,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
         await server.aclose()
 
 
-async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
+async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
     """Plug-ins that cannot be loaded: they are built and closed again, as in a server start."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
@@ -307,30 +307,30 @@ async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
     return found
 
 
-async def check_places(settings: Settings) -> Iterable[SettingsFinding]:
+async def check_connector_hosts(settings: Settings) -> Iterable[SettingsFinding]:
     """Resolve the hosts of all connectors in the settings, without connecting."""
     builder = EngineBuilder(settings)
-    found = await asyncio.gather(*(_place_findings(one, builder) for one in configured_connectors(settings)))
+    found = await asyncio.gather(*(_host_findings(one, builder) for one in configured_connectors(settings)))
     return chain.from_iterable(found)
 
 
-async def _place_findings(connector: Connector, builder: EngineBuilder) -> Sequence[SettingsFinding]:
+async def _host_findings(connector: Connector, builder: EngineBuilder) -> Sequence[SettingsFinding]:
     key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(builder.build, connector)
     except ConfigurationError:  # reported by another check
         return []
-    places = engine.capabilities.endpoints
+    endpoints = engine.capabilities.endpoints
     await engine.close()
     url = postgresql_url(connector, builder)
     rules = places_rules(connector, builder)
-    for host, port in places:
+    for host, port in endpoints:
         with suppress(UnknownHost):
             try:
                 await rules.resolve(host, port)
             except HostRefused as refused:
                 return [SettingsFinding.error(key, f"cannot be used. {refused.message}")]
-    if url is None or not await _is_on_own_server(places, builder.addresses):
+    if url is None or not await _is_on_own_server(endpoints, builder.addresses):
         return []
     if builder.is_named_as_own_database(url.database):
         return [SettingsFinding.error(key, "cannot be used: it is the service's own database.")]
@@ -343,9 +343,9 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
     return []
 
 
-async def _is_on_own_server(places: Sequence[tuple[str, int]], rules: AddressRules) -> bool:
+async def _is_on_own_server(endpoints: Sequence[tuple[str, int]], rules: AddressRules) -> bool:
     everything = AddressRules()
-    for host, port in places:
+    for host, port in endpoints:
         with suppress(UnknownHost):
             addresses = await everything.resolve(host, port)
             if await asyncio.to_thread(rules.is_database_server, addresses, port):

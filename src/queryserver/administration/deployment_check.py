@@ -35,13 +35,13 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ConnectionRefusedError": ("refuses connections", f"Start it, or correct host and port in {URL}."),
         "CannotConnectNowError": ("is starting or stopping", "Wait for it, and look at its log."),
         "gaierror": ("has a host name that is not known", f"Correct the host in {URL}, or the DNS."),
-        "FileNotFoundError": ("has no socket at that place", f"Start it, or correct the host in {URL}."),
+        "FileNotFoundError": ("has no socket at that path", f"Start it, or correct the host in {URL}."),
     }
 )
 """For the class name of the cause: what PostgreSQL does, and the remedy."""
 
 
-def unreachable(error: DatabaseUnavailable) -> Finding:
+def unreachable_finding(error: DatabaseUnavailable) -> Finding:
     """The finding for a database that accepts no connection, without its address."""
     known = _REASONS.get(type(error.__cause__).__name__)
     what, to_do = known or ("does not answer", f"Look at PostgreSQL and at the network between; correct {URL}.")
@@ -49,7 +49,7 @@ def unreachable(error: DatabaseUnavailable) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _ClockSample:
     """Measured round trips to the database. `ahead_s`: offset of the database's clock from this machine's."""
 
     version: str
@@ -59,7 +59,7 @@ class _Measured:
     unsure_s: float
 
 
-async def _measure(database: Database) -> _Measured:
+async def _measure(database: Database) -> _ClockSample:
     facts = await database.row("select current_setting('server_version') as version, pg_is_in_recovery() as is_replica")
     assert facts is not None  # noqa: S101 a select without from has one row
     trips = list[tuple[float, float]]()
@@ -71,7 +71,7 @@ async def _measure(database: Database) -> _Measured:
         trips.append((took_s, there.timestamp() - (before + took_s / 2)))
     shortest_s, ahead_s = min(trips)
     round_trip_ms = 1000 * median(took_s for took_s, _ in trips)
-    return _Measured(facts["version"], facts["is_replica"], round_trip_ms, ahead_s, shortest_s / 2)
+    return _ClockSample(facts["version"], facts["is_replica"], round_trip_ms, ahead_s, shortest_s / 2)
 
 
 async def examine_database(database: Database) -> Sequence[Finding]:
@@ -136,9 +136,9 @@ async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Se
 
 
 def _no_key(desktop: DesktopSettings, known: str | None) -> Finding:
-    place = desktop.data_dir / KEY_FILE
+    key_file = desktop.data_dir / KEY_FILE
     if known is None:
         to_do = "Set desktop.secret_key where several servers are to run, so that all have the same."
-        return Finding.warning(KEYS, f"There is no key yet: the first server makes one in {place}.", to_do)
+        return Finding.warning(KEYS, f"There is no key yet: the first server makes one in {key_file}.", to_do)
     what = f"There is no key here, and this database was used with one (fingerprint {known[:8]})."
-    return Finding.error(KEYS, what, f"Set desktop.secret_key, or put the file {place} back.")
+    return Finding.error(KEYS, what, f"Set desktop.secret_key, or put the file {key_file} back.")

@@ -30,14 +30,14 @@ def directories(settings: Settings) -> Mapping[str, Path]:
 async def examine_disks(settings: Settings) -> Sequence[Finding]:
     """Free space of each directory, compared with the configured minimum. A hanging directory blocks only a thread."""
     floor = disk_floor(settings)
-    rooms = (asyncio.to_thread(_disk, name, place, floor) for name, place in directories(settings).items())
+    rooms = (asyncio.to_thread(_disk, name, directory, floor) for name, directory in directories(settings).items())
     return await asyncio.gather(*rooms)
 
 
 def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     area = "disk"
     # A directory is created when first needed; until then its nearest existing parent shows the disk.
-    measured = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
+    measured = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
     try:
         room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
     except OSError as error:

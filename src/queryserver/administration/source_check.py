@@ -45,17 +45,21 @@ async def examine_engines(settings: Settings, database: Database, keyring: Keyri
     if not connectors:
         return [Finding.ok(ENGINES, "There is no connector.")]
     tests = ConnectionTests(
-        builder, EngineBuilder.build, StoredConnectors(records, builder, _nothing), _may_not_hold, at_once=_AT_ONCE
+        builder,
+        EngineBuilder.build,
+        StoredConnectors(records, builder, _ignore_change),
+        _never_opens_file,
+        at_once=_AT_ONCE,
     )
     async with aclosing(builder), tests.running():
         return await asyncio.gather(*(_examine_engine(one, tests, user, settings) for one in connectors))
 
 
-async def _nothing() -> None:
+async def _ignore_change() -> None:
     """The doctor changes no connectors."""
 
 
-async def _may_not_hold(_data: str) -> bool:
+async def _never_opens_file(_data: str) -> bool:
     """Files that only one process can open are left to the servers."""
     return False
 

@@ -10,8 +10,8 @@ from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.api.dependencies import services_of
-from queryserver.catalog.browsing import Analyses, Browsing
-from queryserver.catalog.explaining import Explanations
+from queryserver.catalog.browser import Analyses, CatalogBrowser
+from queryserver.catalog.plans import Plans
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
@@ -84,8 +84,8 @@ SubmissionsDep = Annotated[Submissions, _service(lambda services: services.state
 
 # Metadata of engines, and search
 AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
-BrowsingDep = Annotated[Browsing, _service(lambda services: services.metadata.browsing)]
-ExplanationsDep = Annotated[Explanations, _service(lambda services: services.metadata.explanations)]
+CatalogBrowserDep = Annotated[CatalogBrowser, _service(lambda services: services.metadata.browser)]
+PlansDep = Annotated[Plans, _service(lambda services: services.metadata.plans)]
 MetadataSearchDep = Annotated[MetadataSearch, _service(lambda services: services.searching.search)]
 SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]
 

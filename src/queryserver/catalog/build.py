@@ -4,10 +4,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.catalog.browsing import Analyses, Browsing
+from queryserver.catalog.browser import Analyses, CatalogBrowser
 from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
-from queryserver.catalog.explaining import Explanations
 from queryserver.catalog.lookups import AnswerListener, Lookups
+from queryserver.catalog.plans import Plans
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.registry import Connectors
 from queryserver.platform.byte_budget import ByteBudget
@@ -23,10 +23,10 @@ from queryserver.statements.session_repository import SessionRecords
 @dataclass(frozen=True, slots=True)
 class MetadataServices:
     lookups: Lookups
-    browsing: Browsing
+    browser: CatalogBrowser
     samples: Samples
     analyses: Analyses
-    explanations: Explanations
+    plans: Plans
 
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
@@ -58,12 +58,12 @@ def metadata_services(
     )
     return MetadataServices(
         lookups=lookups,
-        browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
+        browser=CatalogBrowser(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
             lookups, connectors, statements.submissions, threads, rendering, max_bytes=editor.batch_max_bytes
         ),
         analyses=Analyses(lookups, connectors, statements.submissions),
-        explanations=Explanations(
+        plans=Plans(
             lookups,
             connectors,
             sessions,

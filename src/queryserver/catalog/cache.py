@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from queryserver.catalog.questions import CatalogQuestion
+from queryserver.catalog.queries import CatalogQuery
 from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
@@ -128,34 +128,34 @@ class MetadataCache:
         """Delete old values periodically while inside."""
         return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
-    async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
+    async def find(self, user: User, connector: Connector, login: str, query: CatalogQuery[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, for data sources with personal credentials."""
         # another version of a connector may refer to another data source
-        digested = orjson.dumps([question.kind, question.names, login, connector.version])
+        digested = orjson.dumps([query.kind, query.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
 
-    async def read(self, question: CatalogQuestion[T], value: bytes) -> T:
+    async def read(self, query: CatalogQuery[T], value: bytes) -> T:
 
         def unpack() -> T:
-            return question.decode(zlib.decompress(value))
+            return query.decode(zlib.decompress(value))
 
         if len(value) <= _THREAD_ABOVE_BYTES:
             return unpack()
         return await asyncio.get_running_loop().run_in_executor(self._threads, unpack)
 
-    async def keep(self, question: CatalogQuestion[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
+    async def keep(self, query: CatalogQuery[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
         if not self._max_age:
             return
 
         def pack() -> bytes:
-            return zlib.compress(question.encode(answer), 1)
+            return zlib.compress(query.encode(answer), 1)
 
         value = await asyncio.get_running_loop().run_in_executor(self._threads, pack)
         try:
             await self._records.keep(key, value, looked_at=looked_at, max_bytes=_MAX_USER_BYTES)
         except DatabaseUnavailable:
-            log.warning("metadata not kept", kind=question.kind)
+            log.warning("metadata not kept", kind=query.kind)
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
         """The user changed objects of the connector: no instance returns earlier values any more."""

@@ -14,7 +14,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.catalog.cache import MetadataCache
-from queryserver.catalog.questions import BY_KIND, CatalogQuestion
+from queryserver.catalog.queries import BY_KIND, CatalogQuery
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
@@ -37,7 +37,7 @@ _PER_USER = 4
 _QUESTION = "question"
 _TABLE_EXISTS = "import_table_exists"
 
-AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
+AnswerListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +70,7 @@ class Lookups:
         async with self.cache.running(), self._single_flight.running():
             yield
 
-    async def answer(
-        self, user: User, connector: Connector, question: CatalogQuestion[T], *, refresh: bool = False
-    ) -> T:
+    async def answer(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
         """The catalog's answer for this user, at most as old as the cache allows; concurrent equal queries share one.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
@@ -80,15 +78,15 @@ class Lookups:
         """
         _as_catalog(self.connectors.engine(connector), connector)
         login = await self._login(user, connector)
-        found = await self.cache.find(user, connector, login, question)
+        found = await self.cache.find(user, connector, login, query)
         if found.value is not None and not refresh:
-            return await self.cache.read(question, found.value)
+            return await self.cache.read(query, found.value)
 
         async def work() -> T:
-            answer = await self._engine_answer(user, connector, question)
+            answer = await self._engine_answer(user, connector, query)
             if self.on_answer is not None:
-                self.on_answer(user, connector, question, answer)
-            await self.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
+                self.on_answer(user, connector, query, answer)
+            await self.cache.keep(query, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
         # After a change of objects, or with `refresh`, a lookup that started earlier must not be shared.
@@ -100,7 +98,7 @@ class Lookups:
         """A catalog opened as the user, within the limits. Raises as `answer`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
-            self._place(user, connector) as (engine, options),
+            self._engine_options(user, connector) as (engine, options),
             _as_catalog(engine, connector).catalog(user, options) as catalog,
         ):
             yield catalog
@@ -111,7 +109,7 @@ class Lookups:
     ) -> AsyncGenerator[protocol.EngineSession]:
         """An engine session for this lookup only, within the limits. Raises as `answer`."""
         async with (
-            self._place(user, connector, database) as (engine, options),
+            self._engine_options(user, connector, database) as (engine, options),
             engine.session(user, options) as session,
         ):
             yield session
@@ -121,16 +119,16 @@ class Lookups:
     ) -> bool:
         """Whether a loader would find the table now. Raises as `answer`."""
         arguments = [table.database, table.name]
-        return orjson.loads(await self.anywhere(user, connector, _TABLE_EXISTS, arguments, budget=budget))
+        return orjson.loads(await self.run_at_holder(user, connector, _TABLE_EXISTS, arguments, budget=budget))
 
     async def _table_exists_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        async with self._place(user, connector) as (engine, options):
+        async with self._engine_options(user, connector) as (engine, options):
             if not isinstance(engine, protocol.LoadingEngine):
                 raise errors.NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
             async with engine.loader(user, options) as loader:
                 return orjson.dumps(await loader.exists(protocol.TableName(*arguments)))
 
-    async def anywhere(
+    async def run_at_holder(
         self,
         user: User,
         connector: Connector,
@@ -153,7 +151,7 @@ class Lookups:
 
         return await self._single_flight.join(object(), work, budget=budget)
 
-    async def runs_here(self, connector: Connector) -> bool:
+    async def can_run_here(self, connector: Connector) -> bool:
         """Whether this process can reach the data of a connector.
 
         Raises EngineUnavailable if no process can at present.
@@ -164,30 +162,30 @@ class Lookups:
         """Whether the catalog has functions. Raises NotSupported for an engine without a catalog."""
         return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
-    async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
+    async def _engine_answer(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
         target = await self._holder(connector)
         if target == self.forwarding.owner:
             try:
-                return await self._asked(user, connector, question)
+                return await self._query_engine(user, connector, query)
             except errors.EngineError as error:
                 # Another statement ended the process of the database: retry once, in a new process.
                 if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
-            return await self._asked(user, connector, question)
+            return await self._query_engine(user, connector, query)
         async with self._slots.slot(connector.key, user.id):
-            budget, arguments = connector.limits.metadata_timeout, [question.kind, *question.names]
-            return question.decode(
+            budget, arguments = connector.limits.metadata_timeout, [query.kind, *query.names]
+            return query.decode(
                 await self.forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
             )
 
-    async def _asked(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
+    async def _query_engine(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
         async with self.catalog(user, connector) as catalog:
-            return await question.put_to(catalog)
+            return await query.put_to(catalog)
 
     async def _forwarded_answer(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         kind, *names = arguments
-        question = BY_KIND[kind](*names)
-        return question.encode(await self._asked(user, connector, question))
+        query = BY_KIND[kind](*names)
+        return query.encode(await self._query_engine(user, connector, query))
 
     async def _holder(self, connector: Connector) -> str:
         """The process that can reach the data: this one, unless another holds it."""
@@ -197,7 +195,7 @@ class Lookups:
         return self.forwarding.owner
 
     @asynccontextmanager
-    async def _place(
+    async def _engine_options(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[tuple[protocol.Engine, protocol.SessionOptions]]:
         await self._login(user, connector)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from queryserver.catalog.lookups import Lookups
-from queryserver.catalog.questions import column_of, nested_type
+from queryserver.catalog.queries import column_of, nested_type
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
@@ -33,7 +33,7 @@ _THREAD_ABOVE_COLUMNS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampleTarget:
     """What to sample: a table, one of its columns, or values at the path `nested` within the column."""
 
     database: str
@@ -71,16 +71,16 @@ class Samples:
         self.lookups.forwarding.register(_ROWS, self._rows_here)
         self.lookups.forwarding.register(_STATEMENT, self._statement_here)
 
-    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
-        _require_column(wanted)
-        return await self._sample(user, self.connectors.resolve(user, connector), _plain(wanted), form)
+    async def read(self, user: User, connector: str | None, target: SampleTarget, form: CellForm) -> TableSample:
+        _require_column(target)
+        return await self._sample(user, self.connectors.resolve(user, connector), _plain(target), form)
 
     async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
         """One constant row from the engine, as a connection test. Raises EngineTimeout."""
         return await self._sample(user, self.connectors.resolve(user, connector), None, form)
 
     async def start(
-        self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
+        self, user: User, connector: str | None, target: SampleTarget | None, *, timeout_s: int | None
     ) -> RecordedStatement | None:
         """The sample as an operation outside the history; None: views are not sampled.
 
@@ -88,10 +88,10 @@ class Samples:
         """
         source = self.connectors.resolve(user, connector)
         statement: str | None = HELLO
-        if wanted is not None:
-            _require_column(wanted)
+        if target is not None:
+            _require_column(target)
             budget = source.limits.metadata_timeout
-            found = await self.lookups.anywhere(user, source, _STATEMENT, _plain(wanted), budget=budget)
+            found = await self.lookups.run_at_holder(user, source, _STATEMENT, _plain(target), budget=budget)
             statement = found.decode() or None
         if statement is None:
             return None
@@ -100,19 +100,19 @@ class Samples:
         )
         return await self.submissions.submit(user, submission)
 
-    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> TableSample:
+    async def _sample(self, user: User, source: Connector, target: list[Any] | None, form: CellForm) -> TableSample:
         budget = source.limits.sample_timeout
-        arguments = [wanted, form.is_escaped, form.big_numbers_as_text]
-        packed = await self.lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
+        arguments = [target, form.is_escaped, form.big_numbers_as_text]
+        packed = await self.lookups.run_at_holder(user, source, _ROWS, arguments, budget=budget)
         head, _, rows = packed.partition(b"\n")
         columns, message = orjson.loads(head)
         return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """A line of JSON that describes the rows, followed by the rows."""
-        wanted, *form_of = arguments
+        target, *form_of = arguments
         form = CellForm(*form_of)
-        statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
+        statement = HELLO if target is None else (await self._statement_here(user, source, target)).decode()
         sample = await self._rows(user, source, statement, form) if statement else TableSample(message=NOT_SAMPLED)
         columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
@@ -170,10 +170,10 @@ def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -
     return TableSample(columns, rendered.json, message)
 
 
-def _plain(wanted: Sampled) -> list[Any]:
-    return [wanted.database, wanted.table, wanted.column, list(wanted.nested), wanted.kind.value]
+def _plain(target: SampleTarget) -> list[Any]:
+    return [target.database, target.table, target.column, list(target.nested), target.kind.value]
 
 
-def _require_column(wanted: Sampled) -> None:
-    if wanted.column is None and wanted.kind is not SampleKind.DEFAULT:
-        raise InvalidParameter(f"operation: {wanted.kind.value} needs a column.")
+def _require_column(target: SampleTarget) -> None:
+    if target.column is None and target.kind is not SampleKind.DEFAULT:
+        raise InvalidParameter(f"operation: {target.kind.value} needs a column.")

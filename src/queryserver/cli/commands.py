@@ -13,7 +13,7 @@ from queryserver.cli import (
     health,
     identities,
     schedules,
-    serving,
+    server,
     statements,
     tokens,
     users,
@@ -37,9 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (serving, fleet, health, doctor, users, identities, cleanup):
+for module in (server, fleet, health, doctor, users, identities, cleanup):
     app.add_typer(module.app)
-app.add_typer(serving.configuration_app, name="config")
+app.add_typer(server.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
 app.add_typer(identities.authentication_app, name="auth")
 app.add_typer(tokens.app, name="token")
@@ -50,7 +50,7 @@ app.add_typer(schedules.app, name="schedules")
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version)
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=server.print_version)
     ] = False,
 ) -> None:
     """SQL on any engine over HTTP."""

@@ -55,17 +55,17 @@ async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
 
     user = User(id=0, username=operator(), is_admin=True)
     limits = await machine_check.examine_limits(settings)
-    async with _database(settings, dsn) as (database, unreachable):
+    async with _database(settings, dsn) as (database, unreachable_finding):
         checks = [_settings(settings, limits)]
         if database is not None:
             checks += await _of_the_database(settings, dsn, database, user)
-        return [*unreachable, *await findings.examine([*checks, *_others(settings, user)]), *limits]
+        return [*unreachable_finding, *await findings.examine([*checks, *_others(settings, user)]), *limits]
 
 
 @asynccontextmanager
 async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
     """The service database, or why it is unavailable."""
-    from queryserver.administration.deployment_check import unreachable  # noqa: PLC0415 slow to import
+    from queryserver.administration.deployment_check import unreachable_finding  # noqa: PLC0415 slow to import
     from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
 
     few = settings.desktop.database.model_copy(update=_FEW_CONNECTIONS)
@@ -73,20 +73,20 @@ async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Datab
         try:
             database = await stack.enter_async_context(open_database(dsn, few))
         except DatabaseUnavailable as error:
-            yield None, [unreachable(error)]
+            yield None, [unreachable_finding(error)]
         else:
             yield database, []
 
 
 def _settings(settings: Settings, limits: "Sequence[Finding]") -> "AreaCheck":
-    from queryserver.administration.configuration_check import written  # noqa: PLC0415 slow to import
+    from queryserver.administration.configuration_check import offline_findings  # noqa: PLC0415 slow to import
     from queryserver.administration.doctor import AreaCheck, Finding  # noqa: PLC0415 slow to import
 
     area = "settings"
 
     async def check() -> "Sequence[Finding]":
         others = {one.what for one in limits}
-        found = [Finding.of_settings(area, one) for one in await written(settings)]
+        found = [Finding.of_settings(area, one) for one in await offline_findings(settings)]
         return [one for one in found if one.what not in others] or [Finding.ok(area, "No problems.")]
 
     return AreaCheck(area, check, within_s=_LONG_S)

@@ -33,10 +33,10 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Create an API token and print it. Only its digest is stored, so it cannot be shown again."""
-    wanted = NewApiToken(name, frozenset(scope), frozenset(connector) if connector else None, days)
+    new_token = NewApiToken(name, frozenset(scope), frozenset(connector) if connector else None, days)
 
     async def work(tokens: ApiTokens) -> None:
-        made, value = await tokens.create(user, wanted, by=operator(), facts=_BY_COMMAND)
+        made, value = await tokens.create(user, new_token, by=operator(), facts=_BY_COMMAND)
         if as_json:
             print_json({"token": asdict(made), "value": value})
         else:

@@ -66,7 +66,7 @@ class StatementFiles(Protocol):
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
         """Bytes [offset, offset + length), fewer at the end of the file; at most 16 MiB at a time.
 
-        With `version`, taken from an earlier response, reads that version only. Raises NotAFile, ChangedMeanwhile.
+        With `version`, taken from an earlier response, reads that version only. Raises NotAFile, EntryChanged.
         """
         ...
 

@@ -6,30 +6,30 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
+from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
 from queryserver.formats.value_sizes import parts
 
 _MOST_CHARACTERS = 64 * 1024
 """Longest part of a message that is searched, because some repeat statements of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
-_PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorPlace]]
+_PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
 
 
-def place_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorPlace | None:
+def location_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
     """The position that the first matching pattern extracts from a message."""
     text = text[:_MOST_CHARACTERS]
-    for pattern, place in patterns:
+    for pattern, location in patterns:
         if match := pattern.search(text):
-            return place(match)
+            return location(match)
     return None
 
 
-def _from_one(unit: Unit) -> Callable[[re.Match[str]], ErrorPlace]:
+def _from_one(unit: Unit) -> Callable[[re.Match[str]], ErrorLocation]:
     return lambda found: LineColumn(int(found[1]), int(found[2]), unit)
 
 
-def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorPlace]:
+def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorLocation]:
     return lambda found: LineColumn(int(found[1]), int(found[2]) + 1, unit)
 
 
@@ -43,7 +43,7 @@ LABELED: Sequence[_PositionPattern] = (
 """`LINE 1: SELCT 1` above a caret: DuckDB, and PostgreSQL's errors as psql prints them."""
 
 
-def _near(found: re.Match[str]) -> ErrorPlace:
+def _near(found: re.Match[str]) -> ErrorLocation:
     _, near, rest = found.string[: found.start()].partition("near '")
     return Rest(int(found[1]), rest) if near else LineColumn(int(found[1]))
 

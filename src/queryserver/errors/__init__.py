@@ -1,6 +1,6 @@
 """The errors of this service. HTTP statuses and bodies are in `api/errors.py`, nowhere else.
 
-Three chapters: `base` (callers, requests, limits, the service), `statements` (statements, dialects, connectors,
+Three modules: `base` (callers, requests, limits, the service), `statements` (statements, dialects, connectors,
 metadata, search), `files` (storage and imports).
 
 A class exists where code must distinguish the failure: it is caught, has a status of its own, or carries values.
@@ -20,14 +20,14 @@ QueryServerError
 ├─ NotFound ────────── OperationNotFound, UnknownDialect, UnknownGroup, ConnectorTypeNotFound, PathNotFound,
 │                      UploadNotFound, MetadataNotFound (TableNotFound)
 ├─ Conflict ────────── NameTaken, VersionConflict, NoMoreStatements, DownloadRefused, PathExists,
-│                      AmbiguousName, DirectoryNotEmpty, ChangedMeanwhile, OperationInProgress, StoreQuotaExceeded
+│                      AmbiguousName, DirectoryNotEmpty, EntryChanged, OperationInProgress, StoreQuotaExceeded
 ├─ TooManyRequests ─── TooManyStreams, LoginThrottled
 ├─ NotSupported ────── CodecNotAvailable, DriverNotInstalled, SourceNotConfigured
 ├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, ResultRefused, RowTooLarge
 ├─ StorageError ────── StorageUnavailable, InsufficientStorage
 ├─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, KeyServerUnavailable,
-│                      CatalogUnavailable (CatalogOutOfReach)
+│                      CatalogUnavailable (CatalogUnreachable)
 └─ DetectionFailed, SchemaMismatch, ConfigurationError
 """
 

@@ -33,7 +33,7 @@ P = ParamSpec("P")
 ErrorT = TypeVar("ErrorT", bound=QueryServerError)
 
 
-def remade(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
+def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
     """Recreate an error raised in another process. `message` is complete, even for classes that build it from names."""
     error = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)
@@ -71,7 +71,7 @@ KINDS: list[tuple[str, type[QueryServerError]]] = []
 """Code and class of every kind, for the list of codes in the API description."""
 
 
-def configured(names: Sequence[str], *, word: str = "Configured") -> str:
+def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
     """The end of a message about an unknown name: at most 20 of the known names."""
     if not names:
         return f" {word}: nothing that you may use."

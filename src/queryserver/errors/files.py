@@ -30,7 +30,7 @@ class StorageNotConfigured(InvalidRequest, code="storage_not_configured"):
 
 
 class UnknownAuthority(InvalidRequest, code="unknown_authority"):
-    """The path names another name node, account or service than the configured one."""
+    """The path names another name node, account or service than the known_names one."""
 
 
 class NotADirectory(InvalidRequest, code="not_a_directory"): ...
@@ -90,7 +90,7 @@ class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
     """A directory with entries is deleted only recursively, a bucket never."""
 
 
-class ChangedMeanwhile(Conflict):
+class EntryChanged(Conflict):
     """The entry was changed after the work began."""
 
 

@@ -20,7 +20,7 @@ from queryserver.errors.base import (
     PermissionDenied,
     QueryServerError,
     ServiceUnavailable,
-    configured,
+    known_names,
 )
 
 
@@ -75,7 +75,7 @@ class Rest:
     text: str
 
 
-ErrorPlace: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
+ErrorLocation: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 _SHOWN = 100  # characters of a name from a client
@@ -87,13 +87,13 @@ _SHOWN = 100  # characters of a name from a client
 class EngineError(QueryServerError, code="engine_error"):
     """A failed statement, as reported by the engine: a recorded statement gets state `failed`."""
 
-    place: ErrorPlace | None = None
+    location: ErrorLocation | None = None
     """Position in the statement that the engine received, if known."""
     sqlstate: str | None = None
     """The engine's SQLSTATE, or the one for the kind of its error (ISO 9075-2, 24.1), if known."""
 
-    def at(self, place: ErrorPlace | None) -> Self:
-        self.place = place
+    def at(self, location: ErrorLocation | None) -> Self:
+        self.location = location
         return self
 
     def classed(self, sqlstate: object) -> Self:
@@ -170,9 +170,9 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
     """A value of the result exceeds `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
-    place = f" in row {row}" if row is not None else ""
-    place += f" of column {column}" if column is not None else ""
-    return _cell_too_large(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
+    location = f" in row {row}" if row is not None else ""
+    location += f" of column {column}" if column is not None else ""
+    return _cell_too_large(f"A value{location} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
 class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
@@ -235,7 +235,7 @@ session_not_found = FixedError(NotFound, "session_not_found", "Session {} does n
 class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
         """`usable`: names that the caller may use instead."""
-        super().__init__(f"The connector {name[:_SHOWN]} is not configured.{configured(usable)}")
+        super().__init__(f"The connector {name[:_SHOWN]} is not configured.{known_names(usable)}")
 
 
 class MetadataNotFound(NotFound):
@@ -264,7 +264,7 @@ class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
         """`known`: dialects of the catalog, listed in the message if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
-        super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
+        super().__init__(named if dialect in dialects else f"{named}{known_names(dialects, word='Known dialects')}")
 
 
 class ConnectorRefused(InvalidRequest, code="validation_failed"):
@@ -312,7 +312,7 @@ class CatalogDenied(PermissionDenied, code="catalog_denied"): ...
 class CatalogUnavailable(ServiceUnavailable, code="catalog_unavailable"): ...
 
 
-class CatalogOutOfReach(CatalogUnavailable):
+class CatalogUnreachable(CatalogUnavailable):
     """The catalog does not respond: searching its other sources would take as long again."""
 
 

@@ -176,7 +176,7 @@ class Stores:
         """The same error; one about an unavailable store also lists those the caller may use."""
         if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error
-        return type(error)(f"{error.message}{errors.configured([one.scheme.value for one in self.permitted(caller)])}")
+        return type(error)(f"{error.message}{errors.known_names([one.scheme.value for one in self.permitted(caller)])}")
 
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]

@@ -195,7 +195,7 @@ class FileDownloads:
     async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
         """The bytes of a part. Ends without an error only if the store delivered all of them and confirmed the end.
 
-        Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamSlot.recheck`.
+        Raises TooManyStreams, NotAFile, EntryChanged, StorageError, and as `StreamSlot.recheck`.
         """
 
         def require(user: User) -> None:

@@ -111,7 +111,7 @@ class Storage(Protocol):
     ) -> AsyncGenerator[bytes]:
         """Bytes [offset, offset + length) in pieces of at most 1 MiB; empty past the end.
 
-        With `version`, an earlier `stat`, reads only that version. Raises NotAFile, ChangedMeanwhile, and StorageError
+        With `version`, an earlier `stat`, reads only that version. Raises NotAFile, EntryChanged, and StorageError
         if the store returns fewer bytes than announced.
         """
         ...

@@ -218,7 +218,7 @@ class CallerFiles:
         named = self._named(path)
         status = await self._opened(named)
         if version and version != entity_tag(status):
-            raise errors.ChangedMeanwhile(f"{named.shown} was changed meanwhile.")
+            raise errors.EntryChanged(f"{named.shown} was changed meanwhile.")
         wanted = min(length, status.size_bytes - offset)
         if wanted <= 0:
             return b""
@@ -277,7 +277,7 @@ class CallerFiles:
             if written is None:
                 raise errors.PermissionDenied("Statements delete no files but those that they have written themselves.")
             if not (await location.storage.stat(named.path.path)).is_same_content(written):
-                raise errors.ChangedMeanwhile(f"{named.shown} was changed meanwhile.")
+                raise errors.EntryChanged(f"{named.shown} was changed meanwhile.")
             await location.storage.delete(named.path.path, recursive=False)
             self._forget(named.path)
             del self._written[named.path]
@@ -466,7 +466,7 @@ def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:
 
 
 async def _all_of(location: Location, offset: int, length: int, version: FileStatus) -> bytes:
-    """Read exactly `length` bytes of a version. Raises ChangedMeanwhile, StorageError."""
+    """Read exactly `length` bytes of a version. Raises EntryChanged, StorageError."""
     stored = location.storage.read(location.path.path, offset=offset, length=length, version=version)
     async with aclosing(stored) as pieces:
         taken = [piece async for piece in pieces]
@@ -506,4 +506,4 @@ def about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
         return errors.PathNotFound(f"{path} does not exist.", details={"path": path})
     if message == error.message or isinstance(error, errors.TooManyRequests):
         return error
-    return errors.remade(type(error), error.code, message, error.details)
+    return errors.recreate_error(type(error), error.code, message, error.details)

@@ -161,7 +161,7 @@ class TransferSteps:
     async def finish(self) -> Moved:
         """Delete the source, unless this is a copy. The target is complete.
 
-        Raises ChangedMeanwhile, and StorageError with `state` and `remaining` if the same call may be retried.
+        Raises EntryChanged, and StorageError with `state` and `remaining` if the same call may be retried.
         """
         links = await self._skipped(EntryKind.LINK, at_most=_MAX_LINKS_SHOWN)
         files = await self._skipped(EntryKind.FILE)
@@ -267,7 +267,7 @@ class TransferSteps:
             copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
             if copied.size_bytes != key.entry.size_bytes:
                 if not is_unchanged(key.entry, await self._from.storage.stat(source)):
-                    raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
+                    raise errors.EntryChanged(f"{self._source_path(key)} changed while it was copied.")
                 raise errors.VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
         else:
             await self._stream(key)
@@ -295,10 +295,10 @@ class TransferSteps:
             async for keys in self._windows(EntryKind.FILE, (KeyState.COPIED,)):
                 await self._delete_each(keys, self._delete_file)
             await self._delete_directories(leaves_links=leaves_links)
-        except (errors.ChangedMeanwhile, errors.DirectoryNotEmpty) as error:
+        except (errors.EntryChanged, errors.DirectoryNotEmpty) as error:
             await self._advance(TransferState.FAILED)
             if isinstance(error, errors.DirectoryNotEmpty):
-                raise errors.ChangedMeanwhile(
+                raise errors.EntryChanged(
                     "The source got new entries while it was moved; they are still there."
                 ) from None
             raise
@@ -324,7 +324,7 @@ class TransferSteps:
         except errors.PathNotFound:
             return
         if not is_unchanged(key.entry, now):
-            raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
+            raise errors.EntryChanged(f"{self._source_path(key)} changed after it was copied; both are there.")
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:

@@ -204,7 +204,7 @@ class ImportUploadRecords:
 class ImportFile(Protocol):
     """A file, read with the caller's rights. Offsets and sizes are bytes.
 
-    Reading may raise import_file_not_found, import_file_denied, StorageUnavailable, ChangedMeanwhile.
+    Reading may raise import_file_not_found, import_file_denied, StorageUnavailable, EntryChanged.
     """
 
     @property

@@ -218,7 +218,7 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
         return answer
     if kind == REFUSED:
         name, code, message, details = answer
-        raise errors.remade(getattr(errors, name, QueryServerError), code, message, details)
+        raise errors.recreate_error(getattr(errors, name, QueryServerError), code, message, details)
     if kind == EXCEEDED:
         raise TooComplex("It takes more memory than one call may have.")
     log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 import structlog
 
-from queryserver.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
+from queryserver.errors.statements import CatalogDenied, CatalogUnavailable, CatalogUnreachable, EngineUnavailable
 from queryserver.platform.http_client import HttpClient
 from queryserver.platform.http_messages import HttpRequest, HttpResponse
 from queryserver.platform.settings.sections import CatalogSettings
@@ -302,7 +302,7 @@ class AtlasCatalog:
         except EngineUnavailable as error:
             # The address of the catalogue must not be revealed to callers.
             log.warning("the catalogue cannot be reached", reason=error.message)
-            raise CatalogOutOfReach("The catalogue cannot be reached, or does not answer in time.") from error
+            raise CatalogUnreachable("The catalogue cannot be reached, or does not answer in time.") from error
         if answer.status in (401, 403):
             raise CatalogDenied("The catalogue refuses the login of this service.")
         return answer

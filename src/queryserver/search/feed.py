@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import structlog
 
-from queryserver.catalog.questions import CatalogQuestion, TableList
+from queryserver.catalog.queries import CatalogQuery, TableList
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import CatalogEngine, DatabaseDescription, TableDescription, TableKind
@@ -63,8 +63,8 @@ class IndexFeed:
     connectors: Connectors
     max_tables: int
     max_columns: int
-    _waiting: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]] = field(
-        default_factory=lambda: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]](maxlen=_QUEUED), init=False
+    _waiting: deque[tuple[ScopeKey, CatalogQuery[Any], Any]] = field(
+        default_factory=lambda: deque[tuple[ScopeKey, CatalogQuery[Any], Any]](maxlen=_QUEUED), init=False
     )
     _has_work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -76,11 +76,11 @@ class IndexFeed:
         """Write for the duration of the context."""
         return background(self._write(), name="metadata-index-feed")
 
-    def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
+    def add(self, user: User, connector: Connector, query: CatalogQuery[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits or fails; beyond 200 answers, the oldest is dropped."""
         key = scope_key(self.connectors, user, connector)
-        if key is not None and question.kind in ("databases", "database", "tables", "table"):
-            self._waiting.append((key, question, answer))
+        if key is not None and query.kind in ("databases", "database", "tables", "table"):
+            self._waiting.append((key, query, answer))
             self._idle.clear()
             self._has_work.set()
 
@@ -92,10 +92,10 @@ class IndexFeed:
             await self._has_work.wait()
             self._has_work.clear()
             while self._waiting:
-                key, question, answer = self._waiting.popleft()
+                key, query, answer = self._waiting.popleft()
                 try:
                     scope = await self.records.scope(key)
-                    objects = await asyncio.to_thread(_objects_of, question, answer, self.max_columns)
+                    objects = await asyncio.to_thread(_objects_of, query, answer, self.max_columns)
                     await self.records.put(scope.id, objects, max_tables=self.max_tables)
                 except QueryServerError as error:
                     log.warning("metadata not indexed", connector=key.connector, code=error.code)
@@ -104,13 +104,13 @@ class IndexFeed:
             self._idle.set()
 
 
-def _objects_of(question: CatalogQuestion[Any], answer: Any, max_columns: int) -> Sequence[IndexedObject]:
-    if question.kind == "databases":
+def _objects_of(query: CatalogQuery[Any], answer: Any, max_columns: int) -> Sequence[IndexedObject]:
+    if query.kind == "databases":
         return [IndexedObject(DATABASE, name, "") for name in answer]
     if isinstance(answer, DatabaseDescription):
         return [IndexedObject(DATABASE, answer.name, "", answer.comment, answer.owner_name)]
     if isinstance(answer, TableList):
-        database = str(question.names[0] or "")
+        database = str(query.names[0] or "")
         return [
             IndexedObject(kind_of(TableKind(kind)), database, name, comment or None)
             for name, kind, comment in zip(answer.names, answer.kinds, answer.comments, strict=True)

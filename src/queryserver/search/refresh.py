@@ -93,7 +93,7 @@ class IndexRefresh:
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
         """Read a data source as the user, if due and not in progress elsewhere. Never raises QueryServerError."""
         try:
-            if await self.lookups.runs_here(connector):
+            if await self.lookups.can_run_here(connector):
                 await self._read(user, connector, key, interval=self.limits.interval)
         except errors.QueryServerError as error:
             log.info("metadata not read", connector=connector.key, code=error.code)
@@ -107,7 +107,7 @@ class IndexRefresh:
         key = scope_key(self.connectors, user, connector)
         if key is None:
             raise errors.NotSupported("This connector has no metadata, or does not run here.")
-        if not await self.lookups.runs_here(connector):
+        if not await self.lookups.can_run_here(connector):
             raise errors.EngineUnavailable("Another server holds the data of this connector.")
         reader = _SERVICE if key.user_id is None else user
         clock = asyncio.get_running_loop().time

@@ -138,14 +138,14 @@ class MetadataSearch:
     ) -> tuple[_Answers, Sequence[model.Record]]:
         """Search sources one by one, each in the order of the catalogue; stop once the catalogue is unreachable."""
         if interface != _ATLAS:
-            configured = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
+            configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{configured}")
         if self.atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
         answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}
         records: list[model.Record] = []
         offset, remaining = search.offset, search.limit
-        out_of_reach: errors.CatalogOutOfReach | None = None
+        out_of_reach: errors.CatalogUnreachable | None = None
         has_answered = False
         for name in names:
             if name is model.SourceName.DOCUMENTS:
@@ -160,7 +160,7 @@ class MetadataSearch:
                 answer = model.SourceAnswer()  # the first list of tags covers all sources
             else:
                 answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=remaining), None)
-                out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
+                out_of_reach = answer if isinstance(answer, errors.CatalogUnreachable) else None
                 has_answered = has_answered or isinstance(answer, model.SourceAnswer)
             answers[name] = answer
             if isinstance(answer, model.SourceAnswer):

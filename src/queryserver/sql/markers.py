@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.errors.statements import ErrorPlace
+from queryserver.errors.statements import ErrorLocation
 from queryserver.sql.parameters import (
     MOST_VALUES,
     NAME,
@@ -285,7 +285,7 @@ class BoundStatement:
             spans.append((first, size))
         return spans
 
-    def position(self, location: ErrorPlace | None) -> Position | None:
+    def position(self, location: ErrorLocation | None) -> Position | None:
         """Convert a position in the text rendered last to line and column of the statement."""
         if self.rows:
             return self.rows[self.row].position(location)

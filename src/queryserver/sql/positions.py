@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
+from queryserver.errors.statements import Character, ErrorExcerpt, ErrorLocation, LineColumn, Octet, Rest, Unit
 
 _DOTS = "..."
 _FEW = 1000
@@ -25,7 +25,7 @@ class Position:
     column: int | None
 
 
-def position_of(location: ErrorPlace | None, statement: str) -> Position | None:
+def position_of(location: ErrorLocation | None, statement: str) -> Position | None:
     """Line and column in `statement`; None if the location is unknown or outside of it."""
     match location:
         case None:

@@ -26,7 +26,7 @@ from queryserver.errors.statements import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
-    ErrorPlace,
+    ErrorLocation,
     OutcomeUnknown,
     SessionLost,
     StatementRejected,
@@ -465,7 +465,7 @@ class Execution:
         position = None
         # Opening a session and imports send other statements than the client's to the engine.
         if self.was_sent and assignment.import_plan is None:
-            position = self._position(error.place)
+            position = self._position(error.location)
         return Outcome(
             StatementState.FAILED,
             error_code=error.code,
@@ -478,7 +478,7 @@ class Execution:
         if (parameters := self.assignment.parameters) is not None:
             self._bound = await bind(self.assignment.statement, self.assignment.dialect, parameters)
 
-    def _position(self, location: ErrorPlace | None) -> Position | None:
+    def _position(self, location: ErrorLocation | None) -> Position | None:
         if self._bound is None:
             return position_of(location, self.assignment.statement)
         # The text that another process sent is unknown.

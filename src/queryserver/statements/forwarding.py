@@ -205,4 +205,4 @@ def _unsealed_answer(answer: bytes) -> bytes:
         return answer[1:]
     code, message = orjson.loads(answer[1:])
     kind = _ERRORS.get(code, errors.EngineUnavailable)
-    raise errors.remade(kind, code if code in _ERRORS else kind.code, message)
+    raise errors.recreate_error(kind, code if code in _ERRORS else kind.code, message)

@@ -229,10 +229,10 @@ async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
 
 
 async def test_a_finding_is_told_once_and_errors_come_first() -> None:
-    from queryserver.administration.configuration_check import _in_order
+    from queryserver.administration.configuration_check import _sorted_findings
 
     error, warning = SettingsFinding.error("b", "x"), SettingsFinding.warning("a", "y")
-    assert _in_order([warning, error, warning]) == [error, warning]
+    assert _sorted_findings([warning, error, warning]) == [error, warning]
 
 
 async def create(admin: Caller, name: str, dialect: str, interface: str, **settings: Any) -> str:

@@ -21,7 +21,7 @@ from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 from tests.refusals import raises_code
 
-from queryserver.errors.files import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
+from queryserver.errors.files import EntryChanged, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.model import Scheme
 from queryserver.identity.repository import AccountRepository
 
@@ -263,7 +263,7 @@ class TestRefusals:
         world.heal()
         assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
 
-    @pytest.mark.parametrize("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
+    @pytest.mark.parametrize("failure", [EntryChanged("x was changed."), PathNotFound("x is gone.")])
     async def test_a_file_that_changes_while_it_is_read_is_not_found(self, world: World, eva: Caller, failure):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)

@@ -14,7 +14,7 @@ from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
-from queryserver.errors.files import ChangedMeanwhile, StorageUnavailable
+from queryserver.errors.files import EntryChanged, StorageUnavailable
 from queryserver.files.model import Scheme
 from queryserver.identity.repository import AccountRepository
 
@@ -313,7 +313,7 @@ class TestBrokenTransfers:
             Oddity(5 * MIB, sent_bytes=3 * MIB, failure=StorageUnavailable("It is down.")),
             Oddity(5 * MIB, sent_bytes=3 * MIB),
             Oddity(5 * MIB, sent_bytes=5 * MIB - 1),
-            Oddity(5 * MIB, failure=ChangedMeanwhile("It was changed.")),
+            Oddity(5 * MIB, failure=EntryChanged("It was changed.")),
             Oddity(5 * MIB, sent_bytes=6 * MIB),
         ],
     )

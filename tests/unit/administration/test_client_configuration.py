@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queryserver.administration import readiness
-from queryserver.administration.client_configuration import harmless
+from queryserver.administration.client_configuration import sanitized_html
 from queryserver.administration.readiness import Readiness
 from queryserver.errors.base import DatabaseUnavailable
 
@@ -45,7 +45,7 @@ from queryserver.errors.base import DatabaseUnavailable
         ("a < b > c", "a &lt; b &gt; c")],
 )  # fmt: skip
 def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: str) -> None:
-    assert harmless(given_html) == kept
+    assert sanitized_html(given_html) == kept
 
 
 @pytest.mark.platform(88)
@@ -56,7 +56,7 @@ def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: st
 @example("<b <script>x</script>")
 def test_whatever_comes_in_a_parser_finds_only_harmless_things(given_html: str) -> None:
     seen = _Seen()
-    seen.feed(harmless(given_html))
+    seen.feed(sanitized_html(given_html))
     seen.close()
     assert seen.tags <= {"a", "b", "i", "em", "strong", "p", "br", "span"}
     assert all(name == "href" and value.startswith(("http://", "https://")) for name, value in seen.attributes)

@@ -45,7 +45,7 @@ UPLOAD = route("upload_import_file")
         (errors.import_file_not_found(), 400, "file_not_found"),
         (errors.FileTooComplex("no"), 400, "file_too_complex"),
         (errors.upload_quota_exceeded("no"), 400, "quota_exceeded"),
-        (errors.ChangedMeanwhile("no"), 400, "file_not_found"),
+        (errors.EntryChanged("no"), 400, "file_not_found"),
         (errors.StatementRejected("no"), 400, "engine_error"),
         (errors.TooManyStreams("no"), 429, "too_many_requests"),
         (errors.too_many_statements("no"), 429, "too_many_statements"),

@@ -26,8 +26,8 @@ from queryserver.engines.statement_texts import (
     PHOENIX,
     SPARK,
     ChunkSize,
+    location_in,
     pieces,
-    place_in,
 )
 from queryserver.engines.trino import coordinator as trino_http
 from queryserver.engines.trino.protocol import engine_error
@@ -93,7 +93,7 @@ CUT = f"...{LONG[-28:]}"
     ],
 )
 def test_texts_of_engines(readings: object, statement: str, text: str, position: tuple[int, int] | None):
-    found = position_of(place_in(text, readings), statement)  # type: ignore[arg-type]
+    found = position_of(location_in(text, readings), statement)  # type: ignore[arg-type]
     assert found == (None if position is None else Position(*position))
 
 
@@ -102,35 +102,35 @@ class TestAdapters:
     def test_postgresql_counts_characters(self, given: str | None, position: Position | None):
         with pytest.raises(EngineError) as caught, postgresql_errors(started=False):
             raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
-        assert position_of(caught.value.place, "SELECT é\nFORM t") == position
+        assert position_of(caught.value.location, "SELECT é\nFORM t") == position
 
     def test_mysql(self):
         with pytest.raises(EngineError) as caught, mysql_errors(started=True):
             raise ProgrammingError(1064, "You have an error in your SQL syntax; … near 'FORM t' at line 1")
-        assert position_of(caught.value.place, "SELECT 1 FORM t") == Position(1, 10)
+        assert position_of(caught.value.location, "SELECT 1 FORM t") == Position(1, 10)
 
     def test_trino(self):
         location = {"lineNumber": 2, "columnNumber": 3}
         error = engine_error({"errorName": "SYNTAX_ERROR", "message": "line 2:3: …", "errorLocation": location})
-        assert position_of(error.place, "SELECT\n  FORM") == Position(2, 3)
+        assert position_of(error.location, "SELECT\n  FORM") == Position(2, 3)
         for odd in (None, {}, {"lineNumber": 0, "columnNumber": 1}, {"lineNumber": "1", "columnNumber": 1}, []):
-            assert engine_error({"errorName": "X", "message": "m", "errorLocation": odd}).place is None
+            assert engine_error({"errorName": "X", "message": "m", "errorLocation": odd}).location is None
 
     def test_hiveserver2(self):
         error = domain_error("FAILED: ParseException line 1:7 extraneous input", Purpose.FOLLOW)
-        assert position_of(error.place, "SELECT FORM") == Position(1, 8)
+        assert position_of(error.location, "SELECT FORM") == Position(1, 8)
 
     def test_phoenix(self):
         trace = "java.sql.SQLException: ERROR 604 (42P00): Syntax error. Mismatched input. … at line 1, column 8."
         with pytest.raises(EngineError) as caught, avatica_errors(Phase.SENT):
             raise ServerError("", (trace,))
-        assert position_of(caught.value.place, "SELECT FORM") == Position(1, 8)
+        assert position_of(caught.value.location, "SELECT FORM") == Position(1, 8)
 
 
 def test_long_texts_are_read_in_linear_time():
     for text in ("near '" * 100_000, "LINE 1: " * 100_000, "error in line 1:\n" * 50_000, "line 1:" * 100_000):
         for readings in (ANY, HIVE, SPARK, IMPALA, PHOENIX):
-            place_in(text, readings)
+            location_in(text, readings)
 
 
 def batch(rows: int, width: int) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from tests.refusals import raises_code
 
 from queryserver.engines.reach import FileSink, StoredFile
 from queryserver.errors.base import InvalidParameter, PermissionDenied, TooManyRequests
-from queryserver.errors.files import ChangedMeanwhile, InvalidPath, NotAFile, PathExists, PathNotFound, StorageError
+from queryserver.errors.files import EntryChanged, InvalidPath, NotAFile, PathExists, PathNotFound, StorageError
 from queryserver.files import statement_files
 from queryserver.files.model import EntryKind, ExtensionRules, FileStatus, PathReader, Scheme, StorageUser
 from queryserver.files.protocol import StorageTraits
@@ -258,10 +258,10 @@ async def test_reads_are_ranges_of_the_version_that_the_statement_saw_first():
         for offset, length in ((-1, 1), (0, -1), (0, MAX_READ_BYTES + 1)):
             with pytest.raises(InvalidParameter):
                 await files.read(found.path, offset=offset, length=length)
-        with pytest.raises(ChangedMeanwhile):
+        with pytest.raises(EntryChanged):
             await files.read(found.path, offset=0, length=1, version='"other"')
         file_system.tree.put("lake/a.csv", b"changed")
-        with pytest.raises(ChangedMeanwhile, match=r"^s3a://lake/a\.csv"):
+        with pytest.raises(EntryChanged, match=r"^s3a://lake/a\.csv"):
             await files.read(found.path, offset=0, length=1)
     async with files.acting(ANA):
         assert await content(files, "s3a://lake/a.csv") == b"changed"
@@ -494,7 +494,7 @@ async def test_a_statement_removes_what_it_wrote_itself_and_nothing_else():
             with pytest.raises(PermissionDenied):
                 await files.remove(path)
         file_system.tree.put("lake/b.csv", b"of another")
-        with pytest.raises(ChangedMeanwhile):
+        with pytest.raises(EntryChanged):
             await files.remove("s3a://lake/b.csv")
     async with files.acting(ANA):
         with pytest.raises(PermissionDenied):

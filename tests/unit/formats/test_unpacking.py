@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from queryserver.errors.files import (
-    ChangedMeanwhile,
     CodecNotAvailable,
     DecompressionFailed,
     DecompressionLimit,
+    EntryChanged,
     FileTooComplex,
 )
 from queryserver.formats.avro import AvroFile
@@ -428,9 +428,9 @@ class TestParquet:
     def test_what_the_file_raises_comes_through(self):
         class Gone(io.BytesIO):
             def read(self, *_):
-                raise ChangedMeanwhile("It was changed.")
+                raise EntryChanged("It was changed.")
 
-        with pytest.raises(ChangedMeanwhile):
+        with pytest.raises(EntryChanged):
             list(parquet_lines(Gone(parquet(pa.table({"a": [1]})).getvalue())))
 
 

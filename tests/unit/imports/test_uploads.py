@@ -15,13 +15,7 @@ from tests.fakes.storage_faults import FaultyFileSystem
 from tests.refusals import raises_code
 
 from queryserver.errors.base import DatabaseUnavailable, PermissionDenied
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    NotADirectory,
-    PathNotFound,
-    StorageUnavailable,
-    SymlinkNotFollowed,
-)
+from queryserver.errors.files import EntryChanged, NotADirectory, PathNotFound, StorageUnavailable, SymlinkNotFollowed
 from queryserver.files.access import Stores
 from queryserver.files.model import PathReader, Scheme
 from queryserver.files.stores.local.storage import LocalUploadArea
@@ -181,7 +175,7 @@ async def test_the_version_that_was_found_is_read(sources: ImportSources, store:
     memory = store.inner
     assert isinstance(memory, MemoryFileSystem)
     memory.tree.put("area/x", b"other")
-    with pytest.raises(ChangedMeanwhile):
+    with pytest.raises(EntryChanged):
         await read(file)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.timing import TRIES, processor_s
 
-from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
+from queryserver.errors.statements import Character, ErrorExcerpt, ErrorLocation, LineColumn, Octet, Rest, Unit
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
 
 TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
@@ -48,7 +48,7 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
     ],
     ids=repr,
 )
-def test_a_place_becomes_line_and_column(place: ErrorPlace | None, position: tuple[int, int | None] | None):
+def test_a_place_becomes_line_and_column(place: ErrorLocation | None, position: tuple[int, int | None] | None):
     assert position_of(place, TEXT) == (None if position is None else Position(*position))
 
 

@@ -17,7 +17,7 @@ _BY_CLASS: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.PermissionDenied: (400, "permission_denied"),
     errors.EngineForbidden: (400, "permission_denied"),
     errors.PathNotFound: (400, "file_not_found"),
-    errors.ChangedMeanwhile: (400, "file_not_found"),
+    errors.EntryChanged: (400, "file_not_found"),
     errors.TooManyRequests: (429, "too_many_requests"),
     errors.EngineUnavailable: (500, None),
     errors.EngineTimeout: (500, None),

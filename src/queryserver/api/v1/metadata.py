@@ -13,7 +13,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.api.service_dependencies import ConnectorsDep, MetadataSearchDep, ThreadsDep
 from queryserver.connectors.types import TYPES
-from queryserver.errors.base import InvalidParameter, configured
+from queryserver.errors.base import InvalidParameter, known_names
 from queryserver.search.model import MAX_REACH, Record, SourceName
 from queryserver.search.query_language import Term, folded
 from queryserver.search.search import SearchParameters, SearchResult
@@ -63,7 +63,7 @@ def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[Sou
     for name in (one.strip().lower() for one in names):
         source = _SOURCES.get(name)
         if source is None and name not in dialects:
-            usable = configured([*(source.value for source in SourceName), *sorted(dialects)], word="Known")
+            usable = known_names([*(source.value for source in SourceName), *sorted(dialects)], word="Known")
             raise InvalidParameter(f"sources: there is no source {name[:100]}.{usable}")
         chosen[source or SourceName.SQL] = None
         has_sql = has_sql or source is SourceName.SQL

@@ -18,8 +18,8 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.binding import alike, joined, marked, marks_of, only_stores_values, row_start
 from queryserver.engines.duckdb.failures import (
     domain_error,
+    location_of,
     may_have_ended,
-    place_of,
     sqlstate_of,
     statement_errors,
     with_lines,
@@ -430,8 +430,8 @@ class DuckdbConnection:
                 if (ours := self._known_error(str(error))) is not None:
                     raise ours from error
                 known = domain_error(error, self._root, lines_before)
-                if known.place is None and kind_of(statement) == "SELECT":
-                    known.place = self._unbound(statement, lines_before)
+                if known.location is None and kind_of(statement) == "SELECT":
+                    known.location = self._unbound(statement, lines_before)
                 raise known from error
 
     def _named(
@@ -448,7 +448,7 @@ class DuckdbConnection:
             names = self.native._bind(statement, with_writes=True, values=values)[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return relation, names
 
-    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorPlace | None:
+    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
         """The position of a binding error in a query, which only EXPLAIN reports.
 
         Other statements report it themselves. None inside a transaction, which an error of EXPLAIN would abort,
@@ -459,7 +459,7 @@ class DuckdbConnection:
                 return None
             self.native.execute(f"EXPLAIN\n{statement.query}")
         except duckdb.Error as error:
-            return place_of(with_lines(str(error), lines_before - 1))
+            return location_of(with_lines(str(error), lines_before - 1))
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.statement_texts import LABELED, place_in
+from queryserver.engines.statement_texts import LABELED, location_in
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
@@ -114,23 +114,22 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
     if _PROCESS_IS_FULL.match(text):
         return engine_memory_exceeded().classed("53200")
     text = with_lines(text, lines_before)
-    return errors.StatementRejected(_tidy(text, root)).at(place_of(text)).classed(sqlstate_of(text))
+    return errors.StatementRejected(_tidy(text, root)).at(location_of(text)).classed(sqlstate_of(text))
 
 
-def place_of(text: str) -> errors.ErrorPlace | None:
+def location_of(text: str) -> errors.ErrorLocation | None:
     """The position of an error; None if DuckDB's caret refers to another text, such as the definition of a view."""
-    place = place_in(text, LABELED)
-    return (
-        place if isinstance(place, errors.ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
-    )
+    location = location_in(text, LABELED)
+    message = text.partition("\n\nLINE ")[0]
+    return location if isinstance(location, errors.ErrorExcerpt) and _is_named(location, message) else None
 
 
-def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
+def _is_named(location: errors.ErrorExcerpt, message: str) -> bool:
     """Whether the caret is at the start of a word, which must be a name in the message if that has any."""
-    position = position_of(place, "\n" * (place.line - 1) + place.shown)
+    position = position_of(location, "\n" * (location.line - 1) + location.shown)
     if position is None or position.column is None:
         return True  # a position that cannot be located is dropped later
-    before, marked = place.shown[: position.column - 1], place.shown[position.column - 1 :]
+    before, marked = location.shown[: position.column - 1], location.shown[position.column - 1 :]
     word = _WORD.match(marked)
     if word is None:
         return True
@@ -147,7 +146,7 @@ def without_excerpt() -> Generator[None]:
         yield
     except errors.StatementRejected as error:
         shown = errors.StatementRejected(error.message.partition("\n\nLINE ")[0])
-        raise (error if isinstance(error, Interrupted) else shown.at(error.place).classed(error.sqlstate)) from error
+        raise (error if isinstance(error, Interrupted) else shown.at(error.location).classed(error.sqlstate)) from error
 
 
 def _tidy(text: str, root: Path | None) -> str:

@@ -180,7 +180,7 @@ class FileClaims:
         )
 
     def claim(self, statement: FileStatement, files: Iterable[StoredFile]) -> None:
-        """Claim files for a statement. Raises ChangedMeanwhile, StatementRejected, and the errors of
+        """Claim files for a statement. Raises EntryChanged, StatementRejected, and the errors of
         `require_readable`.
         """
         proved, waiting = set[str](), list(files)
@@ -306,5 +306,5 @@ class FileClaims:
             return content
 
 
-def _changed(path: str) -> errors.ChangedMeanwhile:
-    return errors.ChangedMeanwhile(f"{path} was changed while the statement read it.")
+def _changed(path: str) -> errors.EntryChanged:
+    return errors.EntryChanged(f"{path} was changed while the statement read it.")

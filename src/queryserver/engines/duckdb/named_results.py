@@ -131,4 +131,6 @@ def _is_definition(tokens: Sequence[Token]) -> bool:
 
 def _of_statement(error: QueryServerError) -> EngineError:
     """The error as an EngineError with the same code and message."""
-    return error if isinstance(error, EngineError) else errors.remade(StatementRejected, error.code, error.message)
+    return (
+        error if isinstance(error, EngineError) else errors.recreate_error(StatementRejected, error.code, error.message)
+    )

@@ -217,17 +217,17 @@ def _of_statement(error: QueryServerError) -> EngineError:
 
 
 def _rejected(error: QueryServerError, message: str) -> EngineError:
-    known = errors.remade(StatementRejected, error.code, message, error.details)
+    known = errors.recreate_error(StatementRejected, error.code, message, error.details)
     return known.classed(_SQLSTATES.get(error.code))
 
 
 def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
     """Replace the rewritten target, which DuckDB's message and excerpt may show, by the one in the statement."""
     message = copied.shown(error.message.partition("\n\nLINE ")[0])
-    place = error.place
+    place = error.location
     if isinstance(place, ErrorExcerpt) and (cut := place.shown.find(TARGET_SCHEME)) >= 0:
         place = replace(place, shown=f"{place.shown[:cut]}...") if place.mark < cut else None
-    return errors.remade(type(error), error.code, message, error.details).at(place).classed(error.sqlstate)
+    return errors.recreate_error(type(error), error.code, message, error.details).at(place).classed(error.sqlstate)
 
 
 def _with_shown_paths(batch: pa.RecordBatch, copied: CopiedFiles) -> pa.RecordBatch:

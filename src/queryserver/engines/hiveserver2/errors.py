@@ -19,7 +19,7 @@ from queryserver.engines.connections import no_connection
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.transports import Overlong
-from queryserver.engines.statement_texts import HIVE, IMPALA, SPARK, place_in
+from queryserver.engines.statement_texts import HIVE, IMPALA, SPARK, location_in
 
 LONGEST_LINE = 64 * 1024
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"
@@ -203,7 +203,7 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
     if _TIME_LIMIT.search(message):
         return errors.EngineTimeout(message)
     refused = errors.StatementDenied(message) if _DENIED.search(message) else errors.StatementRejected(message)
-    return refused.at(place_in(message, (*SPARK, *IMPALA, *HIVE)))
+    return refused.at(location_in(message, (*SPARK, *IMPALA, *HIVE)))
 
 
 def check(status: TStatus) -> None:

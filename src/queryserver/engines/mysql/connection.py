@@ -30,7 +30,7 @@ from queryserver.engines.mysql.values import (
     row_specs,
 )
 from queryserver.engines.sessions import StatementSource
-from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, place_in
+from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, location_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.formats.value_sizes import ROW_CELLS
 from queryserver.sql.literals import MYSQL
@@ -96,7 +96,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
     except DRIVER_ERRORS as error:
         known = _statement_error(error, started=started)
         if not shows_text and isinstance(known, errors.StatementRejected):
-            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.place).classed(known.sqlstate)
+            known = type(known)(_NEAR.sub(" at line ", known.message)).at(known.location).classed(known.sqlstate)
         raise known from error
 
 
@@ -119,7 +119,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
         return errors.SessionLost("The MySQL session is gone; the statement was not started.")
     text = _text_of(error)
     known = (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text)
-    return known.at(place_in(text, NEAR)).classed(_sqlstate_of(error))
+    return known.at(location_in(text, NEAR)).classed(_sqlstate_of(error))
 
 
 # asyncmy drops the server's SQLSTATE, and chooses the class of its exception by the error number.

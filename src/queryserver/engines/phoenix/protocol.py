@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.loading import cell_texts
-from queryserver.engines.statement_texts import PHOENIX, place_in
+from queryserver.engines.statement_texts import PHOENIX, location_in
 from queryserver.sql.literals import PHOENIX as LITERALS
 from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterType
 
@@ -490,7 +490,7 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if "(TIM01)" in text:  # Phoenix's own timeout
         return errors.EngineTimeout(text)
     refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
-    return refused.at(place_in(text, PHOENIX)).classed(error.sqlstate)
+    return refused.at(location_in(text, PHOENIX)).classed(error.sqlstate)
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:

@@ -49,11 +49,11 @@ def error_message(error: QueryServerError) -> dict[str, Any]:
     }
     if isinstance(error, EngineError):
         message["sqlstate"] = error.sqlstate
-        if error.place is not None:
-            place = asdict(error.place)
-            if "unit" in place:
-                place["unit"] = place["unit"].name
-            message["place"] = [type(error.place).__name__, place]
+        if error.location is not None:
+            location = asdict(error.location)
+            if "unit" in location:
+                location["unit"] = location["unit"].name
+            message["location"] = [type(error.location).__name__, location]
     return message
 
 
@@ -66,17 +66,17 @@ def error_of(message: Mapping[str, Any]) -> QueryServerError:
         kind = getattr(errors, name)
         if not (issubclass(kind, QueryServerError) and isinstance(text, str) and _CODE.fullmatch(code)):
             raise ChannelClosed
-        error = errors.remade(kind, code, text, message.get("details"))
+        error = errors.recreate_error(kind, code, text, message.get("details"))
         if isinstance(error, EngineError):
             error.classed(message.get("sqlstate"))
-            if (place := message.get("place")) is not None:
-                error.at(_place(*place))
+            if (location := message.get("location")) is not None:
+                error.at(_location(*location))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise ChannelClosed from None
     return error
 
 
-def _place(name: str, fields: dict[str, Any]) -> Any:
+def _location(name: str, fields: dict[str, Any]) -> Any:
     for field, value in fields.items():
         is_number = type(value) is int and value >= 0
         if not (isinstance(value, str) if field in _TEXTS else is_number or (field == "column" and value is None)):

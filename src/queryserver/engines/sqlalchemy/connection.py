@@ -18,7 +18,7 @@ from sqlalchemy.engine import Dialect
 
 from queryserver import errors
 from queryserver.engines.sqlalchemy.values import column_reader, declare
-from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, pieces, place_in
+from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, location_in, pieces
 from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.platform.addresses import AddressRules, HostRefused
@@ -87,7 +87,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
             ) from error
         original = _original(error)
         text = _text_of(original)
-        rejected = errors.StatementRejected(text).at(place_in(text, ANY))
+        rejected = errors.StatementRejected(text).at(location_in(text, ANY))
         raise rejected.classed(_sqlstate_of(original)) from error
 
 
@@ -310,7 +310,7 @@ class SqlalchemyConnection(DriverConnection):
                 answer.start(text, values)
         except errors.EngineError as error:
             if values is not None:
-                error.place = None  # it may count characters inserted by the driver
+                error.location = None  # it may count characters inserted by the driver
             answer.close()
             self._note(error)
             raise

@@ -187,18 +187,18 @@ async def test_the_place_of_an_error_is_that_of_the_statement(session: EngineSes
     ):
         error = await failure(session, sql)
         assert isinstance(error, StatementRejected)
-        found = position_of(error.place, sql)
+        found = position_of(error.location, sql)
         assert (found and (found.line, found.column)) == place, (sql, error.message)
 
 
 async def test_an_error_that_leaves_a_transaction_open_still_does(session: EngineSession) -> None:
     for sql in ("CREATE TABLE t (n INTEGER)", "BEGIN", "INSERT INTO t VALUES (1)"):
         await run(session, sql)
-    assert (await failure(session, "SELECT nope FROM t")).place is None
+    assert (await failure(session, "SELECT nope FROM t")).location is None
     assert (await run(session, "SELECT count(*) FROM t")).cell == 1
     await run(session, "COMMIT")
     assert (await run(session, "SELECT count(*) FROM t")).cell == 1
-    assert (await failure(session, "SELECT nope FROM t")).place is not None
+    assert (await failure(session, "SELECT nope FROM t")).location is not None
 
 
 async def test_a_closed_engine_gives_the_file_and_its_process_back(tmp_path: Path) -> None:

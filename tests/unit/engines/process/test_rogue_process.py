@@ -59,14 +59,14 @@ _STATEMENTS = {
     "an unknown type": "session.send({'kind': 'answer', 'columns': [['a', 'X', '', '']]})",
     "an error that is none": "session.send({'kind': 'error', 'error': {'class': 'sys', 'code': 'x', 'message': ''}})",
     "a function as an error": (
-        "session.send({'kind': 'error', 'error': {'class': 'remade', 'code': 'x', 'message': ''}})"
+        "session.send({'kind': 'error', 'error': {'class': 'recreate_error', 'code': 'x', 'message': ''}})"
     ),
     "a code that is none": (
         "session.send({'kind': 'error', 'error': {'class': 'EngineError', 'code': 'a b' * 999, 'message': ''}})"
     ),
-    "a place of another form": (
+    "a location of another form": (
         "session.send({'kind': 'error', 'error': {'class': 'EngineError', 'code': 'engine_error', 'message': '',"
-        " 'place': ['Character', {'offset': 'x'}]}})"
+        " 'location': ['Character', {'offset': 'x'}]}})"
     ),
     "rows of another number of columns": "rows(*batch(a=['x'], b=['y']))",
     "rows beyond their bytes": "rows(*batch(a=['x']), sizes=[[10**6, 10**6]])",

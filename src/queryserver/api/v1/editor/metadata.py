@@ -15,16 +15,16 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.service_dependencies import (
     AnalysesDep,
-    BrowsingDep,
+    CatalogBrowserDep,
     ConnectorsDep,
     SamplesDep,
     SettingsDep,
     ThreadsDep,
 )
 from queryserver.api.v1.editor.shapes import cell_form, column_meta, shown_handle
-from queryserver.catalog.browsing import Browsing, NameFilter, Names, Source
-from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
-from queryserver.catalog.samples import NOT_SAMPLED, Sampled, Samples, TableSample
+from queryserver.catalog.browser import CatalogBrowser, NameFilter, Names, Source
+from queryserver.catalog.queries import DescribedColumn, TableList, nested_type
+from queryserver.catalog.samples import NOT_SAMPLED, Samples, SampleTarget, TableSample
 from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.base import InvalidParameter, MissingParameter
@@ -83,7 +83,7 @@ class _Sampling:
         samples, connector, wanted = self.samples, request.snippet.dialect, None
         if request.operation != "hello":
             kind = protocol.SampleKind(request.operation)
-            wanted = Sampled(of.database, of.table, of.column or None, tuple(of.nested), kind)
+            wanted = SampleTarget(of.database, of.table, of.column or None, tuple(of.nested), kind)
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
         if request.is_async:
             started = await samples.start(user, connector, wanted, timeout_s=request.timeout)
@@ -114,13 +114,15 @@ SamplingDep = Annotated[_Sampling, Depends(_sampling)]
     response_model=_Databases,
     responses=_NO_CONNECTOR,
 )
-async def autocomplete_databases(user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep) -> Response:
+async def autocomplete_databases(
+    user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
+) -> Response:
     """Databases that the caller may see, or functions of the data source. Spec §4, Contract editor 10.1, 10.2."""
     if request.operation == "functions":
-        return await _functions(browsing, user, request, None)
+        return await _functions(browser, user, request, None)
     if request.operation == "function":
         raise MissingParameter("The path must end with the name of a function.")
-    found = await browsing.databases(_source(user, request), _name_filter(request))
+    found = await browser.databases(_source(user, request), _name_filter(request))
     return json_response(wire.DatabaseList(status=0, databases=found.shown, truncated=found.truncated))
 
 
@@ -133,16 +135,16 @@ async def autocomplete_databases(user: QueryUser, request: _AutocompleteRequest,
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_tables(
-    database: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep, threads: ThreadsDep
+    database: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep, threads: ThreadsDep
 ) -> Response:
     """Tables and views; with `operation`, functions or one function. Contract editor 10.1, 10.2."""
     if request.operation == "functions":
-        return await _functions(browsing, user, request, database)
+        return await _functions(browser, user, request, database)
     if request.operation == "function":
-        found = await browsing.function(_source(user, request), database)
+        found = await browser.function(_source(user, request), database)
         detail = wire.FunctionDetail() if found is None else model_from(wire.FunctionDetail, found)
         return json_response(wire.FunctionResponse(status=0, function=detail))
-    names = await browsing.tables(_source(user, request), database, _name_filter(request))
+    names = await browser.tables(_source(user, request), database, _name_filter(request))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
     written = await threads.answers.run(user.id, lambda _: _tables_json(names))
@@ -160,10 +162,10 @@ async def autocomplete_tables(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_columns(
-    database: str, table: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep
+    database: str, table: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
-    found = await browsing.table(_source_of_schema(user, request), database, table)
+    found = await browser.table(_source_of_schema(user, request), database, table)
     return json_response(_table_metadata(found))
 
 
@@ -180,10 +182,10 @@ async def autocomplete_columns(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_column(
-    database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browsing: BrowsingDep
+    database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
     """A column and the parts of its type. Spec §4, Contract editor 10.1."""
-    found = await browsing.column(_source_of_schema(user, request), database, table, column)
+    found = await browser.column(_source_of_schema(user, request), database, table, column)
     return json_response(_column_metadata(found, nested_type(found, ()), ()))
 
 
@@ -205,16 +207,18 @@ async def autocomplete_nested(
     column: Annotated[_ColumnPath, Depends(_column_path)],
     user: QueryUser,
     request: _AutocompleteRequest,
-    browsing: BrowsingDep,
+    browser: CatalogBrowserDep,
 ) -> Response:
     """A column and the parts of its type. Spec §4, Contract editor 10.1."""
     source = _source_of_schema(user, request)
-    found = await browsing.column(source, column.database, column.table, column.column)
+    found = await browser.column(source, column.database, column.table, column.column)
     return json_response(_column_metadata(found, nested_type(found, column.nested), column.nested))
 
 
-async def _functions(browsing: Browsing, user: User, request: AutocompleteRequest, database: str | None) -> Response:
-    found = await browsing.functions(_source(user, request), database, _name_filter(request))
+async def _functions(
+    browser: CatalogBrowser, user: User, request: AutocompleteRequest, database: str | None
+) -> Response:
+    found = await browser.functions(_source(user, request), database, _name_filter(request))
     shown = [model_from(wire.FunctionSummary, one) for one in found.shown]
     return json_response(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
@@ -248,10 +252,10 @@ def _tables_json(found: Names[TableList]) -> bytes:
     responses=_NOT_ALLOWED,
 )
 async def describe_database(
-    database: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+    database: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
-    found = await browsing.database(_described(user, request), database)
+    found = await browser.database(_described(user, request), database)
     return json_response(_database_description(found))
 
 
@@ -267,10 +271,10 @@ async def describe_database(
     responses=_NOT_ALLOWED,
 )
 async def describe_table(
-    database: str, table: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+    database: str, table: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
-    found = await browsing.table(_described(user, request), database, table)
+    found = await browser.table(_described(user, request), database, table)
     return json_response(_table_description(found))
 
 
@@ -280,10 +284,10 @@ async def describe_table(
     responses=_NOT_ALLOWED,
 )
 async def describe_column_statistics(
-    database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browsing: BrowsingDep
+    database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Statistics of a column that the engine already has. Contract editor 10.4."""
-    found = await browsing.statistics(_described(user, request), database, table, column)
+    found = await browser.statistics(_described(user, request), database, table, column)
     return json_response(_column_description(found))
 
 

@@ -14,8 +14,8 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import (
     ConnectorsDep,
-    ExplanationsDep,
     FormattingDep,
+    PlansDep,
     SessionsDep,
     StatementAccessDep,
     StatementControlDep,
@@ -24,7 +24,7 @@ from queryserver.api.service_dependencies import (
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.execution import ExecutionDep
 from queryserver.api.v1.editor.shapes import operation_of
-from queryserver.catalog.explaining import Explained, PlanRequest
+from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.engines.protocol import Credentials
 from queryserver.sql.parameters import read_parameters
 from queryserver.statements.model import HistoryEntry
@@ -139,24 +139,19 @@ _Explained = wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody
 
 
 @router.post("/api/v1/editor/explain", response_model=_Explained, responses=failures(403, 404, 501))
-async def explain(http: Request, user: QueryUser, request: _ExplainRequest, explanations: ExplanationsDep) -> Response:
+async def explain(http: Request, user: QueryUser, request: _ExplainRequest, plans: PlansDep) -> Response:
     """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
-    return await _explained(http, explanations.explain(user, _plan_request(request, None)))
+    return await _explained(http, plans.explain(user, _plan_request(request, None)))
 
 
 @router.post("/api/v1/editor/explain/{dialect:name}", response_model=_Explained, responses=failures(403, 501))
 async def explain_on(
-    http: Request,
-    dialect: str,
-    user: QueryUser,
-    request: _ExplainRequest,
-    connectors: ConnectorsDep,
-    explanations: ExplanationsDep,
+    http: Request, dialect: str, user: QueryUser, request: _ExplainRequest, connectors: ConnectorsDep, plans: PlansDep
 ) -> Response:
     """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
     if not dialect.strip():
         raise connectors.unknown(user, dialect)
-    return await _explained(http, explanations.explain(user, _plan_request(request, dialect)))
+    return await _explained(http, plans.explain(user, _plan_request(request, dialect)))
 
 
 def _plan_request(request: requests.ExplainRequest, dialect: str | None) -> PlanRequest:
@@ -165,7 +160,7 @@ def _plan_request(request: requests.ExplainRequest, dialect: str | None) -> Plan
     return PlanRequest(named, request.script, request.current_database, request.session_id, parameters)
 
 
-async def _explained(http: Request, explaining: Coroutine[Any, Any, Explained]) -> Response:
+async def _explained(http: Request, explaining: Coroutine[Any, Any, StatementPlan]) -> Response:
     explained = await while_connected(http, explaining)
     refusal = explained.refusal
     if refusal is None:

@@ -184,7 +184,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
             else:
                 return await self._find(place)
-        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
 
     async def _copy_access(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
         """Copy permissions and owner as far as permitted: owners may set permissions, superusers both."""

@@ -351,7 +351,7 @@ class AzureFlatStorage(AzureStorage):
         sizes = await self._sizes(place)
         if not sizes.keys() >= set(names):
             await self._replaced(place, overwrite=overwrite)
-            raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+            raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
         _verify(sizes, names, total)
         return await self._store(place, total, partial(self._calls.commit, place, names), overwrite=overwrite)
 
@@ -374,7 +374,7 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(place, len(content), put, overwrite=overwrite)
 
     async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
-        """Make a file appear. Raises PathExists, or ChangedMeanwhile if other clients interfere repeatedly."""
+        """Make a file appear. Raises PathExists, or EntryChanged if other clients interfere repeatedly."""
         for _ in range(_COMMIT_TRIES):
             condition = condition_of(await self._replaced(place, overwrite=overwrite))
             try:
@@ -387,7 +387,7 @@ class AzureFlatStorage(AzureStorage):
             else:
                 modified_at = entries.time(headers.get("last-modified", ""))
                 return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
-        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
 
     async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
         """The sizes of the blocks of a blob, committed or not."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
-from queryserver.errors.files import ChangedMeanwhile, InsufficientStorage, StorageError, VerificationFailed
+from queryserver.errors.files import EntryChanged, InsufficientStorage, StorageError, VerificationFailed
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.local.access import UserAccount
@@ -179,7 +179,7 @@ class Download:
             # Checked after reading, to detect changes during the read, too.
             version = self._version
             if version is not None and not status_of(self._path, os.fstat(self._file)).is_same_content(version):
-                raise ChangedMeanwhile(f"{self._path} was changed meanwhile.")
+                raise EntryChanged(f"{self._path} was changed meanwhile.")
             return piece
 
     def close(self) -> None:

@@ -158,7 +158,7 @@ class Objects:
     async def pieces(
         self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
     ) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length). Raises PathNotFound, NotAFile, ChangedMeanwhile, StorageError."""
+        """Bytes [offset, offset + length). Raises PathNotFound, NotAFile, EntryChanged, StorageError."""
         if length == 0 and version is not None:
             return
         try:

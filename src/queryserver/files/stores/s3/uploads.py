@@ -160,7 +160,7 @@ class MultipartUpload:
 
     @_landed
     async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile if that has another tag."""
+        """Store bytes [start, end) of another object as a part. Raises EntryChanged if that has another tag."""
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -295,7 +295,7 @@ class S3Upload:
 async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, overwrite: bool) -> FileStatus:
     """Copy an object with its attributes. Fails if the source changes in the meantime.
 
-    Raises PathNotFound, NotAFile, PathExists, ChangedMeanwhile, VerificationFailed.
+    Raises PathNotFound, NotAFile, PathExists, EntryChanged, VerificationFailed.
     """
     answer = await objects.head(source)
     if answer is None:
@@ -323,7 +323,7 @@ async def _copy_at_once(
         await objects.connection.store(
             "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
         )
-    except errors.ChangedMeanwhile:
+    except errors.EntryChanged:
         # The same code is used for the conditions on source and target.
         if not overwrite and await objects.find(target):
             raise errors.PathExists(f"{target.label} exists.") from None

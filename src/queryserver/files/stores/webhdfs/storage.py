@@ -304,13 +304,13 @@ def _new_file(tree: WebHdfsTree, former: model.FileStatus | None) -> NewFile:
 
 
 async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None) -> None:
-    """Raises ChangedMeanwhile if the file is no longer that version."""
+    """Raises EntryChanged if the file is no longer that version."""
     if version is None:
         return
     with suppress(errors.PathNotFound, errors.NotADirectory):
         if (await tree.stat(path)).is_same_content(version):
             return
-    raise errors.ChangedMeanwhile(f"/{path} was changed meanwhile.")
+    raise errors.EntryChanged(f"/{path} was changed meanwhile.")
 
 
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:

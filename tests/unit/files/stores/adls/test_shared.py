@@ -6,8 +6,8 @@ import pytest
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import (
-    ChangedMeanwhile,
     DirectoryNotEmpty,
+    EntryChanged,
     InvalidPath,
     PathExists,
     PathNotFound,
@@ -68,7 +68,7 @@ def test_a_staging_place_cannot_be_chosen(token):
 @pytest.mark.parametrize(("status", "code", "error"),
     [(404, "BlobNotFound", PathNotFound), (404, "PathNotFound", PathNotFound), (404, "ContainerNotFound", PathNotFound),
     (404, "", PathNotFound), (409, "BlobAlreadyExists", PathExists), (409, "DirectoryNotEmpty", DirectoryNotEmpty),
-    (412, "ConditionNotMet", ChangedMeanwhile), (403, "AuthenticationFailed", StorageError),
+    (412, "ConditionNotMet", EntryChanged), (403, "AuthenticationFailed", StorageError),
     (403, "SomethingNew", PermissionDenied), (401, "", StorageError), (503, "ServerBusy", StorageUnavailable),
     (503, "", StorageUnavailable), (0, UNREACHABLE, StorageUnavailable), (409, "QuotaExceeded", StoreQuotaExceeded),
     (409, "BlobArchived", StorageError), (302, "", StorageError)])  # fmt: skip

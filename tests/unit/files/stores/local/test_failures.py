@@ -19,7 +19,7 @@ from tests.unit.files.stores.local.descriptors import open_below
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import (
-    ChangedMeanwhile,
+    EntryChanged,
     InvalidPath,
     NotADirectory,
     PathExists,
@@ -335,7 +335,7 @@ async def test_a_file_that_changes_while_it_is_read_as_a_version_is_told(alice, 
     assert await anext(reading)
     with (root / "shared" / "file").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(ChangedMeanwhile):
+    with pytest.raises(EntryChanged):
         await anext(reading)
 
 

@@ -14,7 +14,7 @@ from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
 
 from queryserver.errors.base import ConfigurationError, PermissionDenied
-from queryserver.errors.files import ChangedMeanwhile, StorageError, StorageUnavailable, VerificationFailed
+from queryserver.errors.files import EntryChanged, StorageError, StorageUnavailable, VerificationFailed
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.stores import ozone as ofs
 from queryserver.files.stores.webhdfs import storage as hdfs
@@ -208,7 +208,7 @@ async def test_a_file_that_ends_early_or_is_another_now_is_no_whole_file():
         FILE["fileId"] = 5
         answers = Answer(body=json.dumps({"FileStatus": FILE}).encode())
         node.script = _always(answers, Answer(body=b"bytes"))
-        with pytest.raises(ChangedMeanwhile):
+        with pytest.raises(EntryChanged):
             # The last piece, here the only one, is held back until the file was looked at again.
             await anext(storage.read("f", version=version))
         FILE["fileId"] = 4

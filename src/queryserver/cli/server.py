@@ -71,15 +71,15 @@ def require_free_address(host: str, port: int) -> None:
     """
     with suppress(socket.gaierror):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        failed = [error for family, *_, address in found if (error := _bound(family, address)) is not None]
+        failed = [error for family, *_, address in found if (error := _bind_error(family, address)) is not None]
         taken = [error for error in failed if error.errno in {errno.EADDRINUSE, errno.EACCES}]
         # this machine may have only one of several addresses of a name, such as localhost
         if taken or len(failed) == len(found):
             error = (taken or failed)[0]
-            raise ConfigurationError([_why_not_bound(error, host, port)]) from error
+            raise ConfigurationError([_bind_problem(error, host, port)]) from error
 
 
-def _bound(family: int, address: Any) -> OSError | None:
+def _bind_error(family: int, address: Any) -> OSError | None:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -91,7 +91,7 @@ def _bound(family: int, address: Any) -> OSError | None:
     return None
 
 
-def _why_not_bound(error: OSError, host: str, port: int) -> str:
+def _bind_problem(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
@@ -123,17 +123,17 @@ def migrate(
         present, newest = await migrations.present_schema(dsn), migrations.newest_revision()
         if check:
             is_done = present.is_usable(newest)
-            typer.echo(f"Schema version {present.version or 'none'}, newest {newest}.{_beside(present, newest)}")
+            typer.echo(f"Schema version {present.version or 'none'}, newest {newest}.{_compatibility(present, newest)}")
             raise typer.Exit(0 if is_done else 1)
         present = await migrations.migrate(dsn)
         async with open_administration(settings) as accounts:
             await accounts.ensure_default_group()
-        typer.echo(f"Schema version {present.version}.{_beside(present, newest)}")
+        typer.echo(f"Schema version {present.version}.{_compatibility(present, newest)}")
 
     run(work)
 
 
-def _beside(present: "Schema", newest: str) -> str:
+def _compatibility(present: "Schema", newest: str) -> str:
     """What a migration means for programs of other versions: older than the schema, or running during the migration."""
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
 
@@ -182,9 +182,9 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def print_version(wanted: bool) -> None:
+def print_version(requested: bool) -> None:
     """Callback of the option `--version`."""
-    if wanted:
+    if requested:
         version()
         raise typer.Exit
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from queryserver.cli.serving import require_free_address
+from queryserver.cli.server import require_free_address
 from queryserver.errors.base import ConfigurationError
 
 

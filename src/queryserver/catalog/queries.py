@@ -46,7 +46,7 @@ _FUNCTION: TypeAdapter[protocol.FunctionDescription | None] = TypeAdapter(protoc
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogQuestion(Generic[T]):
+class CatalogQuery(Generic[T]):
     """A catalog query. Another process can rebuild it from `kind` and `names`."""
 
     kind: str
@@ -59,34 +59,34 @@ class CatalogQuestion(Generic[T]):
         return orjson.dumps(answer, default=_plain)
 
 
-def databases() -> CatalogQuestion[list[str]]:
+def databases() -> CatalogQuery[list[str]]:
     """All databases, in natural order."""
 
     async def answer(catalog: protocol.Catalog) -> list[str]:
-        return await naturally(await catalog.databases(), str)
+        return await in_natural_order(await catalog.databases(), str)
 
-    return CatalogQuestion("databases", (), answer, _NAMES.validate_json)
-
-
-def database(name: str) -> CatalogQuestion[protocol.DatabaseDescription]:
-    return CatalogQuestion("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
+    return CatalogQuery("databases", (), answer, _NAMES.validate_json)
 
 
-def tables(of: str) -> CatalogQuestion[TableList]:
+def database(name: str) -> CatalogQuery[protocol.DatabaseDescription]:
+    return CatalogQuery("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
+
+
+def tables(of: str) -> CatalogQuery[TableList]:
     """Tables and views, in natural order. `answer` raises database_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> TableList:
-        found = await naturally(await catalog.tables(of), lambda one: one.name)
+        found = await in_natural_order(await catalog.tables(of), lambda one: one.name)
         return TableList([one.name for one in found], [one.kind.value for one in found], [one.comment for one in found])
 
-    return CatalogQuestion("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
+    return CatalogQuery("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
 
 
-def table(of: str, name: str) -> CatalogQuestion[protocol.TableDescription]:
-    return CatalogQuestion("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
+def table(of: str, name: str) -> CatalogQuery[protocol.TableDescription]:
+    return CatalogQuery("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
 
 
-def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn]:
+def column(of: str, in_table: str, name: str) -> CatalogQuery[DescribedColumn]:
     """A column and its statistics. `answer` raises database_not_found, TableNotFound, column_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> DescribedColumn:
@@ -95,19 +95,19 @@ def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn
         statistics = await catalog.column_statistics(described, found.name)
         return DescribedColumn(found, statistics, described.kind.is_view)
 
-    return CatalogQuestion("column", (of, in_table, name), answer, _COLUMN.validate_json)
+    return CatalogQuery("column", (of, in_table, name), answer, _COLUMN.validate_json)
 
 
-def functions(of: str | None) -> CatalogQuestion[list[protocol.FunctionDescription]]:
+def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]]:
     """Functions, in natural order. `answer` raises database_not_found."""
 
     async def answer(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
-        return await naturally(await catalog.functions(of), lambda one: one.name)
+        return await in_natural_order(await catalog.functions(of), lambda one: one.name)
 
-    return CatalogQuestion("functions", (of,), answer, _FUNCTIONS.validate_json)
+    return CatalogQuery("functions", (of,), answer, _FUNCTIONS.validate_json)
 
 
-def function(name: str) -> CatalogQuestion[protocol.FunctionDescription | None]:
+def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
     """One function by its name, or by `database.name`; None if unknown."""
 
     async def answer(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
@@ -115,10 +115,10 @@ def function(name: str) -> CatalogQuestion[protocol.FunctionDescription | None]:
         before, dot, after = name.rpartition(".")
         return found if found or not (dot and before and after) else await catalog.function(before, after)
 
-    return CatalogQuestion("function", (name,), answer, _FUNCTION.validate_json)
+    return CatalogQuery("function", (name,), answer, _FUNCTION.validate_json)
 
 
-BY_KIND: Mapping[str, Callable[..., CatalogQuestion[Any]]] = MappingProxyType(
+BY_KIND: Mapping[str, Callable[..., CatalogQuery[Any]]] = MappingProxyType(
     {made.__name__: made for made in (databases, database, tables, table, column, functions, function)}
 )
 """Rebuilds a query: `BY_KIND[kind](*names)`."""
@@ -139,7 +139,7 @@ def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
     return found
 
 
-async def naturally(found: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
+async def in_natural_order(found: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
     """Sorted in natural order; long lists in a thread, because 30,000 names take 100 ms."""
 
     def in_order() -> list[Named]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Generic, TypeVar
 
-from queryserver.catalog import questions
+from queryserver.catalog import queries
 from queryserver.catalog.lookups import Lookups
-from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
+from queryserver.catalog.queries import CatalogQuery, DescribedColumn, TableList
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
@@ -47,7 +47,7 @@ class Source:
     refresh: bool = False
 
 
-class Browsing:
+class CatalogBrowser:
     """Reads metadata from the cache, or from the engine as the caller.
 
     All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineForbidden, EngineUnavailable,
@@ -59,46 +59,46 @@ class Browsing:
         self._connectors = connectors
         self._max_names = max_names
 
-    async def databases(self, source: Source, wanted: NameFilter) -> Names[list[str]]:
-        found = await self._ask(source, questions.databases())
-        return self._part(found, found, wanted)
+    async def databases(self, source: Source, name_filter: NameFilter) -> Names[list[str]]:
+        found = await self._lookup(source, queries.databases())
+        return self._part(found, found, name_filter)
 
     async def database(self, source: Source, database: str) -> DatabaseDescription:
-        return await self._ask(source, questions.database(database))
+        return await self._lookup(source, queries.database(database))
 
-    async def tables(self, source: Source, database: str, wanted: NameFilter) -> Names[TableList]:
-        found = await self._ask(source, questions.tables(database))
-        places = self._part(range(len(found.names)), found.names, wanted)
+    async def tables(self, source: Source, database: str, name_filter: NameFilter) -> Names[TableList]:
+        found = await self._lookup(source, queries.tables(database))
+        places = self._part(range(len(found.names)), found.names, name_filter)
         if len(places.shown) == len(found.names):
             return Names(found, truncated=False)
         columns = ([of[place] for place in places.shown] for of in (found.names, found.kinds, found.comments))
         return Names(TableList(*columns), places.truncated)
 
     async def table(self, source: Source, database: str, table: str) -> TableDescription:
-        return await self._ask(source, questions.table(database, table))
+        return await self._lookup(source, queries.table(database, table))
 
     async def column(self, source: Source, database: str, table: str, column: str) -> TableColumn:
-        return questions.column_of(await self.table(source, database, table), column)
+        return queries.column_of(await self.table(source, database, table), column)
 
     async def statistics(self, source: Source, database: str, table: str, column: str) -> DescribedColumn:
-        return await self._ask(source, questions.column(database, table, column))
+        return await self._lookup(source, queries.column(database, table, column))
 
     async def functions(
-        self, source: Source, database: str | None, wanted: NameFilter
+        self, source: Source, database: str | None, name_filter: NameFilter
     ) -> Names[list[FunctionDescription]]:
         """Functions of a database; None: built-in functions and those visible by default. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
             return Names([], truncated=False)
-        found = await self._ask(source, questions.functions(database))
-        return self._part(found, [one.name for one in found], wanted)
+        found = await self._lookup(source, queries.functions(database))
+        return self._part(found, [one.name for one in found], name_filter)
 
     async def function(self, source: Source, name: str) -> FunctionDescription | None:
         """None if the catalog has no functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
-        found = await self._ask(source, questions.function(name))
+        found = await self._lookup(source, queries.function(name))
         if found is None:
             raise function_not_found(name)
         return found
@@ -106,15 +106,15 @@ class Browsing:
     def _connector(self, source: Source) -> Connector:
         return self._connectors.resolve(source.user, source.connector)
 
-    async def _ask(self, source: Source, question: CatalogQuestion[T]) -> T:
-        return await self._lookups.answer(source.user, self._connector(source), question, refresh=source.refresh)
+    async def _lookup(self, source: Source, query: CatalogQuery[T]) -> T:
+        return await self._lookups.answer(source.user, self._connector(source), query, refresh=source.refresh)
 
-    def _part(self, found: Sequence[T], names: Sequence[str], wanted: NameFilter) -> Names[list[T]]:
-        limit = min(wanted.limit or self._max_names, self._max_names)
-        if wanted.prefix:
-            prefix = wanted.prefix.casefold()
+    def _part(self, found: Sequence[T], names: Sequence[str], name_filter: NameFilter) -> Names[list[T]]:
+        limit = min(name_filter.limit or self._max_names, self._max_names)
+        if name_filter.prefix:
+            prefix = name_filter.prefix.casefold()
             found = list(compress(found, [name.casefold().startswith(prefix) for name in names]))
-        start = (wanted.page - 1) * limit
+        start = (name_filter.page - 1) * limit
         return Names(list(found[start : start + limit]), truncated=len(found) > start + limit)
 
 
@@ -136,7 +136,7 @@ class Analyses:
         column_not_found, too_many_statements, quota_exceeded.
         """
         source = self._connectors.resolve(user, connector)
-        found = await self._lookups.anywhere(
+        found = await self._lookups.run_at_holder(
             user, source, _STATEMENT, [database, table, column], budget=source.limits.metadata_timeout
         )
         return await self._submissions.submit(
@@ -148,5 +148,5 @@ class Analyses:
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)
-            name = None if column is None else questions.column_of(described, column).name
+            name = None if column is None else queries.column_of(described, column).name
             return catalog.analyze_statement(described, name).encode()

@@ -38,7 +38,7 @@ class PlanRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class StatementPlan:
     """The plan of `statement`, or the engine's refusal."""
 
     statement: str
@@ -58,7 +58,7 @@ class PlanRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Explanations:
+class Plans:
     """Gets plans from engines. Nothing is recorded."""
 
     lookups: Lookups
@@ -72,7 +72,7 @@ class Explanations:
     def __post_init__(self) -> None:
         self.lookups.forwarding.register(_PLAN, self._plan_here)
 
-    async def explain(self, user: User, request: PlanRequest) -> Explained:
+    async def explain(self, user: User, request: PlanRequest) -> StatementPlan:
         """The plan of the first statement.
 
         Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, session_not_found, NotSupported,
@@ -99,13 +99,13 @@ class Explanations:
             sealed = self.parameters.seal(check_parameters(given, places, capabilities.parameters))
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
-        packed = await self.lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
+        packed = await self.lookups.run_at_holder(user, connector, _PLAN, arguments, budget=budget, owner=owner)
         plan, code, message, place = orjson.loads(packed)
         if plan is not None:
-            return Explained(statement, plan)
+            return StatementPlan(statement, plan)
         position = Position(*place) if place else None
         before = statement[: len(statement) - len(text)]
-        return Explained(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
+        return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None if the session is gone.
@@ -133,7 +133,7 @@ class Explanations:
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
             # before the session was open, the engine received other texts than the statement
-            place = refusal.place if is_open else None
+            place = refusal.location if is_open else None
             position = bound.position(place) if bound else position_of(place, statement)
             found = without_prefix(position, capabilities.explain_prefix)
             message = bound.mask_values(refusal.message) if bound else refusal.message
@@ -161,8 +161,8 @@ class Explanations:
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
     """The plan as lines: a single text column, or all columns side by side."""
-    wanted = capabilities.explain_column
-    shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]
+    plan_column = capabilities.explain_column
+    shown = [place for place, column in enumerate(answer.columns) if plan_column is None or column.name == plan_column]
     lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []
     for batch in answer.rows:
         cells = [cell_values(batch.column(place), answer.columns[place]) for place in shown]

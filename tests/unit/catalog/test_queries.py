@@ -1,0 +1,53 @@
+"""What is kept of an answer is what comes back."""
+
+from types import MappingProxyType
+
+import pytest
+from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
+from tests.refusals import raises_code
+
+from queryserver.catalog import queries
+from queryserver.catalog.queries import BY_KIND, CatalogQuery
+from queryserver.engines.protocol import ForeignKey, TableProperty
+
+ALL = [
+    queries.databases(), queries.database("shop"), queries.tables("shop"), queries.table("shop", "rich"),
+    queries.column("shop", "rich", "ID"), queries.functions(None), queries.functions("shop"),
+    queries.function("abs"), queries.function("nope"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def catalog() -> FakeCatalog:
+    """A catalogue with a table that has everything."""
+    engine = FakeCatalogEngine()
+    engine.content["shop"]["rich"] = table(
+        "shop",
+        "rich",
+        foreign_keys=(ForeignKey("id", "shop.people.id"),),
+        properties=(TableProperty("EXTERNAL", "TRUE"),),
+        statistics=MappingProxyType({"numRows": "12"}),
+        support_updates=True,
+    )
+    return FakeCatalog(engine)
+
+
+@pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
+async def test_an_answer_survives_being_kept(catalog: FakeCatalog, query: CatalogQuery[object]):
+    answer = await query.put_to(catalog)
+    assert query.decode(query.encode(answer)) == answer
+
+
+@pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
+async def test_another_process_can_build_the_question(catalog: FakeCatalog, query: CatalogQuery[object]):
+    rebuilt = BY_KIND[query.kind](*query.names)
+    assert (rebuilt.kind, rebuilt.names) == (query.kind, query.names)
+    assert await rebuilt.put_to(catalog) == await query.put_to(catalog)
+
+
+async def test_parts_of_a_table_that_are_not_there_are_named(catalog: FakeCatalog):
+    described = await catalog.table("shop", "rich")
+    with raises_code("column_not_found"):
+        queries.column_of(described, "nope")
+    with raises_code("nested_path_not_found", match=r"^Invalid nested type path: item/x$"):
+        queries.nested_type(queries.column_of(described, "tags"), ("item", "x"))
