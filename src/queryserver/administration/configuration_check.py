@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 
 from queryserver.administration.broker_check import BROKER, check_broker
 from queryserver.administration.machine_check import open_files
-from queryserver.connectors.engine_builders import EngineBuilder, places_rules, postgresql_url, proxied_drivers
+from queryserver.connectors.engine_builders import (
+    EngineBuilder,
+    connector_address_rules,
+    postgresql_url,
+    proxied_drivers,
+)
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import EMBEDDED, configured_connectors
 from queryserver.engines.connections import MEMORY
@@ -323,7 +328,7 @@ async def _host_findings(connector: Connector, builder: EngineBuilder) -> Sequen
     endpoints = engine.capabilities.endpoints
     await engine.close()
     url = postgresql_url(connector, builder)
-    rules = places_rules(connector, builder)
+    rules = connector_address_rules(connector, builder)
     for host, port in endpoints:
         with suppress(UnknownHost):
             try:

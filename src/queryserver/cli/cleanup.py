@@ -46,12 +46,12 @@ def close_sessions(
     config: ConfigFile = None,
 ) -> None:
     """Close sessions that no client has used for so many days."""
-    from queryserver.connectors.repository import keys_meant  # noqa: PLC0415 slow to import
+    from queryserver.connectors.repository import matching_keys  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
 
     async def work(stored: "StoredRecords") -> None:
-        connectors = await keys_meant(settings, stored.database, dialect)
+        connectors = await matching_keys(settings, stored.database, dialect)
         if connectors == []:
             typer.echo(f"Unknown dialect: {dialect}", err=True)
             raise typer.Exit(1)

@@ -94,12 +94,12 @@ def _read(file: Path) -> list[dict[str, Any]]:
 async def _import(connectors: "StoredConnectors", connector: Mapping[str, Any]) -> dict[str, Any]:
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 slow to import
-    from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
+    from queryserver.api.v1.connector import submitted_connector  # noqa: PLC0415 slow to import
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
         fields = parse(ConnectorRequest, {"connector": connector}).connector
-        shown, is_new = await connectors.save(_OPERATOR, given(fields))
+        shown, is_new = await connectors.save(_OPERATOR, submitted_connector(fields))
     except QueryServerError as error:
         problems = error.errors if isinstance(error, ConnectorRefused) else {}
         return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}

@@ -100,7 +100,7 @@ def _group() -> None:
 def explain(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Show which check accepts or rejects the token on standard input. The token is never printed."""
     from queryserver.identity.build import open_explainer  # noqa: PLC0415 as above
-    from queryserver.identity.explaining import CheckResult  # noqa: PLC0415 slow to import
+    from queryserver.identity.explainer import CheckResult  # noqa: PLC0415 slow to import
 
     words = sys.stdin.read(_MAX_CHARACTERS).split()
     if len(words) == 2 and words[0].lower() == "bearer":

@@ -62,7 +62,9 @@ def reason_of(error: BaseException) -> str:
     return next((reason for pattern, reason in _PATTERNS if pattern.search(text)), "other")
 
 
-def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: Sequence[tuple[str, int]]) -> str:
+def sanitized_message(
+    error: BaseException, settings: Mapping[str, SettingValue], endpoints: Sequence[tuple[str, int]]
+) -> str:
     """The text of an error without traces, secrets, and addresses or files that the settings do not name."""
     if isinstance(error, errors.QueryServerError):
         text = error.message
@@ -83,7 +85,7 @@ def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: 
     text = " ".join(lines)[: 8 * _MAX_CHARACTERS]
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
-    known = {host.lower() for host, _ in places}
+    known = {host.lower() for host, _ in endpoints}
     text = _PLACES.sub(lambda found: "(address)" if _is_foreign(found[0], known) else found[0], text)
     return _FILES.sub("(path)", text)[:_MAX_CHARACTERS].strip()
 
@@ -110,13 +112,13 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
     return {text for text in found if len(text) >= _LEAST_SECRET}
 
 
-def _is_foreign(place: str, known: Collection[str]) -> bool:
+def _is_foreign(text: str, known: Collection[str]) -> bool:
     """Whether the address is of a host that the settings do not name. Times of day are not addresses."""
-    if "://" in place:
+    if "://" in text:
         try:
-            return (urlsplit(place).hostname or "") not in known
+            return (urlsplit(text).hostname or "") not in known
         except ValueError:
             return True
-    if literal_address(place) is not None:
-        return place.strip("[]").lower() not in known
-    return re.fullmatch(r"[\d:]+", place) is None and place.rpartition(":")[0].lower() not in known
+    if literal_address(text) is not None:
+        return text.strip("[]").lower() not in known
+    return re.fullmatch(r"[\d:]+", text) is None and text.rpartition(":")[0].lower() not in known

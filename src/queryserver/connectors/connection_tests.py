@@ -14,9 +14,9 @@ import orjson
 import structlog
 
 from queryserver import errors
-from queryserver.connectors.connection_failures import cleaned, reason_of
-from queryserver.connectors.engine_builders import EngineBuilder, places_rules
-from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
+from queryserver.connectors.connection_failures import reason_of, sanitized_message
+from queryserver.connectors.engine_builders import EngineBuilder, connector_address_rules
+from queryserver.connectors.instances import Draft, StoredConnectors, SubmittedConnector, connector_event
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import HdfsOptions, flag_of
 from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
@@ -65,12 +65,12 @@ class ConnectionTestOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _TestTarget:
     """A data source to be tested; the test closes it."""
 
     login: Login
     close: Callable[[], Awaitable[object]]
-    places: Sequence[tuple[str, int]]
+    endpoints: Sequence[tuple[str, int]]
     """Hosts and ports, one of which must answer. Port 0 is known only to the driver; empty if no host is known."""
     takes_own_logins: bool = False
     """Users log in themselves, so the test ends with the connection."""
@@ -101,15 +101,15 @@ class ConnectionTests:
         self._tasks = Tasks()
         self.running = self._tasks.running
 
-    async def test(self, user: User, given: GivenConnector) -> ConnectionTestOutcome:
+    async def test(self, user: User, submitted: SubmittedConnector) -> ConnectionTestOutcome:
         """Test the given connector, or the stored one if only an id is given.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
         """
-        with connector_event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self.connectors.stored(given.id)
-            draft = await self.connectors.draft(given, instance)
+        with connector_event(user, "test", submitted.id or submitted.nice_name) as event:
+            instance = None if submitted.id is None else await self.connectors.stored(submitted.id)
+            draft = await self.connectors.draft(submitted, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 raise errors.interface_not_supported(
@@ -117,8 +117,8 @@ class ConnectionTests:
                 )
             if self._slots.locked():
                 raise errors.TooManyRequests(f"{self.at_once} connections are being tested already.")
-            name = given.nice_name or (instance.nice_name if instance else row.nice_name)
-            outcome = await self._test(user, lambda: self._trial(draft), draft.settings, f"{name} - {row.dialect}: ")
+            name = submitted.nice_name or (instance.nice_name if instance else row.nice_name)
+            outcome = await self._test(user, lambda: self._target(draft), draft.settings, f"{name} - {row.dialect}: ")
             event.outcome = outcome.reason or "ok"
         return outcome
 
@@ -128,57 +128,61 @@ class ConnectionTests:
         Raises ConfigurationError if it cannot be built.
         """
 
-        async def prepare() -> _Trial:
-            trial = await self._engine_trial(connector)
+        async def prepare() -> _TestTarget:
+            target = await self._engine_target(connector)
             # Configured connectors may use the service's own database server, just as their statements may.
-            return replace(trial, addresses=places_rules(connector, self.builder))
+            return replace(target, addresses=connector_address_rules(connector, self.builder))
 
         return await self._test(user, prepare, connector.options, "")
 
     async def _test(
-        self, user: User, prepare: Callable[[], Awaitable[_Trial]], settings: Mapping[str, SettingValue], prefix: str
+        self,
+        user: User,
+        prepare: Callable[[], Awaitable[_TestTarget]],
+        settings: Mapping[str, SettingValue],
+        prefix: str,
     ) -> ConnectionTestOutcome:
         """Run a test without waiting for an unresponsive data source to close. The secrets in `settings` are masked."""
         await self._slots.acquire()
-        course = _Course()
+        progress = _TestProgress()
         try:
-            trial = await prepare()
+            target = await prepare()
         except BaseException:
             self._slots.release()
             raise
-        task = self._tasks.start(self._run(trial, user, course), "connection-test")
+        task = self._tasks.start(self._run(target, user, progress), "connection-test")
         task.add_done_callback(lambda _: self._slots.release())
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
             task.cancel()
         if done:
-            reason, texts = _result(task.exception(), settings, trial, course)
+            reason, texts = _result(task.exception(), settings, target, progress)
         else:
-            course.fail()
-            reason, texts = "timeout", [_TIMED_OUT.format(self._timeout_s), *trial.warnings]
+            progress.fail()
+            reason, texts = "timeout", [_TIMED_OUT.format(self._timeout_s), *target.warnings]
         return ConnectionTestOutcome(
             reason=reason,
-            checks=tuple(course.checks),
+            checks=tuple(progress.checks),
             warnings=prefix + ". ".join(text.rstrip(". ") for text in texts) if texts else "",
-            duration_ms=_ms_since(course.began),
-            server_version=course.server_version,
+            duration_ms=_ms_since(progress.began),
+            server_version=progress.server_version,
         )
 
-    async def _run(self, trial: _Trial, user: User, course: "_Course") -> None:
+    async def _run(self, target: _TestTarget, user: User, progress: "_TestProgress") -> None:
         try:
-            await self._connect(trial, course)
-            if not trial.takes_own_logins:
-                await _log_in(trial.login, user, course)
+            await self._connect(target, progress)
+            if not target.takes_own_logins:
+                await _log_in(target.login, user, progress)
         finally:
-            await trial.close()
+            await target.close()
 
-    async def _connect(self, trial: _Trial, course: "_Course") -> None:
+    async def _connect(self, target: _TestTarget, progress: "_TestProgress") -> None:
         """Connect to the first address that accepts. If only the driver knows the port, the login connects instead."""
         found, unknown = list[tuple[str, int]](), None
-        rules = trial.addresses or self._addresses
-        with course.step("resolve"):
-            for host, port in trial.places:
+        rules = target.addresses or self._addresses
+        with progress.step("resolve"):
+            for host, port in target.endpoints:
                 try:
                     found += [(address, port) for address in await rules.resolve(host, port)]
                 except errors.EngineError as error:
@@ -187,8 +191,8 @@ class ConnectionTests:
                 raise unknown
         if not found or not all(port for _, port in found):
             return
-        course.is_connected = True
-        with course.step("connect"):
+        progress.is_connected = True
+        with progress.step("connect"):
             failure: OSError | None = None
             for address, port in found:
                 try:
@@ -204,16 +208,16 @@ class ConnectionTests:
             if failure is not None:
                 raise failure
 
-    async def _trial(self, draft: Draft) -> _Trial:
+    async def _target(self, draft: Draft) -> _TestTarget:
         """Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
         row, builder = draft.row, self.builder
         with option_errors():
             connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
             if row.runs is Runs.TEST:
-                return _rest_trial(connector, builder)
-            return await self._engine_trial(connector)
+                return _rest_target(connector, builder)
+            return await self._engine_target(connector)
 
-    async def _engine_trial(self, connector: Connector) -> _Trial:
+    async def _engine_target(self, connector: Connector) -> _TestTarget:
         """Raises ConfigurationError."""
         builder = self.builder
         # In a thread: this imports adapters at their first use, reads certificates and looks for files.
@@ -225,10 +229,10 @@ class ConnectionTests:
             await engine.close()
             in_memory = MappingProxyType({**connector.options, "path": MEMORY})
             engine = self.engines(builder, replace(connector, options=in_memory, read_only=False))
-        return _Trial(
+        return _TestTarget(
             engine_login(engine, connector.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
             engine.close,
-            places=await asyncio.to_thread(_places, engine, connector),
+            endpoints=await asyncio.to_thread(_endpoints_of, engine, connector),
             takes_own_logins=engine.capabilities.wants_credentials,
             warnings=warnings,
         )
@@ -245,7 +249,7 @@ class ConnectionTests:
 
 
 @dataclass(slots=True)
-class _Course:
+class _TestProgress:
     began: float = field(default_factory=time.monotonic)
     checks: list[ConnectionCheck] = field(default_factory=list[ConnectionCheck])
     step_under_way: tuple[str, float] | None = None
@@ -295,30 +299,30 @@ class _Course:
 
 
 def _result(
-    error: BaseException | None, settings: Mapping[str, SettingValue], trial: _Trial, course: _Course
+    error: BaseException | None, settings: Mapping[str, SettingValue], target: _TestTarget, progress: _TestProgress
 ) -> tuple[str, Sequence[str]]:
     """The reason of the failure, empty for success, and the texts of the response."""
-    if error is None and not trial.takes_own_logins:
-        return "", trial.warnings
+    if error is None and not target.takes_own_logins:
+        return "", target.warnings
     if error is None:
-        untried = [] if course.is_connected else [_ONLY_NAME if trial.places else _NO_ADDRESS]
-        return "", [*trial.warnings, *untried, _OWN_LOGIN]
+        untried = [] if progress.is_connected else [_ONLY_NAME if target.endpoints else _NO_ADDRESS]
+        return "", [*target.warnings, *untried, _OWN_LOGIN]
     if not isinstance(error, errors.QueryServerError | OSError):
         log.error("connection test failed", exc_info=error)
     reason = reason_of(error)
     if reason in {"auth", "engine"}:
-        course.refused_by_data_source(reason)
-    return reason, [cleaned(error, settings, trial.places), *trial.warnings]
+        progress.refused_by_data_source(reason)
+    return reason, [sanitized_message(error, settings, target.endpoints), *target.warnings]
 
 
-async def _log_in(login: Login, user: User, course: _Course) -> None:
+async def _log_in(login: Login, user: User, progress: _TestProgress) -> None:
     is_done = False
     try:
         async with AsyncExitStack() as stack:
-            with course.step("login"):
+            with progress.step("login"):
                 hello = await stack.enter_async_context(login(user))
-            with course.step("statement"):
-                course.server_version = await hello()
+            with progress.step("statement"):
+                progress.server_version = await hello()
             is_done = True
     except errors.EngineError as error:
         if not is_done:
@@ -326,7 +330,7 @@ async def _log_in(login: Login, user: User, course: _Course) -> None:
         log.info("tested session did not close cleanly", code=error.code)
 
 
-def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
+def _endpoints_of(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
     """The endpoints of the engine, with port 0 if known only to the driver. May import a driver."""
     known = engine.capabilities.endpoints
     if known or connector.interface != "sqlalchemy":
@@ -367,10 +371,10 @@ def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
     @asynccontextmanager
     async def login(user: User) -> AsyncGenerator[Hello]:
         token = user.external_token if passes_tokens else None
-        given = SessionOptions(
+        submitted = SessionOptions(
             external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
         )
-        async with engine.session(user, given) as session:
+        async with engine.session(user, submitted) as session:
             yield lambda: _version(session, dialect)
 
     return login
@@ -395,7 +399,7 @@ _MAX_BYTES = 256 * 1024
 _LONGEST_REST_VERSION = 300
 
 
-def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
+def _rest_target(connector: Connector, builder: EngineBuilder) -> _TestTarget:
     options, exchanges = rest_options(connector, builder), HttpClient(builder.addresses)
     if isinstance(options, HdfsOptions):
         url = options.server_url.rstrip("/")
@@ -408,7 +412,7 @@ def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
         request = HttpRequest(f"{url}/api/atlas/admin/version", headers=headers)
         login = rest_login(exchanges, request, member="Version", has_version=True)
     server = HttpServer(url)
-    return _Trial(login, exchanges.__aexit__, [(server.host, server.port)])
+    return _TestTarget(login, exchanges.__aexit__, [(server.host, server.port)])
 
 
 def rest_login(

@@ -1,7 +1,7 @@
 """Builds the engine of a connector: one function per interface, listed in `BUILDERS` at the end.
 
 A new interface is a folder of `engines` (`engines/protocol.py`), a function and a row here, its options a model in
-`connectors/options.py`, its listing a row in `connectors/catalogue.txt`. A new dialect of `hiveserver2` is a row of
+`connectors/options.py`, its listing a row in `connectors/catalog.txt`. A new dialect of `hiveserver2` is a row of
 `HS2_OPTIONS` there and of `VARIANTS` of the engine; urls of the interface `sqlalchemy` are read by
 `connectors/urls.py`. What else a dialect has: docs/engines.md, "Add an engine".
 """
@@ -74,12 +74,12 @@ class EngineBuilder:
         nothing else is wrong.
         """
         interface = connector.interface
-        place = f"notebook.interpreters.{connector.key}."
+        prefix = f"notebook.interpreters.{connector.key}."
         build = BUILDERS.get(interface)
         if build is None and connector.is_stored:
             raise errors.interface_not_supported(f"Connectors of {connector.dialect} with {interface} do not run here.")
         if build is None:
-            raise errors.ConfigurationError([f"{place}interface: {interface} cannot be run here."])
+            raise errors.ConfigurationError([f"{prefix}interface: {interface} cannot be run here."])
         try:
             return build(connector, self)
         except errors.InvalidPath as error:
@@ -88,7 +88,7 @@ class EngineBuilder:
             raise
         except errors.ConfigurationError as error:
             # Adapters know the name of the option, but not the connector.
-            found = [one if one.startswith(place) else f"{place}{one}" for one in error.problems]
+            found = [one if one.startswith(prefix) else f"{prefix}{one}" for one in error.problems]
             raise errors.ConfigurationError(found) from error
 
     def read_options(self, model: type[options.Model], connector: Connector) -> options.Model:
@@ -114,18 +114,18 @@ class EngineBuilder:
 def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.duckdb.engine import TEMPORARY_MAX_BYTES, DuckdbEngine
 
-    given = builder.read_options(options.DuckdbOptions, connector)
-    temporary = given.max_temp_directory_size
+    opts = builder.read_options(options.DuckdbOptions, connector)
+    temporary = opts.max_temp_directory_size
     return DuckdbEngine(
-        path=given.path,
+        path=opts.path,
         root=builder.databases_dir,
-        memory_limit=given.memory_limit,
-        threads=given.threads,
-        read_only=connector.read_only or given.read_only,
+        memory_limit=opts.memory_limit,
+        threads=opts.threads,
+        read_only=connector.read_only or opts.read_only,
         processes=builder.duckdb_processes,
         cell_max_bytes=builder.cell_max_bytes,
         temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
-        quota_bytes=given.max_database_size or builder.policy.local_database_max_bytes,
+        quota_bytes=opts.max_database_size or builder.policy.local_database_max_bytes,
         floor=builder.disk_floor,
     )
 
@@ -133,14 +133,14 @@ def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
 def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.sqlite.engine import SqliteEngine
 
-    given = builder.read_options(options.SqliteOptions, connector)
+    opts = builder.read_options(options.SqliteOptions, connector)
     return SqliteEngine(
         processes=builder.sqlite_processes,
-        path=given.path,
+        path=opts.path,
         root=builder.databases_dir,
-        read_only=connector.read_only or given.read_only,
+        read_only=connector.read_only or opts.read_only,
         cell_max_bytes=builder.cell_max_bytes,
-        quota_bytes=given.max_database_size or builder.policy.local_database_max_bytes,
+        quota_bytes=opts.max_database_size or builder.policy.local_database_max_bytes,
         floor=builder.disk_floor,
     )
 
@@ -150,21 +150,21 @@ def _trino(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.trino.engine import TrinoEngine
     from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
-    given = builder.read_options(options.TrinoOptions, connector)
+    opts = builder.read_options(options.TrinoOptions, connector)
     address = TrinoAddress(
-        url=given.url,
-        catalog=given.catalog,
-        schema=given.schema_,
-        username=given.username,
-        password=given.password,
-        authentication=TrinoAuthentication(given.auth_mechanism),
-        has_impersonation=given.has_impersonation,
-        ssl_validate=given.ssl_validate,
-        ssl_ca=given.ssl_ca,
-        session_properties=MappingProxyType(dict(given.session_properties)),
-        client_tags=given.client_tags,
-        source=given.source or "queryserver",
-        time_zone=given.timezone,
+        url=opts.url,
+        catalog=opts.catalog,
+        schema=opts.schema_,
+        username=opts.username,
+        password=opts.password,
+        authentication=TrinoAuthentication(opts.auth_mechanism),
+        has_impersonation=opts.has_impersonation,
+        ssl_validate=opts.ssl_validate,
+        ssl_ca=opts.ssl_ca,
+        session_properties=MappingProxyType(dict(opts.session_properties)),
+        client_tags=opts.client_tags,
+        source=opts.source or "queryserver",
+        time_zone=opts.timezone,
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
@@ -176,16 +176,16 @@ def _phoenix(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication
     from queryserver.engines.phoenix.engine import PhoenixEngine
 
-    given = builder.read_options(options.PhoenixOptions, connector)
-    if given.auth_mechanism == PhoenixAuthentication.SPNEGO:
+    opts = builder.read_options(options.PhoenixOptions, connector)
+    if opts.auth_mechanism == PhoenixAuthentication.SPNEGO:
         _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
     address = PhoenixAddress(
-        url=given.url,
-        username=given.username,
-        password=given.password,
-        authentication=PhoenixAuthentication(given.auth_mechanism),
-        ssl_validate=given.ssl_validate,
-        ssl_ca=given.ssl_ca,
+        url=opts.url,
+        username=opts.username,
+        password=opts.password,
+        authentication=PhoenixAuthentication(opts.auth_mechanism),
+        ssl_validate=opts.ssl_validate,
+        ssl_ca=opts.ssl_ca,
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
@@ -214,41 +214,41 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     own = connector.options or _older_options(connector.dialect, settings)
     every = {**section_defaults(connector.dialect, settings), **own}
     connector = replace(connector, options=MappingProxyType(every))
-    given = builder.read_options(model, connector)
-    is_http = given.transport_mode == "http"
-    mechanism = given.auth_mechanism
+    opts = builder.read_options(model, connector)
+    is_http = opts.transport_mode == "http"
+    mechanism = opts.auth_mechanism
     if not mechanism and is_http and settings.desktop.use_thrift_http_jwt:
         mechanism = "JWT"
-    mechanism = mechanism or ("NONE" if given.use_sasl or is_http else "NOSASL")
-    if problems := _hs2_contradictions(given, mechanism, is_http=is_http):
+    mechanism = mechanism or ("NONE" if opts.use_sasl or is_http else "NOSASL")
+    if problems := _hs2_contradictions(opts, mechanism, is_http=is_http):
         raise options.OptionsRefused(connector.key, problems)
     if mechanism == Mechanism.GSSAPI:
         _require_kerberos(connector, "the driver of GSSAPI is not installed: pip install queryserver[kerberos]")
     usual_service: str = model.model_fields["kerberos_service_name"].default
     address = Hs2Address(
-        members=tuple(Member(host, port) for host, port in given.server_host),
+        members=tuple(Member(host, port) for host, port in opts.server_host),
         mechanism=Mechanism(mechanism),
-        http_path=given.http_path if is_http else None,
-        username=given.username,
-        password=given.password,
-        impersonation=given.impersonation_enabled,
-        kerberos_service=given.kerberos_service_name or usual_service,
-        kerberos_host=given.kerberos_host,
-        tls=Tls(validate=given.ssl_validate, ca=given.ssl_ca) if given.use_ssl else None,
-        database=given.database,
-        session_conf=MappingProxyType(dict(given.session_conf)),
-        query_timeout_s=given.query_timeout_s,
-        session_timeout_s=given.session_timeout_s,
-        limits=Limits(connect_s=given.connect_timeout_s),
+        http_path=opts.http_path if is_http else None,
+        username=opts.username,
+        password=opts.password,
+        impersonation=opts.impersonation_enabled,
+        kerberos_service=opts.kerberos_service_name or usual_service,
+        kerberos_host=opts.kerberos_host,
+        tls=Tls(validate=opts.ssl_validate, ca=opts.ssl_ca) if opts.use_ssl else None,
+        database=opts.database,
+        session_conf=MappingProxyType(dict(opts.session_conf)),
+        query_timeout_s=opts.query_timeout_s,
+        session_timeout_s=opts.session_timeout_s,
+        limits=Limits(connect_s=opts.connect_timeout_s),
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
     return Hs2Engine(address, VARIANTS[connector.dialect], read_only=connector.read_only)
 
 
-def _hs2_contradictions(given: options.Hs2Options, mechanism: str, *, is_http: bool) -> list[options.Problem]:
+def _hs2_contradictions(opts: options.Hs2Options, mechanism: str, *, is_http: bool) -> list[options.Problem]:
     found = list[options.Problem]()
-    if mechanism == "JWT" and not (given.use_ssl or given.allow_insecure_http):
+    if mechanism == "JWT" and not (opts.use_ssl or opts.allow_insecure_http):
         found.append(options.Problem("use_ssl", "must be true with JWT, unless allow_insecure_http is"))
     if mechanism == "JWT" and not is_http:
         found.append(options.Problem("auth_mechanism", "JWT needs transport_mode http"))
@@ -309,18 +309,18 @@ def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
 
 def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
     """Use the native adapter of the url's dialect if there is one, else the generic adapter."""
-    given = builder.read_options(urls.UrlOptions, connector)
-    url = given.url
+    opts = builder.read_options(urls.UrlOptions, connector)
+    url = opts.url
     if url.dialect == "postgresql":
         return _postgresql(connector, url, builder)
     if url.dialect == "mysql":
         return _mysql(connector, url, builder)
     if url.dialect in {"trino", "phoenix"}:
-        return _by_native_client(connector, given, builder)
+        return _by_native_client(connector, opts, builder)
     return _by_any_driver(connector, url, builder)
 
 
-def places_rules(connector: Connector, builder: EngineBuilder) -> AddressRules:
+def connector_address_rules(connector: Connector, builder: EngineBuilder) -> AddressRules:
     """The address rules for the hosts of a connector. Raises ConfigurationError."""
     url = postgresql_url(connector, builder)
     return builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
@@ -337,23 +337,23 @@ def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverU
 def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
     from queryserver.engines.postgresql.engine import KeepAlive, PostgresqlAddress, PostgresqlEngine, UserLogins
 
-    given = cast("urls.PostgresqlUrlOptions", url.options)
+    opts = cast("urls.PostgresqlUrlOptions", url.options)
     keep_alive = KeepAlive(
-        idle_s=given.keepalives_idle, interval_s=given.keepalives_interval, count=given.keepalives_count
+        idle_s=opts.keepalives_idle, interval_s=opts.keepalives_interval, count=opts.keepalives_count
     )
     # Passed on to libpq, except for the modes that verify certificates: these would use CA files of this server.
-    verified = client_tls(url.host, check_name=given.sslmode == "verify-full") if "verify" in given.sslmode else None
+    verified = client_tls(url.host, check_name=opts.sslmode == "verify-full") if "verify" in opts.sslmode else None
     address = PostgresqlAddress(
         host=url.host or "localhost",
         port=url.port or urls.PORTS["postgresql"],
         database=url.path,
         user=url.username,
         password=url.password,
-        ssl=verified or given.sslmode,
-        application_name=given.application_name,
-        connect_timeout_s=given.connect_timeout,
-        server_state=given.target_session_attrs,
-        keep_alive=None if given.keepalives == "0" else keep_alive,
+        ssl=verified or opts.sslmode,
+        application_name=opts.application_name,
+        connect_timeout_s=opts.connect_timeout,
+        server_state=opts.target_session_attrs,
+        keep_alive=None if opts.keepalives == "0" else keep_alive,
         cell_max_bytes=builder.cell_max_bytes,
         rules=url.rules(builder.rules(connector)).addresses,
         own_database=builder.own_database,
@@ -377,8 +377,8 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
 def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
     from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 
-    given = cast("urls.MysqlUrlOptions", url.options)
-    mode, tls = given.ssl_mode, None
+    opts = cast("urls.MysqlUrlOptions", url.options)
+    mode, tls = opts.ssl_mode, None
     if mode != "DISABLED":
         tls = client_tls(url.host, validate=mode != "REQUIRED", check_name=mode == "VERIFY_IDENTITY")
     address = MysqlAddress(
@@ -388,17 +388,17 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
         user=url.username,
         password=url.password,
         ssl=tls,
-        connect_timeout_s=given.connect_timeout,
-        read_timeout_s=given.read_timeout,
+        connect_timeout_s=opts.connect_timeout,
+        read_timeout_s=opts.read_timeout,
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
     return MysqlEngine(address, read_only=connector.read_only)
 
 
-def _by_native_client(connector: Connector, given: urls.UrlOptions, builder: EngineBuilder) -> Engine:
+def _by_native_client(connector: Connector, opts: urls.UrlOptions, builder: EngineBuilder) -> Engine:
     """`trino://` and `phoenix://` urls work like the interfaces of the same names (Contract platform 5.10)."""
-    url = given.url
+    url = opts.url
     is_trino = url.dialect == "trino"
     is_private = is_trino and (bool(url.password) or url.port == 443)
     host = f"[{url.host}]" if ":" in url.host else url.host or "localhost"
@@ -411,7 +411,7 @@ def _by_native_client(connector: Connector, given: urls.UrlOptions, builder: Eng
     }
     if is_trino:
         meant["catalog"], _, meant["schema"] = url.path.partition("/")
-        meant["has_impersonation"] = given.has_impersonation
+        meant["has_impersonation"] = opts.has_impersonation
         further = cast("urls.TrinoUrlOptions", url.options)
         meant |= {"client_tags": further.client_tags, "source": further.source, "timezone": further.timezone}
     try:
@@ -492,8 +492,8 @@ def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
     The dialects that come with SQLAlchemy are exempt, as their drivers do not use HTTP. The environment is read like
     urllib and requests do: names in any case, and `no_proxy=*` disables all proxies.
     """
-    given = {name.lower(): text for name, text in environ.items() if text}
-    if given.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or given.get("no_proxy") == "*":
+    opts = {name.lower(): text for name, text in environ.items() if text}
+    if opts.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or opts.get("no_proxy") == "*":
         return
     installed = {one.name.partition(".")[0] for one in entry_points(group=_GROUP)} - NATIVE_DIALECTS
     drivers = [

@@ -16,7 +16,7 @@ from queryserver.connectors.secrets import masked, with_stored_secrets
 from queryserver.connectors.sources import draft_connector, option_errors, require_folder_of, rest_options
 from queryserver.connectors.types import (
     BY_PAIR,
-    Catalogue,
+    Catalog,
     Category,
     ConnectorType,
     Flags,
@@ -58,7 +58,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
 
 
 @dataclass(frozen=True, slots=True)
-class GivenConnector:
+class SubmittedConnector:
     """A connector as sent with a call; None for missing members."""
 
     id: str | None = None
@@ -115,7 +115,7 @@ class ShownInstance:
 
 
 @dataclass(slots=True)
-class Installed:
+class InstallationResult:
     """The result of installing the configured connectors, in the order of the settings."""
 
     added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
@@ -134,7 +134,7 @@ class Installed:
 
 
 _IN_MEMORY = {
-    one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
+    one: SubmittedConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
 }
 """Installed if the settings name no connectors."""
@@ -151,7 +151,7 @@ class StoredConnectors:
         self._records = records
         self._builder = builder
         self._changed = changed
-        self._catalogue: Catalogue = {
+        self._catalogue: Catalog = {
             pair: with_defaults(row, section_defaults(row.dialect, builder.settings)) for pair, row in BY_PAIR.items()
         }
         hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
@@ -163,7 +163,7 @@ class StoredConnectors:
         )
         """Groups that may use a new connector without any."""
         self._examples = {
-            key: GivenConnector(
+            key: SubmittedConnector(
                 nice_name=table.nice_name or key,
                 dialect=table.dialect,
                 interface=table.interface,
@@ -181,7 +181,7 @@ class StoredConnectors:
         """The offered types, in the order of the catalogue."""
         return [ShownType(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
-    async def template(self, dialect: str, interface: str, given: GivenConnector) -> ShownType:
+    async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> ShownType:
         """A type with its defaults overridden by the given values; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
@@ -189,11 +189,14 @@ class StoredConnectors:
         row = self._catalogue.get((dialect, interface))
         if row is None or row not in self._offered:
             raise errors.ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._offered))
-        settings = complete_settings(row, given.settings or {})
+        settings = complete_settings(row, submitted.settings or {})
         hidden = masked(settings)
         # The defaults are examples rather than secrets.
         shown = {name: one if row.settings.get(name) == one else hidden[name] for name, one in settings.items()}
-        names = {"nice_name": given.nice_name or row.nice_name, "description": given.description or row.description}
+        names = {
+            "nice_name": submitted.nice_name or row.nice_name,
+            "description": submitted.description or row.description,
+        }
         return ShownType(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
@@ -208,25 +211,25 @@ class StoredConnectors:
             raise errors.connector_not_found(connector_id)
         return await self.shown(instance, user)
 
-    async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
+    async def save(self, user: User, submitted: SubmittedConnector) -> tuple[ShownInstance, bool]:
         """Create a connector, or change the one with the given id; also returns whether it was created.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
         """
-        is_new = given.id is None
-        with connector_event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
-            _require_names(given, is_new=is_new)
+        is_new = submitted.id is None
+        with connector_event(user, "create" if is_new else "change", submitted.id or submitted.nice_name) as event:
+            _require_names(submitted, is_new=is_new)
             try:
                 if is_new:
-                    draft = await self.draft(given, None)
-                    groups = self._default_groups if given.groups is None else given.groups
-                    instance = await self._records.create(_new_instance(given, draft, groups))
-                elif given.version is None:
+                    draft = await self.draft(submitted, None)
+                    groups = self._default_groups if submitted.groups is None else submitted.groups
+                    instance = await self._records.create(_new_instance(submitted, draft, groups))
+                elif submitted.version is None:
                     async with self._changing:
-                        instance = await self._change(given)
+                        instance = await self._change(submitted)
                 else:
-                    instance = await self._change(given)
+                    instance = await self._change(submitted)
             except errors.UnknownGroup as error:
                 raise errors.ConnectorRefused({"groups": [error.message]}) from error
             event.subject = str(instance.id)
@@ -259,16 +262,16 @@ class StoredConnectors:
             raise errors.connector_not_found(connector_id)
         return instance
 
-    async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
+    async def draft(self, submitted: SubmittedConnector, instance: ConnectorInstance | None) -> Draft:
         """The given or else the stored settings, with masked secrets replaced by the stored ones.
 
         Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
-        row = self._row(given, instance)
+        row = self._row(submitted, instance)
         stored = instance.settings if instance else {}
-        if given.settings is None and instance is not None:
+        if submitted.settings is None and instance is not None:
             return Draft(row, stored)
-        settings = with_stored_secrets(complete_settings(row, given.settings or {}), stored)
+        settings = with_stored_secrets(complete_settings(row, submitted.settings or {}), stored)
         await self._require_valid(row, settings)
         return Draft(row, settings)
 
@@ -301,52 +304,52 @@ class StoredConnectors:
             self._installed[driver] = await asyncio.to_thread(is_installed, driver, self._builder.addresses)
         return dialect in NATIVE_DIALECTS or self._installed[driver]
 
-    async def _change(self, given: GivenConnector) -> ConnectorInstance:
+    async def _change(self, submitted: SubmittedConnector) -> ConnectorInstance:
         """Change a connector. Without a version in the call, retries if another change comes in between."""
         for attempt in range(_CHANGE_ATTEMPTS):
-            instance = await self.stored(given.id or "")
-            draft = await self.draft(given, instance)
-            if given.version is not None and given.version != instance.version:
+            instance = await self.stored(submitted.id or "")
+            draft = await self.draft(submitted, instance)
+            if submitted.version is not None and submitted.version != instance.version:
                 raise errors.VersionConflict(instance.version)
-            new = _new_instance(given, draft, given.groups, instance)
+            new = _new_instance(submitted, draft, submitted.groups, instance)
             try:
                 return await self._records.change(instance, new)
             except errors.VersionConflict:
-                if given.version is not None or attempt == _CHANGE_ATTEMPTS - 1:
+                if submitted.version is not None or attempt == _CHANGE_ATTEMPTS - 1:
                     raise
-        raise errors.connector_not_found(given.id)
+        raise errors.connector_not_found(submitted.id)
 
-    def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
-        dialect, interface = given.dialect or "", given.interface or ""
+    def _row(self, submitted: SubmittedConnector, instance: ConnectorInstance | None) -> ConnectorType:
+        dialect, interface = submitted.dialect or "", submitted.interface or ""
         if instance is not None:
             changed = {
                 name: ["Cannot be changed."]
                 for name, sent, stored in (
-                    ("dialect", given.dialect, instance.dialect),
-                    ("interface", given.interface, instance.interface),
+                    ("dialect", submitted.dialect, instance.dialect),
+                    ("interface", submitted.interface, instance.interface),
                 )
                 if sent is not None and sent != stored
             }
             if changed:
                 raise errors.immutable_field(changed, "The type of a connector cannot be changed.")
             dialect, interface = instance.dialect, instance.interface
-        elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
+        elif missing := [name for name in ("dialect", "interface") if not getattr(submitted, name)]:
             raise errors.ConnectorRefused({name: ["Must be given."] for name in missing})
         row = self._catalogue.get((dialect, interface))
         if row is None:
             raise errors.ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
         return row
 
-    async def install_examples(self, user: User) -> Installed:
+    async def install_examples(self, user: User) -> InstallationResult:
         """Install the connectors of the settings; instances edited since then are left alone.
 
         Installs nothing unless everything is valid. Raises ConnectorRefused with `errors` by key.
         """
         drafts = await self._example_drafts()
-        done = Installed()
+        done = InstallationResult()
         try:
-            for key, given in self._examples.items():
-                await self._install_example(user, given, drafts[key], done)
+            for key, submitted in self._examples.items():
+                await self._install_example(user, submitted, drafts[key], done)
         finally:
             if done.added or done.updated:
                 await self._changed()
@@ -354,19 +357,19 @@ class StoredConnectors:
 
     async def _example_drafts(self) -> Mapping[str, Draft]:
         found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
-        granted = {group for given in self._examples.values() for group in given.groups or ()}
+        granted = {group for submitted in self._examples.values() for group in submitted.groups or ()}
         unknown_groups = await self._records.unknown_groups(granted)
-        for key, given in self._examples.items():
+        for key, submitted in self._examples.items():
             try:
-                _require_names(given, is_new=True)
-                found[key] = await self.draft(given, None)
+                _require_names(submitted, is_new=True)
+                found[key] = await self.draft(submitted, None)
             except errors.ConnectorRefused as refused:
                 problems[key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
             except errors.ConnectorTypeNotFound as unknown:
                 problems[key] = [unknown.message]
-            for group in sorted(unknown_groups & set(given.groups or ())):
+            for group in sorted(unknown_groups & set(submitted.groups or ())):
                 problems.setdefault(key, []).append(f"groups: {errors.UnknownGroup(group).message}")
-            name = _folded_name(given)
+            name = _folded_name(submitted)
             if name in names:
                 problems.setdefault(key, []).append("nice_name: Another table has the same.")
             names.add(name)
@@ -374,13 +377,21 @@ class StoredConnectors:
             raise errors.ConnectorRefused(problems, "The connectors of the settings are not valid.")
         return found
 
-    async def _install_example(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
-        present = await self._named(_folded_name(given))
+    async def _install_example(
+        self, user: User, submitted: SubmittedConnector, draft: Draft, done: InstallationResult
+    ) -> None:
+        present = await self._named(_folded_name(submitted))
         # Without groups in the settings, grants changed by an administrator are kept.
         default_groups = None if present else self._default_groups
-        new = _new_instance(given, draft, default_groups if given.groups is None else given.groups)
+        new = _new_instance(submitted, draft, default_groups if submitted.groups is None else submitted.groups)
         # Only masked settings, since a digest of secrets would help to guess weak passwords.
-        content = [given.nice_name, draft.row.dialect, draft.row.interface, masked(draft.settings), given.groups]
+        content = [
+            submitted.nice_name,
+            draft.row.dialect,
+            draft.row.interface,
+            masked(draft.settings),
+            submitted.groups,
+        ]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         new = replace(new, example_digest=digest)
         if present is not None and not _is_outdated(present, new):
@@ -398,7 +409,7 @@ class StoredConnectors:
             raise errors.ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
         except (errors.NameTaken, errors.VersionConflict):
             # A concurrent call has changed it; keep that result.
-            if (stored := await self._named(_folded_name(given))) is not None:
+            if (stored := await self._named(_folded_name(submitted))) is not None:
                 done.unchanged.append(stored)
 
     async def _named(self, folded_name: str) -> ConnectorInstance | None:
@@ -406,24 +417,24 @@ class StoredConnectors:
         return next((one for one in stored if one.nice_name.casefold() == folded_name), None)
 
 
-def _require_names(given: GivenConnector, *, is_new: bool) -> None:
+def _require_names(submitted: SubmittedConnector, *, is_new: bool) -> None:
     """Raises ConnectorRefused for names that are missing, too long or unprintable."""
     problems = dict[str, list[str]]()
-    if given.nice_name is None:
+    if submitted.nice_name is None:
         if is_new:
             problems["nice_name"] = ["Must be given."]
-    elif not 1 <= len(given.nice_name.strip()) <= _LONGEST_NAME or not given.nice_name.isprintable():
+    elif not 1 <= len(submitted.nice_name.strip()) <= _LONGEST_NAME or not submitted.nice_name.isprintable():
         problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
-    if len(given.description or "") > _LONGEST_DESCRIPTION:
+    if len(submitted.description or "") > _LONGEST_DESCRIPTION:
         problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
     if is_new:
-        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
+        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(submitted, name)}
     if problems:
         raise errors.ConnectorRefused(problems)
 
 
-def _folded_name(given: GivenConnector) -> str:
-    return (given.nice_name or "").strip().casefold()
+def _folded_name(submitted: SubmittedConnector) -> str:
+    return (submitted.nice_name or "").strip().casefold()
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
@@ -435,9 +446,9 @@ def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
 
 
 def _new_instance(
-    given: GivenConnector, draft: Draft, groups: tuple[str, ...] | None, before: ConnectorInstance | None = None
+    submitted: SubmittedConnector, draft: Draft, groups: tuple[str, ...] | None, before: ConnectorInstance | None = None
 ) -> NewInstance:
     """The new values; missing ones are taken from `before`."""
-    name = before.nice_name if before and given.nice_name is None else (given.nice_name or "").strip()
-    description = before.description if before and given.description is None else given.description or ""
+    name = before.nice_name if before and submitted.nice_name is None else (submitted.nice_name or "").strip()
+    description = before.description if before and submitted.description is None else submitted.description or ""
     return NewInstance(name, draft.row.dialect, draft.row.interface, description, draft.settings, groups)

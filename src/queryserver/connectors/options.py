@@ -107,11 +107,11 @@ Model = TypeVar("Model", bound=Options)
 
 
 def read_options(
-    model: type[Model], key: str, given: Mapping[str, SettingValue], rules: OptionRules | None = None
+    model: type[Model], key: str, values: Mapping[str, SettingValue], rules: OptionRules | None = None
 ) -> Model:
     """The options of the connector `key`. Raises OptionsRefused with every problem, unknown names included."""
     try:
-        return model.model_validate(dict(given), context=rules)
+        return model.model_validate(dict(values), context=rules)
     except ValidationError as error:
         raise OptionsRefused(key, problems_of(error)) from None
 
@@ -182,9 +182,9 @@ def choice(*words: str) -> BeforeValidator:
     """Accept one of `words`, ignoring case, and return it in their spelling."""
 
     def read(value: Any) -> str:
-        wanted = _text(value).casefold()
+        folded = _text(value).casefold()
         for word in words:
-            if word.casefold() == wanted:
+            if word.casefold() == folded:
                 return word
         raise invalid(f"must be one of {', '.join(word or 'empty' for word in words)}")
 
@@ -232,14 +232,14 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     allowed: Collection[str] = rules_of(info).policy.session_conf_allowed
     pairs, found = dict[str, str](), list[tuple[str, Kind]]()
     for part in filter(str.strip, _text(value).split(";")):
-        key, equals, given = (piece.strip() for piece in part.partition("="))
+        key, equals, values = (piece.strip() for piece in part.partition("="))
         if not key or not equals:
             found.append(("must look like name=value;name=value", ConnectorRefused))
         elif key not in allowed:
             text = f"the name {key[:_SHOWN]} is not in desktop.connector_policy.session_conf_allowed"
             found.append((text, ConnectorRefused))
         else:
-            pairs[key] = given
+            pairs[key] = values
     if found:
         raise Refused(*found)
     return pairs

@@ -77,8 +77,8 @@ class EngineUses:
 
     def retire_all_but(self, connectors: Iterable[Connector]) -> None:
         """Retire all engines except those of these connectors in these versions."""
-        wanted = {_key(connector) for connector in connectors}
-        for key in self._open.keys() - wanted:
+        folded = {_key(connector) for connector in connectors}
+        for key in self._open.keys() - folded:
             entry = self._open.pop(key)
             entry.is_retired = True
             self._retired.add(entry)
@@ -206,13 +206,13 @@ class Connectors:
         Raises UnknownDialect, also if the caller may not use the connector, so that both look alike; NotSupported for
         a stored one that the caller may use but no server of this build can run.
         """
-        wanted = _usual((name or "").strip())
+        folded = _usual((name or "").strip())
         visible = {one.key: one for one in self.visible(user)}
-        key = key_named(wanted, [(one.key, one.dialect) for one in visible.values()])
-        found = self.default_sql(user) if not wanted else None if key is None else visible[key]
+        key = key_named(folded, [(one.key, one.dialect) for one in visible.values()])
+        found = self.default_sql(user) if not folded else None if key is None else visible[key]
         if found is None:
             for connector, error in self._idle.values():
-                is_meant = wanted in (connector.key, connector.dialect)
+                is_meant = folded in (connector.key, connector.dialect)
                 if is_meant and _is_open(connector, user) and isinstance(error, errors.NotSupported):
                     raise copy(error)  # a shared object would accumulate tracebacks
             raise self.unknown(user, name or "")
@@ -252,12 +252,12 @@ class Connectors:
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Keys or dialect that select the history entries for a name; none for an unknown name."""
-        wanted = _usual(name)
-        if wanted in self._connectors and self._connectors[wanted].dialect != wanted:
-            return (self._connectors[wanted].key,), None
-        if any(one.dialect == wanted for one in self._connectors.values()):
-            return None, wanted
-        dialect, key = _parts(wanted)
+        folded = _usual(name)
+        if folded in self._connectors and self._connectors[folded].dialect != folded:
+            return (self._connectors[folded].key,), None
+        if any(one.dialect == folded for one in self._connectors.values()):
+            return None, folded
+        dialect, key = _parts(folded)
         found = self._connectors.get(key)
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
@@ -307,8 +307,8 @@ class Connectors:
 
     def _arrange(self) -> None:
         """Sort once per change, so that calls only filter by rights. Unknown names are skipped."""
-        places = {name: place for place, name in enumerate(self._wheel)}
-        self._listed = sorted(self._connectors.values(), key=lambda one: places.get(one.key.casefold(), len(places)))
+        ranks = {name: rank for rank, name in enumerate(self._wheel)}
+        self._listed = sorted(self._connectors.values(), key=lambda one: ranks.get(one.key.casefold(), len(ranks)))
         keys = [one for one in self._listed if one.key.casefold() == self._default]
         names = [one for one in self._listed if one.nice_name.casefold() == self._default]
         self._mains = [*keys, *names, *self._listed] if self._default else self._listed
@@ -377,11 +377,11 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
     """The key of the connector with that name, by the rules of `resolve`; `among` holds keys and dialects."""
-    wanted = _usual(name)
-    dialect, key = _parts(wanted)
+    folded = _usual(name)
+    dialect, key = _parts(folded)
     meanings = (
-        (known for known, _ in among if known.casefold() == wanted),
-        (known for known, its_dialect in among if its_dialect == wanted),
+        (known for known, _ in among if known.casefold() == folded),
+        (known for known, its_dialect in among if its_dialect == folded),
         (known for known, its_dialect in among if (known.casefold(), its_dialect) == (key, dialect)),
     )
     return next(chain.from_iterable(meanings), None)

@@ -66,23 +66,23 @@ ALL = "all"
 _DIALECTS_OF_HUE = {"beeswax": "hive"}
 
 
-async def keys_meant(settings: Settings, database: Database, name: str) -> list[str] | None:
+async def matching_keys(settings: Settings, database: Database, name: str) -> list[str] | None:
     """Keys of the connectors named by a dialect, key, id or `all`; None for all of them (Contract platform 12.1).
 
     Empty for an unknown name.
     """
-    wanted = name.lower()
-    if wanted == ALL:
+    folded = name.lower()
+    if folded == ALL:
         return None
-    wanted = _DIALECTS_OF_HUE.get(wanted, wanted)
+    folded = _DIALECTS_OF_HUE.get(folded, folded)
     found = [
         key
         for key, table in settings.notebook.interpreters.items()
-        if wanted in {key.lower(), (table.dialect or key).lower()}
+        if folded in {key.lower(), (table.dialect or key).lower()}
     ]
     rows = await database.fetch(
         "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id",
-        wanted,
+        folded,
     )
     return [*found, *(row["id"] for row in rows)]
 

@@ -16,7 +16,7 @@ _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "
 """Compared ignoring case and anything but letters and digits."""
 
 _GIVEN_LATER = "${PASSWORD}"
-_PLACES = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
+_RECEIVERS = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
 """Settings that determine who receives a secret: host, port, user or driver."""
 
 # No backtracking: a url may be long and crafted to be slow.
@@ -164,14 +164,14 @@ def _option_spans(text: str, start: int) -> list[_Span]:
 def _address(settings: Values) -> dict[str, str]:
     """The receivers of the secrets: drivers, users, hosts and ports."""
     return {
-        name: _place(name, str(value))
+        name: _normalized_address(name, str(value))
         for name, value in settings.items()
-        if name in _PLACES or (not is_secret(name) and isinstance(value, str) and _may_be_url(name, value))
+        if name in _RECEIVERS or (not is_secret(name) and isinstance(value, str) and _may_be_url(name, value))
     }
 
 
-def _place(name: str, value: str) -> str:
-    if name in _PLACES:
+def _normalized_address(name: str, value: str) -> str:
+    if name in _RECEIVERS:
         return value.strip()
     if "://" not in value:
         return str(_replaced(name, value, lambda _key, _text: ""))

@@ -77,7 +77,7 @@ def draft_connector(
     general = {name: value for name, value in values.items() if name in GeneralSettings.model_fields}
     own = {name: value for name, value in values.items() if name not in general}
     try:
-        given = GeneralSettings.model_validate(general)
+        general = GeneralSettings.model_validate(general)
     except ValidationError as error:  # only configured settings; stored ones have been validated
         raise errors.ConfigurationError([f"{key}: {one['loc'][0]}: {one['msg']}." for one in error.errors()]) from None
     return Connector(
@@ -85,35 +85,35 @@ def draft_connector(
         dialect=dialect,
         interface=interface,
         nice_name=key,
-        limits=_limits(dialect, settings, given),
+        limits=_limits(dialect, settings, general),
         options=MappingProxyType(own),
         groups=frozenset(),
-        read_only=given.read_only,
-        strict_settings=given.strict_settings,
-        retries_reads=given.retry == "read_only",
+        read_only=general.read_only,
+        strict_settings=general.strict_settings,
+        retries_reads=general.retry == "read_only",
         close_queries=_closes_queries(dialect, own, settings),
         right=connector_right(0),
     )
 
 
-def _limits(dialect: str, settings: Settings, given: GeneralSettings) -> ConnectorLimits:
+def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> ConnectorLimits:
     """The limits of the connector, or else those of the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(
-        statement_timeout=timedelta(seconds=given.statement_timeout_s or statement_s),
-        session_idle=timedelta(seconds=given.session_idle_s or editor.session_idle_s),
-        metadata_timeout=timedelta(seconds=given.metadata_timeout_s or editor.metadata_timeout_s),
-        sample_timeout=timedelta(seconds=given.sample_timeout_s or editor.sample_timeout_s),
-        shared_session=editor.shared_session if given.shared_session is None else given.shared_session,
-        sample_views=editor.sample_views if given.sample_views is None else given.sample_views,
+        statement_timeout=timedelta(seconds=general.statement_timeout_s or statement_s),
+        session_idle=timedelta(seconds=general.session_idle_s or editor.session_idle_s),
+        metadata_timeout=timedelta(seconds=general.metadata_timeout_s or editor.metadata_timeout_s),
+        sample_timeout=timedelta(seconds=general.sample_timeout_s or editor.sample_timeout_s),
+        shared_session=editor.shared_session if general.shared_session is None else general.shared_session,
+        sample_views=editor.sample_views if general.sample_views is None else general.sample_views,
     )
 
 
-def _closes_queries(dialect: str, given: Mapping[str, SettingValue], settings: Settings) -> bool:
+def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:
     """The option of the connector, or else that of the section of its engine (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
-    return dialect in options.HS2_OPTIONS and bool(options.flag_of(given.get("close_queries", default)))
+    return dialect in options.HS2_OPTIONS and bool(options.flag_of(general.get("close_queries", default)))
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> options.HdfsOptions | options.AtlasOptions:

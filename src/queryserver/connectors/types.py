@@ -1,6 +1,6 @@
 """The catalogue of connector types, one row per dialect and interface (Contract platform 5.1).
 
-`catalogue.txt` is the table of Contract platform 5.10. What else a new dialect needs is listed in
+`catalog.txt` is the table of Contract platform 5.10. What else a new dialect needs is listed in
 `connectors/engine_builders.py`.
 """
 
@@ -129,13 +129,13 @@ def _row(line: str) -> ConnectorType:
 
 
 TYPES: Sequence[ConnectorType] = tuple(
-    map(_row, Path(__file__).with_name("catalogue.txt").read_text("utf-8").splitlines())
+    map(_row, Path(__file__).with_name("catalog.txt").read_text("utf-8").splitlines())
 )
 """All rows, in order."""
 
-Catalogue: TypeAlias = Mapping[tuple[str, str], ConnectorType]
+Catalog: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
-BY_PAIR: Catalogue = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
+BY_PAIR: Catalog = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
 """Types by dialect and interface, in order."""
 
 
@@ -167,22 +167,22 @@ _GENERAL: Settings = MappingProxyType(
 """Additional settings of every runnable type, each with a value of its type."""
 
 
-def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:
+def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[str, SettingValue]:
     """The given settings in the order and with the types of the row, completed by its defaults.
 
     Raises unknown_setting, ConnectorRefused; their texts contain no values.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.settings}
-    unknown = [name for name in given if name not in kinds]
+    unknown = [name for name in values if name not in kinds]
     if unknown:
         text = f"Connectors of {row.dialect} with interface {row.interface} have no such setting."
         raise errors.unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
     settings, problems = dict(row.settings), dict[str, list[str]]()
     for name, kind in kinds.items():
-        if given.get(name) is None:
+        if values.get(name) is None:
             continue
         try:
-            settings[name] = _typed(name, given[name], kind)
+            settings[name] = _typed(name, values[name], kind)
         except ValueError as problem:
             problems[name] = [str(problem)]
     for name in _GENERAL:

@@ -154,12 +154,12 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
     elif driver not in {name.lower() for name in rules.policy.allowed_drivers}:
         refused = f"the driver {driver[:_SHOWN] or '(none)'} is not in desktop.connector_policy.allowed_drivers"
         found.append((refused, driver_not_allowed))
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name in given:
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in query:
         if not _is_allowed(name, driver, dialect, rules.policy):
             shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
             found.append((f"the option {shown} is not allowed", option_not_allowed))
-    options, problems = _typed(dialect, given)
+    options, problems = _typed(dialect, query)
     user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
     url = DriverUrl(
         driver=driver,
@@ -169,7 +169,7 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
         path=unquote(parts.path.strip("/")),
         username=None if user == _USER else user,
         password=None if password == _GIVEN_LATER else password,
-        query=MappingProxyType(given),
+        query=MappingProxyType(query),
         options=options,
         wants_credentials=user == _USER or password == _GIVEN_LATER,
     )
@@ -209,11 +209,11 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
     return name in extra and _NAMES_ANOTHER_HOST.search(plain) is None
 
 
-def _typed(dialect: str, given: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
+def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
     """The options of `URL_OPTIONS`, and the problems with them."""
     model = URL_OPTIONS.get(dialect, Options)
     try:
-        return model.model_validate({name: text for name, text in given.items() if name in model.model_fields}), []
+        return model.model_validate({name: text for name, text in query.items() if name in model.model_fields}), []
     except ValidationError as error:
         return model(), [(f"the option {one.setting} {one.text}", one.kind) for one in problems_of(error)]
 

@@ -13,18 +13,18 @@ from queryserver.errors.base import ConfigurationError, InvalidPassword
 from queryserver.identity.api_bearers import ApiTokenBearers
 from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
-from queryserver.identity.explaining import Explainer
+from queryserver.identity.explainer import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import AesSealer, Keyring, open_keyring
+from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, open_plug_in
+from queryserver.identity.plug_ins import PlugInAuthenticator, PlugInLogin, open_plug_in
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository
 from queryserver.identity.threads import LimitedThreads
-from queryserver.identity.throttling import LoginThrottle
 from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
@@ -164,7 +164,7 @@ async def _login_sources(
             return LoginSource(LDAP, login, creates_users=ldap.create_users_on_login, issuer=LDAP)
         _require_import_path(key, name, BACKENDS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="login")
-        login = PluggedLogin(name, await stack.enter_async_context(opened), threads, usernames)
+        login = PlugInLogin(name, await stack.enter_async_context(opened), threads, usernames)
         return LoginSource(name, login, creates_users=True, issuer=plug_in_issuer(name))
 
     return await _each(settings.desktop.auth.backend, source)
@@ -193,7 +193,7 @@ async def _callers(
         instance = await stack.enter_async_context(opened)
         # A challenge only decorates a 401 that is certain, so it has a short timeout and threads of its own.
         for_challenges = stack.enter_context(closing(LimitedThreads(threads=2, limit_s=_CHALLENGE_LIMIT_S)))
-        plugged = PluggedCaller(name, instance, threads, for_challenges, bearers.provisioning)
+        plugged = PlugInAuthenticator(name, instance, threads, for_challenges, bearers.provisioning)
         challenges.append(plugged.challenge)
         return plugged.caller
 

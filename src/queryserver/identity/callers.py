@@ -342,7 +342,7 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         raise errors.InvalidToken from None
 
 
-def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
+def require_valid(owner: Owner | None, epoch: int | None = None) -> Owner:
     """Return the owner if the token is valid; `epoch` is that of an own token.
 
     Raises UserNotFound, UserInactive, InvalidToken.
@@ -363,7 +363,7 @@ def api_token_user(owner: ApiTokenOwner | None) -> User:
     """
     if owner is None or owner.is_revoked or owner.is_expired:
         raise errors.InvalidToken
-    return alive(owner, owner.made_in_epoch).user
+    return require_valid(owner, owner.made_in_epoch).user
 
 
 class TokenType(StrEnum):
@@ -458,14 +458,14 @@ def _claims(content: Mapping[str, Any]) -> TokenClaims:
     )
 
 
-async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerRepository) -> User:
+async def bearer(claims: TokenClaims, expected_type: TokenType, records: CallerRepository) -> User:
     """The user of a token, which must be of the expected type.
 
     Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
     """
-    if claims.token_type is not wanted:
+    if claims.token_type is not expected_type:
         raise errors.InvalidToken("Token has wrong type")
-    owner = alive(await records.owner(claims.key), claims.epoch)
+    owner = require_valid(await records.owner(claims.key), claims.epoch)
     return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)
 
 

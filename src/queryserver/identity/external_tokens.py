@@ -169,7 +169,7 @@ class ExternalBearers:
         content = object_of(signed.partition(".")[2])
         if content is None:
             raise TokenRefused("form", "the claims are no JSON object")
-        expires_at = self._timely(content)
+        expires_at = self._checked_expiry(content)
         found: object = content.get("iss")
         if self.rules.issuer not in (model.ANY, found):
             raise TokenRefused("iss", f"it is {_shown(found)}, not {self.rules.issuer}")
@@ -198,7 +198,7 @@ class ExternalBearers:
                 return key
         raise TokenRefused("signature", "it was not made with this key")
 
-    def _timely(self, content: Mapping[str, Any]) -> int:
+    def _checked_expiry(self, content: Mapping[str, Any]) -> int:
         """Check the times and return `exp`. Raises TokenRefused."""
         now, leeway_s = self.clock(), self.rules.leeway_s
         expires_at = _moment(content, "exp")

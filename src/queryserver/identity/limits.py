@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 
 from queryserver import errors
-from queryserver.identity.callers import CallerRepository, TokenKey, alive, api_token_user
+from queryserver.identity.callers import CallerRepository, TokenKey, api_token_user, require_valid
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
 from queryserver.platform.networks import network_of
@@ -20,7 +20,7 @@ from queryserver.platform.threads import background
 # Sorted, so that servers lock shared rows in the same order. Counts of a past minute are dropped.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
-select caller, $2, calls from unnest($1::text[], $3::int[]) as given (caller, calls) order by caller
+select caller, $2, calls from unnest($1::text[], $3::int[]) as added (caller, calls) order by caller
 on conflict (caller) do update set
     requests = case
         when known.minute = excluded.minute then known.requests + excluded.requests
@@ -199,7 +199,7 @@ class StreamSlot:
         except errors.DatabaseUnavailable:
             log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
             return user
-        present = alive(owner, user.token_epoch).user
+        present = require_valid(owner, user.token_epoch).user
         return replace(
             present, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
         )

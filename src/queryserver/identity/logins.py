@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from queryserver import errors
+from queryserver.identity.login_throttle import LoginThrottle
 from queryserver.identity.model import AuthenticatedUser, LoginBackend, RequestInfo, UsernameRule, identity_of
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, StoredLogin
-from queryserver.identity.throttling import LoginThrottle
 from queryserver.identity.tokens import TokenPair, Tokens
 from queryserver.identity.users import Accounts
 from queryserver.platform.logs import AUDIT, BY_SERVER

@@ -81,7 +81,7 @@ def _load(name: str) -> Callable[..., object]:
 
 
 @dataclass(eq=False, repr=False)
-class PluggedCaller:
+class PlugInAuthenticator:
     """An authenticator: calls `authenticate` of a plug-in, sync or async."""
 
     name: str
@@ -102,15 +102,15 @@ class PluggedCaller:
         TypeError if the class fails or takes too long, and the call fails with an internal error.
         """
         try:
-            given = await self.threads.call(self._authenticate, request)
+            returned = await self.threads.call(self._authenticate, request)
         except errors.AuthenticationFailed:
             raise
         except Exception as error:  # a plug-in may raise anything
             raise RuntimeError(f"{self.name}: {type(error).__name__}") from error
-        if given is None:
+        if returned is None:
             return None
         # In a tuple, the first item is the user, and the second is private to the plug-in.
-        pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
+        pair = cast("tuple[object, ...]", returned) if isinstance(returned, tuple) else (returned, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
             raise TypeError(f"{self.name}: gave no AuthenticatedUser of texts")
@@ -135,7 +135,7 @@ class PluggedCaller:
         return None
 
 
-class PluggedLogin:
+class PlugInLogin:
     """A login back end: calls `login` of a plug-in, sync or async."""
 
     def __init__(self, name: str, instance: object, threads: LimitedThreads, usernames: model.UsernameRule) -> None:
@@ -154,13 +154,15 @@ class PluggedLogin:
         except errors.InvalidUsername:
             return None
         try:
-            given = await self._threads.call(self._login, name, password, request)
+            returned = await self._threads.call(self._login, name, password, request)
         except (errors.AuthenticationFailed, TooManyWaiting):
             raise
         except Exception as error:  # a plug-in may raise anything
             log.exception("login back end failed", backend=self._name)
             raise errors.LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
-        if given is None or (isinstance(given, model.AuthenticatedUser) and is_well_formed(given)):
-            return given
-        log.error("login back end gave no AuthenticatedUser of texts", backend=self._name, given=type(given).__name__)
+        if returned is None or (isinstance(returned, model.AuthenticatedUser) and is_well_formed(returned)):
+            return returned
+        log.error(
+            "login back end returned no valid AuthenticatedUser", backend=self._name, returned=type(returned).__name__
+        )
         raise errors.LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")

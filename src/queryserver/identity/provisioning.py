@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from queryserver import errors
-from queryserver.identity.callers import CallerKey, CallerRepository, KnownCaller, alive
+from queryserver.identity.callers import CallerKey, CallerRepository, KnownCaller, require_valid
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.logs import AUDIT, BY_SERVER
@@ -60,16 +60,16 @@ class Provisioning:
         if known is None and may_create:
             await self._create(identity, person)
             known = await self.callers.caller(key)
-        known = alive(self._judged(identity, person.username, known))
+        known = require_valid(self._permitted(identity, person.username, known))
         if not known.is_linked:
             if await self.accounts.link_first(known.user.id, identity):
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
                 AUDIT.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # A concurrent first call may have linked the user, perhaps to another identity.
-            known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
+            known = require_valid(self._permitted(identity, person.username, await self.callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
-            known = alive(self._judged(identity, person.username, await self.callers.caller(key)))
+            known = require_valid(self._permitted(identity, person.username, await self.callers.caller(key)))
         if not known.logged_in_recently:
             await self.callers.note_call(known.user.id)
         return known.user
@@ -77,7 +77,7 @@ class Provisioning:
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
         """The user that `user` would return, in any state, or None. Raises IdentityRefused."""
         key = self._key(identity, identity.subject, token_id)
-        return self._judged(identity, identity.subject, await self.callers.caller(key))
+        return self._permitted(identity, identity.subject, await self.callers.caller(key))
 
     def _key(self, identity: ExternalIdentity, name: str, token_id: str) -> CallerKey:
         try:
@@ -85,7 +85,7 @@ class Provisioning:
         except errors.InvalidUsername:
             return CallerKey(identity, None, token_id)
 
-    def _judged(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
+    def _permitted(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
         """Return `known` if the identity may act as that user. Raises IdentityRefused."""
         reason = None
         if known is None:

@@ -52,12 +52,12 @@ class LimitedThreads:
             running.cancel()
         if not done:
             raise TimeoutError
-        given, error = running.result()
+        result, error = running.result()
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise error
         if error is not None:
             raise RuntimeError(f"{type(error).__name__} in a call of {self._name}") from error
-        return given
+        return result
 
     def close(self) -> None:
         """Shut down without waiting for running calls, whose callers are gone."""
@@ -69,9 +69,9 @@ class LimitedThreads:
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments), None
-            given, error = await self._in_thread(function, arguments)
+            result, error = await self._in_thread(function, arguments)
             # A decorated coroutine function cannot be told from an ordinary one.
-            return (await given if inspect.isawaitable(given) else given), error
+            return (await result if inspect.isawaitable(result) else result), error
         except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
 

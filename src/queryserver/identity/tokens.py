@@ -11,7 +11,15 @@ import structlog
 from queryserver.errors.base import InvalidToken, NotAuthenticated
 from queryserver.identity.api_bearers import ApiTokenBearers
 from queryserver.identity.api_tokens import is_api_token
-from queryserver.identity.callers import CallerRepository, JwtCodec, TokenClaims, TokenOwner, TokenType, alive, bearer
+from queryserver.identity.callers import (
+    CallerRepository,
+    JwtCodec,
+    TokenClaims,
+    TokenOwner,
+    TokenType,
+    bearer,
+    require_valid,
+)
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
@@ -160,7 +168,7 @@ class Tokens:
 
 def _is_alive(owner: TokenOwner | None, epoch: int) -> bool:
     try:
-        alive(owner, epoch)
+        require_valid(owner, epoch)
     except NotAuthenticated:
         return False
     return True

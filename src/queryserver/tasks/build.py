@@ -9,7 +9,7 @@ from functools import partial
 from queryserver.administration.broker_check import ping_broker
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.registry import Connectors
-from queryserver.connectors.repository import ConnectorRepository, keys_meant
+from queryserver.connectors.repository import ConnectorRepository, matching_keys
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.callers import CallerRepository
@@ -78,7 +78,7 @@ def task_services(
         refresh=refresh,
         connectors=connectors,
         users=users,
-        keys_meant=partial(keys_meant, settings, database),
+        matching_keys=partial(matching_keys, settings, database),
     )
     runner = TaskRunner(
         statements.runner.owner,

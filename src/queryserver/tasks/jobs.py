@@ -38,7 +38,7 @@ class TaskJobs:
     """None without an index of the metadata search."""
     connectors: Connectors
     users: UserDirectory
-    keys_meant: Callable[[str], Awaitable[list[str] | None]]
+    matching_keys: Callable[[str], Awaitable[list[str] | None]]
     """Keys of the connectors that a dialect refers to; None for all."""
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
@@ -82,7 +82,7 @@ class TaskJobs:
         return _finished(f"{deleted} uploads deleted.", {"uploads": deleted})
 
     async def _close_sessions(self, params: CloseSessions, progress: Progress) -> TaskEnd:
-        connectors = await self.keys_meant(params.dialect)
+        connectors = await self.matching_keys(params.dialect)
         if connectors == []:
             raise InvalidParameter(f"Unknown dialect: {params.dialect}")
         age = timedelta(days=params.age_in_days)

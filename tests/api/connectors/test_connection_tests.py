@@ -17,7 +17,7 @@ from tests.ports import free_port
 
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
-from queryserver.connectors.instances import GivenConnector
+from queryserver.connectors.instances import SubmittedConnector
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 
@@ -419,11 +419,11 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
             )
             async with tests.running():
                 user = User(id=1, username="root", is_admin=True)
-                outcome = await tests.test(user, GivenConnector(id=stored["id"]))
+                outcome = await tests.test(user, SubmittedConnector(id=stored["id"]))
                 assert outcome.reason == ""
                 assert "in use by another server" in outcome.warnings
             assert await other.database.fetch("select connector, owner from engine_owners order by connector") == before
-        outcome = await holder.services.connection_tests.test(user, GivenConnector(id=stored["id"]))
+        outcome = await holder.services.connection_tests.test(user, SubmittedConnector(id=stored["id"]))
         assert (outcome.reason, outcome.warnings) == ("", "")
 
 

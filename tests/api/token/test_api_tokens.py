@@ -22,7 +22,7 @@ from tests.unit.cli.test_commands import command_in
 
 from queryserver.errors.base import Conflict
 from queryserver.identity.api_tokens import PREFIX, NewApiToken, digest_of
-from queryserver.identity.explaining import API_TOKEN_CHECKS, Explainer
+from queryserver.identity.explainer import API_TOKEN_CHECKS, Explainer
 from queryserver.identity.keys import Keyring, SecretKey
 from queryserver.identity.model import AuthenticatedUser, Scope
 from queryserver.platform.logs import configure_logging, stop_logging

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from queryserver.connectors.connection_failures import cleaned, reason_of
+from queryserver.connectors.connection_failures import reason_of, sanitized_message
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 from queryserver.platform.addresses import HostRefused, UnknownHost
 
@@ -45,7 +45,7 @@ def test_each_failure_has_its_reason(error: BaseException, reason: str) -> None:
 @pytest.mark.security("T28")
 @pytest.mark.parametrize("secret", ["pa$$word", "pa%24%24word"])
 def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
-    told = cleaned(StatementRejected(f"Login svc/{secret} failed."), _SETTINGS, _PLACES)
+    told = sanitized_message(StatementRejected(f"Login svc/{secret} failed."), _SETTINGS, _PLACES)
     assert told == "Login svc/******** failed."
 
 
@@ -54,7 +54,7 @@ def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
     ["upstream 10.1.2.3:9000 is down", "see http://inner.example.org:8080/a?b", "peer [fd00::1234:1] reset",
     "no leader at broker-7.inner:9092"])  # fmt: skip
 def test_other_addresses_are_not_told(text: str) -> None:
-    told = cleaned(StatementRejected(text), _SETTINGS, _PLACES)
+    told = sanitized_message(StatementRejected(text), _SETTINGS, _PLACES)
     assert "(address)" in told
     for hidden in ("10.1.2.3", "inner", "fd00"):
         assert hidden not in told
@@ -62,18 +62,18 @@ def test_other_addresses_are_not_told(text: str) -> None:
 
 def test_the_configured_address_may_be_told() -> None:
     text = "No connection to db.example.org:3306 could be made at 12:30:45."
-    assert cleaned(EngineUnavailable(text), _SETTINGS, _PLACES) == text
+    assert sanitized_message(EngineUnavailable(text), _SETTINGS, _PLACES) == text
 
 
 @pytest.mark.security("T28")
 def test_traces_and_files_are_cut_off() -> None:
     text = "Failed in /opt/engine/conf/site.xml\n\tat org.engine.Main.run(Main.java:7)\nCaused by: x"
-    assert cleaned(StatementRejected(text), _SETTINGS, _PLACES) == "Failed in (path)"
+    assert sanitized_message(StatementRejected(text), _SETTINGS, _PLACES) == "Failed in (path)"
 
 
 def test_long_texts_are_cut() -> None:
-    assert len(cleaned(StatementRejected("word " * 10_000), _SETTINGS, _PLACES)) <= 500
+    assert len(sanitized_message(StatementRejected("word " * 10_000), _SETTINGS, _PLACES)) <= 500
 
 
 def test_a_defect_of_ours_tells_nothing() -> None:
-    assert "secret" not in cleaned(ValueError("secret"), _SETTINGS, _PLACES)
+    assert "secret" not in sanitized_message(ValueError("secret"), _SETTINGS, _PLACES)

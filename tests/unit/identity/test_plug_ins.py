@@ -9,7 +9,7 @@ from tests.timing import settle
 
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.model import RequestInfo, UsernameRule
-from queryserver.identity.plug_ins import PluggedLogin
+from queryserver.identity.plug_ins import PlugInLogin
 from queryserver.identity.threads import LimitedThreads, TooManyWaiting
 
 THREADS = 8
@@ -100,7 +100,7 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
             gate.wait()
 
     threads = pool(most_waiting=0)
-    login = PluggedLogin("a.Door", Door(), threads, UsernameRule())
+    login = PlugInLogin("a.Door", Door(), threads, UsernameRule())
     calls = [asyncio.create_task(login.login("ana", "x", CLIENT)) for _ in range(THREADS)]
     await settle()
     with pytest.raises(LoginBackendUnavailable, match="Too many"):
@@ -131,6 +131,6 @@ async def test_others_are_asked_for_legal_names_by_the_case_rule(
             asked.append(username)
 
     threads = pool()
-    assert await PluggedLogin("a.Door", Door(), threads, rule).login(typed, "x", CLIENT) is None
+    assert await PlugInLogin("a.Door", Door(), threads, rule).login(typed, "x", CLIENT) is None
     assert asked == given
     threads.close()

@@ -11,7 +11,7 @@ from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.service_dependencies import ConnectionTestsDep, StoredConnectorsDep
-from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType
+from queryserver.connectors.instances import ShownInstance, ShownType, SubmittedConnector
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
@@ -55,7 +55,7 @@ async def new_connector(
     connectors: StoredConnectorsDep,
 ) -> Response:
     """A type with its defaults, overridden by the submitted values. Nothing is stored, and no connection is made."""
-    found = await connectors.template(dialect, interface, given(request.connector))
+    found = await connectors.template(dialect, interface, submitted_connector(request.connector))
     return json_response(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
 
@@ -78,7 +78,7 @@ async def save_connector(
     connectors: StoredConnectorsDep,
 ) -> Response:
     """Create a connector, or change the one with the id. No connection is made."""
-    shown, is_new = await connectors.save(user, given(request.connector))
+    shown, is_new = await connectors.save(user, submitted_connector(request.connector))
     return json_response(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
 
@@ -117,7 +117,7 @@ async def test_connector(
     connection_tests: ConnectionTestsDep,
 ) -> Response:
     """Connect with these settings, or those stored under the id, and store nothing."""
-    outcome = await connection_tests.test(user, given(request.connector))
+    outcome = await connection_tests.test(user, submitted_connector(request.connector))
     return json_response(
         model_from(
             wire.ConnectorTestResponse,
@@ -130,9 +130,9 @@ async def test_connector(
     )
 
 
-def given(fields: requests.ConnectorFields) -> GivenConnector:
+def submitted_connector(fields: requests.ConnectorFields) -> SubmittedConnector:
     values: dict[str, Any] = {**dict(fields), "settings": fields.setting_values}
-    return GivenConnector(**values)
+    return SubmittedConnector(**values)
 
 
 def _group(group: type[Group], category: Category, values: list[Any]) -> Group:

@@ -115,7 +115,7 @@ class LdapLogin:
         def work() -> AuthenticatedUser | None:
             with self._directory() as session:
                 opened.append(session)
-                return self._judged(session, name, password)
+                return self._authenticate(session, name, password)
 
         try:
             return cast("AuthenticatedUser | None", await self._threads.call(work))
@@ -126,12 +126,12 @@ class LdapLogin:
             for session in opened:
                 session.abort()
 
-    def _judged(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
+    def _authenticate(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
         """The person, or None if unknown, with a wrong password, or in none of `login_groups`.
 
         The name is the one in the entry, because the directory may accept several spellings.
         """
-        find = self._searched if self._settings.search_bind_authentication else self._bound
+        find = self._search_and_bind if self._settings.search_bind_authentication else self._direct_bind
         entry = find(session, username, password)
         name = entry and self._name(entry, username)
         if entry is None or name is None:
@@ -150,7 +150,7 @@ class LdapLogin:
     def _needs_groups(self) -> bool:
         return self._settings.sync_groups_on_login or bool(self._settings.login_groups)
 
-    def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+    def _search_and_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
         """Search and bind: find the entry with the service account, then log in as the entry."""
         self._log_in_service(session)
         entry = self._only(session, self._settings.base_dn, username)
@@ -162,7 +162,7 @@ class LdapLogin:
             self._log_in_service(session)
         return entry
 
-    def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
+    def _direct_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
         """Direct bind: log in with the name pattern, then find the user's own entry."""
         pattern, domain = self._settings.ldap_username_pattern, self._settings.nt_domain
         if domain:
@@ -184,8 +184,8 @@ class LdapLogin:
 
     def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
         users = self._settings.users
-        wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
-        entries = session.entries(LdapSearch(base, wanted, self._attributes, most=2))
+        filters = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
+        entries = session.entries(LdapSearch(base, filters, self._attributes, most=2))
         if len(entries) > 1:
             log.warning("more than one entry of the directory has this name", username=username.shown)
             return None
