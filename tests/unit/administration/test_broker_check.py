@@ -1,4 +1,4 @@
-"""The checks of the broker against a real Valkey."""
+"""Broker checks against a real Valkey."""
 
 import asyncio
 import ssl
@@ -30,7 +30,7 @@ def settings_with(url: str) -> Settings:
     return Settings.model_validate({"desktop": {"task_server": {"enabled": True, "broker_url": url}}})
 
 
-async def test_a_good_broker_shows_its_version_and_its_queue() -> None:
+async def test_healthy_broker_reports_version_and_queue_length() -> None:
     async with guarded_valkey() as url:
         settings = settings_with(url)
         await ping_broker(settings, within_s=60)
@@ -45,7 +45,7 @@ async def test_a_good_broker_shows_its_version_and_its_queue() -> None:
         assert "2 jobs are queued" in finding.what
 
 
-async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports() -> None:
+async def test_evicting_broker_is_an_error_in_both_reports() -> None:
     async with guarded_valkey(maxmemory="20mb", maxmemory_policy="allkeys-lru") as url:
         [problem] = await check_broker(settings_with(url))
         assert str(problem).startswith("error desktop.task_server.broker_url: has the eviction policy allkeys-lru")
@@ -57,7 +57,7 @@ async def test_a_broker_that_may_drop_jobs_is_an_error_in_both_reports() -> None
         )
 
 
-async def test_a_login_that_may_only_ping_is_enough() -> None:
+async def test_login_limited_to_ping_is_sufficient() -> None:
     async with guarded_valkey() as url, Redis.from_url(url) as admin:
         await admin.execute_command(
             "ACL", "SETUSER", "narrow", "on", ">narrow-password", "-@all", "+ping", "+client", "+hello"
@@ -69,7 +69,7 @@ async def test_a_login_that_may_only_ping_is_enough() -> None:
 
 
 @pytest.mark.parametrize("case", ["gone", "wrong password"])
-async def test_a_broker_that_cannot_be_used_is_told_without_its_address(case: str) -> None:
+async def test_unusable_broker_is_reported_without_its_address(case: str) -> None:
     async with guarded_valkey() as url:
         wrong = {
             "gone": f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0",
@@ -87,7 +87,7 @@ async def test_a_broker_that_cannot_be_used_is_told_without_its_address(case: st
 
 @asynccontextmanager
 async def behind_tls(port: int, certificate: ServerCertificate, directory: Path) -> AsyncIterator[int]:
-    """The port of a server with that certificate that passes on what comes to the one at `port`."""
+    """Run a TLS server with the certificate that forwards to `port`; yield its port."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -100,7 +100,7 @@ async def behind_tls(port: int, certificate: ServerCertificate, directory: Path)
         yield server.sockets[0].getsockname()[1]
 
 
-async def test_with_tls_the_broker_must_be_the_one_that_was_asked_for(tmp_path: Path) -> None:
+async def test_tls_requires_a_certificate_for_the_broker_host(tmp_path: Path) -> None:
     authority = Authority()
     signer = tmp_path / "authority.pem"
     signer.write_text(authority.certificate)

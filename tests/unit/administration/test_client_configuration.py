@@ -1,4 +1,4 @@
-"""Banners of the client, and readiness."""
+"""Client banners and readiness."""
 
 import asyncio
 from html.parser import HTMLParser
@@ -44,7 +44,7 @@ from queryserver.errors.base import DatabaseUnavailable
         ("<!-- <b>a</b> --><![CDATA[x]]><?php y ?>z", "z"),
         ("a < b > c", "a &lt; b &gt; c")],
 )  # fmt: skip
-def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: str) -> None:
+def test_sanitizing_keeps_harmless_tags_and_web_links(given_html: str, kept: str) -> None:
     assert sanitized_html(given_html) == kept
 
 
@@ -54,7 +54,7 @@ def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: st
      "--", "svg", "b", "\n", "\0", "`", "<a", "</", "style", "]]>", "&lt;", "textarea", "title", "plaintext"]
 ), max_size=25).map("".join))  # fmt: skip
 @example("<b <script>x</script>")
-def test_whatever_comes_in_a_parser_finds_only_harmless_things(given_html: str) -> None:
+def test_sanitized_html_parses_to_harmless_tags_only(given_html: str) -> None:
     seen = _Seen()
     seen.feed(sanitized_html(given_html))
     seen.close()
@@ -74,7 +74,7 @@ class _Seen(HTMLParser):
 
 
 class Store:
-    """Counts who looks; out of reach until it is `ok`."""
+    """Counts checks; fails until `ok` is set."""
 
     ok = False
     looks = 0
@@ -87,11 +87,11 @@ class Store:
 
 
 async def nothing() -> None:
-    """Of the parts that are well."""
+    """Stand in for a healthy component."""
 
 
 @pytest.mark.platform(98)
-async def test_a_store_that_fails_is_looked_at_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_store_is_checked_once_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     ready = Readiness(database=nothing, schema=nothing, result_store=store.look)
 

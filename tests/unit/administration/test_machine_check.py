@@ -1,4 +1,4 @@
-"""What `doctor` says of the confinement of processes: never an error."""
+"""`doctor` reports missing process confinement as a warning, never as an error."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from queryserver.platform.confinement import KernelSupport, detect_support
         (KernelSupport(0, seccomp=False), State.WARNING, ["no Landlock", "no seccomp"], []),
     ],
 )
-async def test_says_what_the_kernel_permits(monkeypatch, support, state, said, not_said):
+async def test_confinement_finding_reflects_kernel_support(monkeypatch, support, state, said, not_said):
     monkeypatch.setattr(machine_check, "detect_support", lambda: support)
     (finding,) = await machine_check.examine_confinement()
     assert finding.state is state
@@ -25,7 +25,7 @@ async def test_says_what_the_kernel_permits(monkeypatch, support, state, said, n
     assert not any(one in finding.what for one in not_said)
 
 
-async def test_says_it_of_this_kernel():
+async def test_confinement_is_examined_on_this_kernel():
     (finding,) = await machine_check.examine_confinement()
     support = detect_support()
     assert finding.state is (State.OK if support.landlock_abi and support.seccomp else State.WARNING)
