@@ -1,4 +1,4 @@
-"""Whose address a call comes from, and who may read metrics (Contract platform 13)."""
+"""Client addresses of calls, and permission to read metrics (Contract platform 13)."""
 
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -19,7 +19,7 @@ TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
 
 @pytest.fixture(autouse=True)
 def untold() -> Iterator[None]:
-    """As in a new process, which has warned of nothing."""
+    """Clear the record of issued warnings, as in a new process."""
     module._warn_once.cache_clear()
     yield
     module._warn_once.cache_clear()
@@ -39,7 +39,7 @@ def address(peer: str, *headers: tuple[str, str]) -> str:
 
 
 @pytest.mark.platform(35)
-def test_a_stranger_cannot_choose_its_address() -> None:
+def test_untrusted_peer_cannot_choose_its_address() -> None:
     assert (
         address("203.0.113.9", ("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")) == "203.0.113.9"
     )
@@ -69,7 +69,7 @@ def test_a_stranger_cannot_choose_its_address() -> None:
         ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
     ],
 )
-def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tuple[str, str]], expected: str) -> None:
+def test_last_untrusted_hop_counts_after_a_trusted_proxy(headers: list[tuple[str, str]], expected: str) -> None:
     assert address("10.0.0.1", *headers) == expected
 
 
@@ -90,26 +90,26 @@ DISAGREEING = pytest.mark.parametrize(
 
 @pytest.mark.platform(35)
 @DISAGREEING
-def test_of_two_headers_that_disagree_one_is_the_callers_own(x_forwarded_for: str, forwarded: str) -> None:
-    """A proxy writes one of them; the other one came with the call, and nobody knows which that is."""
+def test_disagreeing_headers_give_an_unknown_address(x_forwarded_for: str, forwarded: str) -> None:
+    """A proxy writes one header and the caller sent the other; nothing tells which is which."""
     assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == UNKNOWN
 
 
 @pytest.mark.platform(35)
 @DISAGREEING
-def test_a_stranger_does_not_read_metrics_by_what_its_proxy_may(x_forwarded_for: str, forwarded: str) -> None:
+def test_disagreeing_headers_do_not_grant_metrics_access(x_forwarded_for: str, forwarded: str) -> None:
     settings = MetricsSettings(allowed_networks=(*TRUSTED, ip_network("127.0.0.0/8")), token=SecretStr(""))
     headers = (("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded))
     assert not may_read_metrics(call("10.0.0.1", *headers), settings, TRUSTED)
     assert may_read_metrics(call("10.0.0.1"), settings, TRUSTED)
 
 
-def test_an_unknown_address_lies_in_no_network_and_counts_as_one() -> None:
+def test_unknown_address_matches_no_network() -> None:
     assert not contains((ip_network("0.0.0.0/0"), ip_network("::/0")), UNKNOWN)
     assert network_of(UNKNOWN) == UNKNOWN
 
 
-def test_a_proxy_that_leaves_a_header_is_told_of_once_and_without_values() -> None:
+def test_proxy_keeping_a_client_header_is_logged_once_without_values() -> None:
     with capture_logs() as lines:
         assert address("10.0.0.1", ("X-Forwarded-For", "198.51.100.1")) == "198.51.100.1"
         assert address("10.0.0.1") == "10.0.0.1"
@@ -138,26 +138,26 @@ def may_read(peer: str | None, *headers: tuple[str, str], settings: MetricsSetti
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::ffff:127.0.0.1"])
-def test_an_allowed_network_reads_them(peer: str):
+def test_allowed_network_reads_metrics(peer: str):
     assert may_read(peer)
 
 
 @pytest.mark.parametrize("peer", ["203.0.113.9", "::1", "", "a-socket", None])
-def test_others_do_not(peer: str | None):
+def test_other_networks_do_not_read_metrics(peer: str | None):
     assert not may_read(peer)
 
 
-def test_behind_a_trusted_proxy_the_client_counts():
+def test_metrics_access_uses_the_client_address_after_a_trusted_proxy():
     assert not may_read("127.0.0.1", ("X-Forwarded-For", "203.0.113.9"))
     assert may_read("127.0.0.1", ("X-Forwarded-For", "127.0.0.7"))
 
 
-def test_the_token_opens_them_from_anywhere():
+def test_token_grants_metrics_access_from_anywhere():
     assert may_read("203.0.113.9", ("Authorization", "Bearer open-sesame-é"))
     for wrong in ("Bearer ", "Bearer open-sesame", "Bearer ÿ", "open-sesame-é"):
         assert not may_read("203.0.113.9", ("Authorization", wrong))
 
 
-def test_without_a_token_none_opens_them():
+def test_empty_token_grants_no_metrics_access():
     settings = MetricsSettings(allowed_networks=(), token=SecretStr(""))
     assert not may_read("203.0.113.9", ("Authorization", "Bearer "), settings=settings)

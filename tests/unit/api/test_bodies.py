@@ -1,4 +1,4 @@
-"""Bodies of calls: how they are read, limited and shared."""
+"""Request bodies: parsing, limits and shares."""
 
 import asyncio
 import json
@@ -38,13 +38,13 @@ def nested(levels: int) -> bytes:
 
 
 @pytest.mark.platform(3)
-def test_an_empty_body_has_no_fields():
+def test_empty_body_has_no_fields():
     assert parse_json_object(b"") == parse_form(b"") == parse_multipart(b"", TYPE) == {}
 
 
 @pytest.mark.item(3)
 @pytest.mark.item(5)
-def test_the_three_encodings_give_the_same_text():
+def test_all_three_encodings_give_the_same_text():
     as_json = json.dumps({"statement": STATEMENT}).encode()
     as_form = b"statement=" + "".join(f"%{byte:02x}" for byte in STATEMENT.encode()).encode()
     for fields in (
@@ -72,7 +72,7 @@ def test_the_three_encodings_give_the_same_text():
     ],
 )
 def test_json_values(text: str, expected: dict[str, object], padding: int):
-    """Long texts are read by another parser than short ones."""
+    """Long texts use another parser than short ones."""
     assert parse_json_object(text.encode() + b" " * padding) == expected
 
 
@@ -90,13 +90,13 @@ def test_json_values(text: str, expected: dict[str, object], padding: int):
     b'{"a": "\\"}', b'{"a": "\xff"}', b"\xff", b'{"a": "\xed\xa0\x80"}', b'{"a": "\xc0\x80"}',
     json.dumps({"a": 1}).encode("utf-16"), nested(65), b"[" * 65 + b"]" * 65, b"[" * 100_000,
     b'{"a":' * 100_000])  # fmt: skip
-def test_json_that_is_refused(body: bytes, padding: int):
+def test_invalid_json_is_rejected(body: bytes, padding: int):
     with pytest.raises(InvalidJson):
         parse_json_object(b" " * padding + body)
 
 
 @pytest.mark.platform(10)
-def test_the_depth_limit_is_exact():
+def test_depth_limit_is_exact():
     assert parse_json_object(nested(64))
     assert parse_json_object(b'{"a":[' + b"[]," * 100 + b"[]]}")
     assert parse_json_object(nested(3), max_depth=3)
@@ -105,7 +105,7 @@ def test_the_depth_limit_is_exact():
 
 
 @pytest.mark.slow
-def test_the_number_of_values_has_a_limit():
+def test_value_count_is_limited():
     assert len(parse_json_object(b'{"a":[' + b"1," * (MAX_VALUES - 3) + b"1]}")["a"]) == MAX_VALUES - 2
     with pytest.raises(InvalidJson, match="values"):
         parse_json_object(b'{"a":[' + b"1," * (MAX_VALUES - 2) + b"1]}")
@@ -114,13 +114,13 @@ def test_the_number_of_values_has_a_limit():
 @pytest.mark.platform(8)
 @pytest.mark.parametrize("padding", [0, 70_000])
 @pytest.mark.parametrize("body", [b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5"])
-def test_json_that_is_no_object(body: bytes, padding: int):
+def test_json_other_than_an_object_is_rejected(body: bytes, padding: int):
     with raises_code("invalid_body"):
         parse_json_object(body + b" " * padding)
 
 
 @pytest.mark.parametrize("filling", ["x", "é", "\\n", "\\u00e9", "\\ud83d\\ude00", "x\\\\"])
-def test_long_texts_come_out_whole(filling: str):
+def test_long_json_text_is_parsed_completely(filling: str):
     text = '{"a": "' + filling * 100_000 + '"}'
     assert parse_json_object(text.encode()) == json.loads(text)
 
@@ -138,12 +138,12 @@ def test_form_fields(body: bytes, expected: dict[str, str]):
 @pytest.mark.parametrize(
     "body", [b"a=%ff", b"%ff=1", b"a=\xc3", b"a=%00", b"a\0=1", b"a=%ED%A0%80", b"&" * 1000, b"a=1&" * 1000]
 )
-def test_forms_that_are_refused(body: bytes):
+def test_invalid_forms_are_rejected(body: bytes):
     with pytest.raises(InvalidParameter):
         parse_form(body)
 
 
-def test_an_error_names_the_parameter_in_short():
+def test_error_names_a_shortened_parameter():
     with pytest.raises(InvalidParameter, match="The parameter statement is not valid"):
         parse_form(b"statement=%ff")
     with pytest.raises(InvalidParameter) as caught:
@@ -152,7 +152,7 @@ def test_an_error_names_the_parameter_in_short():
 
 
 @pytest.mark.parametrize("filling", [b"%41", b"a%41", b"%%41", b"ab%4", b"%C3%A9", b"+", b"%"])
-def test_escapes_at_the_edges_of_the_steps(filling: bytes):
+def test_escapes_at_chunk_boundaries_are_decoded(filling: bytes):
     from urllib.parse import unquote_to_bytes
 
     for shift in range(3):
@@ -176,7 +176,7 @@ def test_multipart_fields():
 
 
 @pytest.mark.security("T6")
-def test_long_multipart_values_come_out_whole():
+def test_long_multipart_values_are_parsed_completely():
     value = b"\r\n--X\r" * 50_000
     assert parse_multipart(part("a", value) + b"--XX--\r\n", TYPE) == {"a": value.decode()}
     many = b"".join(part(f"f{n}", b"x") for n in range(1000)) + b"--XX--\r\n"
@@ -206,7 +206,7 @@ def test_long_multipart_values_come_out_whole():
         (b"--XX\r\nno header\r\n\r\n1\r\n--XX--\r\n", TYPE),
     ],
 )
-def test_multipart_that_is_refused(body: bytes, content_type: str):
+def test_invalid_multipart_is_rejected(body: bytes, content_type: str):
     with pytest.raises(InvalidParameter):
         parse_multipart(body, content_type)
 
@@ -215,7 +215,7 @@ def test_multipart_that_is_refused(body: bytes, content_type: str):
 @pytest.mark.parametrize(
     "headers", ["x: " + "y" * 17_000, "x" * 17_000 + ": y", "a: b\r\n" * 3_000, "x" * 200_000 + ": y"]
 )
-def test_part_headers_have_a_limit(headers: str):
+def test_part_headers_are_limited(headers: str):
     with pytest.raises(PayloadTooLarge):
         parse_multipart(
             f'--XX\r\n{headers}\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--XX--\r\n'.encode(), TYPE
@@ -236,7 +236,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
 @pytest.mark.security("T6")
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.slow
-async def test_other_threads_run_while_a_hostile_body_is_read(name: str):
+async def test_parsing_a_hostile_body_does_not_block_other_threads(name: str):
     def read() -> None:
         with suppress(InvalidJson):
             HOSTILE[name]()
@@ -244,7 +244,7 @@ async def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     async def stalled() -> tuple[float, None]:
         return others_waited_s(read)
 
-    # Measured: 89 ms at worst; the event loop must not stall for 200 ms. A busy machine is given more.
+    # Measured: 89 ms at worst. The event loop must not stall for 200 ms; a busy machine gets more time.
     await at_best(stalled, below_s=1.0)
 
 
@@ -252,7 +252,7 @@ _PIECE = 100
 
 
 class Unfinished:
-    """A body of one piece whose rest never comes."""
+    """A body whose first chunk arrives and whose rest never does."""
 
     def __init__(self) -> None:
         self.is_awaited = asyncio.Event()
@@ -272,7 +272,7 @@ def request(receive: Any, shares: BodyShares) -> Request:
 
 @asynccontextmanager
 async def under_way(shares: BodyShares, *, user_id: int, number: int) -> AsyncIterator[None]:
-    """So many unfinished bodies of a user."""
+    """Hold `number` unfinished bodies of a user."""
     bodies = [Unfinished() for _ in range(number)]
     calls = [
         asyncio.create_task(read_body(request(body, shares), max_bytes=_PIECE, user_id=user_id)) for body in bodies
@@ -288,7 +288,7 @@ async def under_way(shares: BodyShares, *, user_id: int, number: int) -> AsyncIt
 
 
 async def refused(shares: BodyShares, user_id: int) -> type[BaseException] | None:
-    """Why one more body of the user is refused."""
+    """Return the error that rejects another body of the user, or `None`."""
     body = Unfinished()
     call = asyncio.create_task(read_body(request(body, shares), max_bytes=_PIECE, user_id=user_id))
     awaited = asyncio.create_task(body.is_awaited.wait())
@@ -299,7 +299,7 @@ async def refused(shares: BodyShares, user_id: int) -> type[BaseException] | Non
     return None if isinstance(error, asyncio.CancelledError) else type(cast("BaseException", error))
 
 
-async def test_a_user_has_the_share_of_four_bodies():
+async def test_user_may_send_four_bodies_at_a_time():
     shares = BodyShares()
     async with under_way(shares, user_id=7, number=4):
         assert await refused(shares, 7) is TooManyRequests
@@ -307,14 +307,14 @@ async def test_a_user_has_the_share_of_four_bodies():
     assert await refused(shares, 7) is None
 
 
-async def test_all_users_together_are_bounded():
+async def test_bodies_of_all_users_share_a_limit():
     shares = BodyShares(of_users=2 * _PIECE)
     async with under_way(shares, user_id=7, number=2):
         assert await refused(shares, 8) is ServiceUnavailable
     assert await refused(shares, 8) is None
 
 
-async def test_callers_without_credentials_leave_the_bytes_of_users_alone():
+async def test_unauthenticated_bodies_do_not_use_the_share_of_users():
     shares = BodyShares(of_users=_PIECE, of_strangers=_PIECE)
     with shares.holding("192.0.2.1", _PIECE, is_user=False) as hold:
         hold(_PIECE)
@@ -344,13 +344,13 @@ def slow_request(receive: Any, content_type: bytes, shares: BodyShares | None = 
 @pytest.mark.parametrize(
     ("receive", "content_type"), [(one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")]
 )
-async def test_a_slow_body_is_given_up(receive: object, content_type: bytes):
+async def test_slow_body_is_abandoned(receive: object, content_type: bytes):
     async with asyncio.timeout(60):
         with pytest.raises(LateBody):
             await read_body(slow_request(receive, content_type), max_bytes=1_000_000, user_id=7, within_s=0.1)
 
 
-async def test_the_connection_of_a_slow_body_is_closed():
+async def test_slow_body_closes_its_connection():
     answer = respond(slow_request(nothing, b"text/x"), LateBody())
     assert (answer.status_code, answer.headers["connection"]) == (400, "close")
     assert json.loads(bytes(answer.body)) == {

@@ -1,4 +1,4 @@
-"""Domain errors as failures of the importer (Contract importer 2.1, 2.2)."""
+"""Domain errors as importer failures (Contract importer 2.1, 2.2)."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
 
 
 def route(name: str) -> ImporterRoute:
-    """The importer's route of that operation."""
+    """Return the importer route of the named operation."""
     routes = (*importer.router.routes, *importer.detection_router.routes)
     return next(one for one in routes if isinstance(one, ImporterRoute) and one.name == name)
 
@@ -59,36 +59,36 @@ UPLOAD = route("upload_import_file")
     ],
     ids=lambda value: value.code if isinstance(value, QueryServerError) else str(value),
 )
-def test_every_error_has_a_status_that_the_importer_knows(error: QueryServerError, status: int, code: str) -> None:
+def test_each_error_maps_to_an_importer_status(error: QueryServerError, status: int, code: str) -> None:
     answer = UPLOAD.failure(REQUEST, error)
     assert answer.status_code == status
     assert orjson.loads(answer.body) == {"error": error.message, "code": code}
 
 
 @pytest.mark.importer(2)
-def test_what_a_client_can_do_nothing_about_tells_nothing_of_itself() -> None:
+def test_internal_errors_reveal_no_details() -> None:
     for code, one in (("internal_error", UPLOAD), ("detection_error", route("guess_file_metadata"))):
         told = {"error": "Internal error.", "code": code}
         for answer in (one.failure(REQUEST, errors.SchemaMismatch("secret")), one.internal_error(REQUEST)):
             assert (answer.status_code, orjson.loads(answer.body)) == (500, told)
 
 
-def test_a_limit_says_when_to_come_back() -> None:
+def test_rate_limit_sets_retry_after() -> None:
     answer = UPLOAD.failure(REQUEST, errors.TooManyStreams("no", retry_after=timedelta(seconds=2.5)))
     assert answer.headers["retry-after"] == "3"
 
 
-def test_a_slow_body_ends_its_connection() -> None:
+def test_slow_upload_body_closes_its_connection() -> None:
     assert UPLOAD.failure(REQUEST, errors.BodyTooSlow("no")).headers["connection"] == "close"
 
 
-def test_strangers_are_told_as_everywhere() -> None:
+def test_unauthenticated_callers_get_the_common_response() -> None:
     answer = UPLOAD.failure(REQUEST, errors.NotAuthenticated("no"))
     assert (answer.status_code, orjson.loads(answer.body)) == (401, {"detail": "no"})
 
 
 @pytest.mark.importer(2)
-def test_a_wrong_method_has_the_same_body() -> None:
+def test_wrong_method_has_an_importer_body() -> None:
     answer = UPLOAD.wrong_method("GET")
     assert orjson.loads(answer.body) == {"error": "Use GET.", "code": "method_not_allowed"}
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

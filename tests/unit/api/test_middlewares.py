@@ -1,4 +1,4 @@
-"""The middlewares of each call: its end by the stop, and the slots of users."""
+"""Middlewares of each call: cancellation at shutdown, and user slots."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from queryserver.api.middlewares import CALL, CallRecord, InternalErrors, Reques
 from queryserver.errors.base import TooManyRequests
 
 
-async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the_service():
+async def test_call_cancelled_at_shutdown_returns_an_internal_error():
     begun = asyncio.Event()
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +49,7 @@ ANA, EVE = 1, 2
 
 
 class Application:
-    """Calls that last until `go` is set; `under_way` are their users."""
+    """Runs calls until `go` is set; `under_way` lists their users."""
 
     def __init__(self, most: int) -> None:
         self.under_way = list[int]()
@@ -89,7 +89,7 @@ class Application:
         await self.slots(scope, receive, send)
 
 
-async def test_calls_that_end_in_whatever_way_release_their_slots() -> None:
+async def test_finished_failed_and_cancelled_calls_release_their_slots() -> None:
     application = Application(2)
     held = await application.begin(EVE, EVE)
     waiting = await application.begin(EVE, EVE, ANA)
@@ -105,7 +105,7 @@ async def test_calls_that_end_in_whatever_way_release_their_slots() -> None:
     assert not application.slots.calls
 
 
-async def test_a_long_line_is_refused_to_its_user() -> None:
+async def test_full_queue_rejects_calls_of_its_user_only() -> None:
     application = Application(1)
     tasks = await application.begin(*[ANA] * 501)
     await application._call(ANA)

@@ -45,7 +45,7 @@ def app() -> FastAPI:
         ("/api/tables", 404, set()),
     ],
 )
-async def test_routes_of_groups_that_cannot_have_the_path_are_not_tried(
+async def test_only_route_groups_matching_the_path_are_tried(
     app: FastAPI, path: str, status: int, expected: set[str]
 ) -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:

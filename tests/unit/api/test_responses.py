@@ -1,4 +1,4 @@
-"""Answers: what of them is present, and readers that take none of it."""
+"""Responses: their parts, and clients that disconnect."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -12,7 +12,7 @@ from queryserver.api.responses import OwnedStream, stream, while_connected
 
 
 class Client:
-    """What a server tells of a client: messages, then nothing until it leaves."""
+    """A client's side of a request: its messages, then nothing until it disconnects."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = list(messages)
@@ -35,7 +35,7 @@ class Client:
 
 
 class Work:
-    """Something that takes until it may end."""
+    """A task that runs until `may_end` is set."""
 
     def __init__(self) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
@@ -58,14 +58,14 @@ async def work() -> AsyncIterator[Work]:
     assert made.is_cleaned_up
 
 
-async def test_the_result_comes_and_nobody_listens_to_the_client_any_more(work: Work):
+async def test_result_is_returned_and_the_client_is_no_longer_watched(work: Work):
     client = Client({"type": "http.request", "body": b"unread", "more_body": True})
     work.may_end.set()
     assert await while_connected(client.request, work.run()) == "done"
     assert not client.is_watched
 
 
-async def test_work_is_cancelled_and_has_ended_when_the_client_is_gone(work: Work):
+async def test_client_disconnect_cancels_the_work(work: Work):
     client = Client()
     call = asyncio.create_task(while_connected(client.request, work.run()))
     await work.begun.wait()
@@ -74,7 +74,7 @@ async def test_work_is_cancelled_and_has_ended_when_the_client_is_gone(work: Wor
         await call
 
 
-async def test_work_is_cancelled_with_its_call(work: Work):
+async def test_cancelled_call_cancels_the_work(work: Work):
     client = Client()
     call = asyncio.create_task(while_connected(client.request, work.run()))
     await work.begun.wait()
@@ -84,7 +84,7 @@ async def test_work_is_cancelled_with_its_call(work: Work):
     assert not client.is_watched
 
 
-async def test_errors_of_the_work_are_raised():
+async def test_errors_of_the_work_propagate():
     async def fail() -> None:
         raise ValueError
 
@@ -93,7 +93,7 @@ async def test_errors_of_the_work_are_raised():
 
 
 class Source:
-    """Endless pieces, and whether they were closed."""
+    """An endless chunk source that records whether it was closed."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -109,7 +109,7 @@ class Source:
 
 
 @pytest.mark.security("T6")
-async def test_the_source_of_a_client_that_is_cut_off_is_closed() -> None:
+async def test_disconnect_closes_the_source() -> None:
     source, client, sent = Source(), Client(), list[Message]()
 
     async def send(message: Message) -> None:
@@ -122,11 +122,11 @@ async def test_the_source_of_a_client_that_is_cut_off_is_closed() -> None:
     async with asyncio.timeout(20):
         await answer({"type": "http"}, client._receive, send)
     assert source.is_closed is True
-    # The answer has no end, so the server breaks the connection.
+    # The response is incomplete, so the server drops the connection.
     assert [message.get("more_body") for message in sent] == [None, True, True]
 
 
-async def test_for_a_head_call_the_source_is_closed_behind_its_first_piece() -> None:
+async def test_head_request_closes_the_source_after_the_first_chunk() -> None:
     source = Source()
     answer = await stream(source.pieces())
     await answer({"type": "http", "queryserver.headers_only": True}, Client()._receive, _nothing)

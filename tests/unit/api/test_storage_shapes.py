@@ -1,4 +1,4 @@
-"""Attributes of files as people read them."""
+"""File attributes in human-readable form."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.storage(38)
     (EntryKind.FILE, 0o644, False, 33188, "-rw-r--r--"), (EntryKind.FILE, 0o640, True, 0o100640, "-rw-r-----+"),
     (EntryKind.DIRECTORY, 0o1777, True, 17407, "drwxrwxrwxt+"), (EntryKind.UNKNOWN, 0o661, False, 0o661, "?rw-rw---x"),
     (EntryKind.LINK, 0o777, False, 0o120777, "lrwxrwxrwx")])  # fmt: skip
-def test_rwx_has_type_nine_letters_sticky_and_acl(
+def test_rwx_shows_type_permissions_sticky_bit_and_acl(
     kind: EntryKind, permissions: int, has_acl: bool, mode: int, text: str
 ) -> None:
     status = FileStatus("a", kind, 0, None, permissions=permissions, has_acl=has_acl)
@@ -45,7 +45,7 @@ def test_mode_is_octal_without_prefix(kind: EntryKind, permissions: int, text: s
     [(0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (1023, "1023 bytes"), (1024, "1.0 KB"), (6_200_000, "5.9 MB"),
     (1024**2 - 1, "1024.0 KB"), (1024**2, "1.0 MB"), (1024**3, "1.0 GB"), (1024**4, "1.0 TB"), (1024**5, "1.0 PB"),
     (1024**6, "1024.0 PB")])  # fmt: skip
-def test_sizes_are_to_base_1024_behind_a_no_break_space(size: int, text: str) -> None:
+def test_sizes_use_base_1024_and_a_no_break_space(size: int, text: str) -> None:
     assert human_size(size) == text.replace(" ", "\u00a0")
 
 
@@ -53,11 +53,11 @@ def test_sizes_are_to_base_1024_behind_a_no_break_space(size: int, text: str) ->
     [(1477928040, "October 31, 2016 03:34 PM"), (1731527620, "November 13, 2024 07:53 PM"),
     (1735689600, "January 01, 2025 12:00 AM"), (1735732800, "January 01, 2025 12:00 PM"),
     (-1, "December 31, 1969 11:59 PM"), (0, ""), (None, ""), (10**15, "")])  # fmt: skip
-def test_times_are_english_and_empty_when_unknown(seconds: int | None, text: str) -> None:
+def test_times_are_in_english_and_empty_if_unknown(seconds: int | None, text: str) -> None:
     assert time_text(seconds, UTC) == text
 
 
-def test_times_are_of_the_zone_of_the_settings() -> None:
+def test_times_use_the_configured_time_zone() -> None:
     assert time_text(1477928040, ZoneInfo("Europe/Berlin")) == "October 31, 2016 04:34 PM"
 
 
@@ -70,7 +70,7 @@ def test_times_are_of_the_zone_of_the_settings() -> None:
         (None, None),
     ],
 )
-def test_seconds_are_floored(time: datetime | None, seconds: int | None) -> None:
+def test_seconds_are_rounded_down(time: datetime | None, seconds: int | None) -> None:
     assert epoch_seconds(time) == seconds
 
 
@@ -102,5 +102,5 @@ def test_links_encode_all_but_a_few_characters(path: str, part: str) -> None:
         (StoragePath(Scheme.OFS, "om"), [("ofs://", "ofs://"), ("ofs://om", "om")]),
     ],
 )
-def test_breadcrumbs_lead_from_the_root(path: StoragePath, steps: list[tuple[str, str]]) -> None:
+def test_breadcrumbs_start_at_the_root(path: StoragePath, steps: list[tuple[str, str]]) -> None:
     assert [(step.url, step.label) for step in breadcrumbs(path)] == steps

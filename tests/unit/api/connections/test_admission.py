@@ -1,4 +1,4 @@
-"""How many connections a process accepts: what the settings say, as far as the limit of open files permits."""
+"""Connection limits of a process: the settings, capped by the open-file limit."""
 
 import subprocess
 import sys
@@ -20,35 +20,35 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits.in_all, limits.per_a
 
 
 def limits(soft: int, hard: int) -> tuple[list[int], bool]:
-    """The soft limit, the bounds of connections in all and per address, and whether the log has a warning."""
+    """Return the soft file limit, the total and per-address connection limits, and whether a warning was logged."""
     program = _PROGRAM.format(soft=soft, hard=hard)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     *logged, numbers = ended.stdout.splitlines()
     return [int(word) for word in numbers.split()], any("limit of open files" in line for line in logged)
 
 
-def test_the_soft_limit_of_open_files_is_raised_to_what_is_needed():
+def test_soft_file_limit_is_raised_to_the_need():
     (soft, connections, of_one), warned = limits(1024, 4096)
     assert (connections, of_one) == (2000, 1000)
     assert 2000 < soft < 4096
     assert not warned
 
 
-def test_a_hard_limit_that_is_too_low_lowers_the_number_of_connections():
+def test_low_hard_limit_reduces_connections():
     (soft, connections, of_one), warned = limits(512, 1024)
     assert soft == 1024
     assert connections < 1024 - 200
-    # One address still cannot take all.
+    # One address still cannot take all connections.
     assert of_one == connections // 2
     assert warned
 
 
-def test_a_limit_that_is_high_enough_stays():
+def test_sufficient_file_limit_is_unchanged():
     assert limits(4096, 4096) == ([4096, 2000, 1000], False)
 
 
 @pytest.mark.parametrize(("peer", "address"),
     [("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
     ("2001:db8:1:2::9%eth0", "2001:db8:1:2::/64"), ("unknown", "unknown"), ("", "")])  # fmt: skip
-def test_what_one_client_can_vary_is_one_address(peer: str, address: str):
+def test_addresses_one_client_can_vary_share_a_network(peer: str, address: str):
     assert network_of(peer) == address

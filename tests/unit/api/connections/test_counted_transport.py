@@ -1,4 +1,4 @@
-"""What reaches the socket of a response: its head and its body at once."""
+"""A response's headers and body reach the socket in one write."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 class Socket(asyncio.Transport):
-    """Keeps what each call would have sent."""
+    """Records the data of each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def transport(socket: Socket) -> CountedTransport:
     return CountedTransport(socket, unread, lambda _: None)
 
 
-async def test_a_head_and_its_body_are_sent_at_once(transport: CountedTransport, socket: Socket):
+async def test_headers_and_body_are_sent_in_one_write(transport: CountedTransport, socket: Socket):
     for body in (b"one", b"HTTP/1.1 is the text of this one"):
         transport.write(HEAD)
         transport.write(body)
@@ -63,14 +63,14 @@ async def test_a_head_and_its_body_are_sent_at_once(transport: CountedTransport,
     assert len(socket.sent) == 3
 
 
-async def test_a_head_without_a_body_is_sent_in_the_same_turn(transport: CountedTransport, socket: Socket):
+async def test_headers_without_body_are_sent_in_the_same_loop_iteration(transport: CountedTransport, socket: Socket):
     transport.write(HEAD)
     assert transport.written_bytes() == 0
     await asyncio.sleep(0)
     assert (socket.sent, transport.written_bytes()) == ([HEAD], len(HEAD))
 
 
-async def test_closing_sends_the_head_before(transport: CountedTransport, socket: Socket):
+async def test_close_sends_pending_headers(transport: CountedTransport, socket: Socket):
     transport.write(HEAD)
     transport.close()
     assert (socket.sent, socket.closed) == ([HEAD], True)
@@ -79,7 +79,7 @@ async def test_closing_sends_the_head_before(transport: CountedTransport, socket
     assert socket.sent == [HEAD]
 
 
-async def test_nothing_is_sent_after_an_abort(transport: CountedTransport, socket: Socket):
+async def test_abort_discards_pending_headers(transport: CountedTransport, socket: Socket):
     transport.write(HEAD)
     transport.abort()
     await settle()

@@ -1,4 +1,4 @@
-"""TLS between a transport and a protocol, without a network: what one side writes is given to the other."""
+"""TLS between a transport and a protocol, without a network: each side's output is fed to the other."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class Socket(asyncio.Transport):
-    """A transport below TLS that keeps what is written."""
+    """A transport below TLS that records written data."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 5000)})
@@ -44,7 +44,7 @@ class Socket(asyncio.Transport):
 
 
 class Http(asyncio.Protocol):
-    """A protocol that keeps what it receives."""
+    """A protocol that records received data."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -61,7 +61,7 @@ class Http(asyncio.Protocol):
 
 
 class Server:
-    """The server's side of one connection."""
+    """The server side of one connection."""
 
     def __init__(self, context: ssl.SSLContext, *, in_all: int = 9, handshake_s: float = 600) -> None:
         self.socket, self.http = Socket(), Http()
@@ -81,7 +81,7 @@ class Server:
 
 
 class Client:
-    """The client's side; `exchange` repeats a call until it needs nothing more from the server."""
+    """The client side; `exchange` repeats a call until it needs no more data from the server."""
 
     def __init__(self, context: ssl.SSLContext, server: Server) -> None:
         self._server = server
@@ -126,7 +126,7 @@ def trusting(authority: Authority, request: pytest.FixtureRequest) -> ssl.SSLCon
 
 
 @pytest.mark.parametrize("piece", [1, 100, MIB])
-async def test_a_handshake_may_arrive_in_pieces(serving, trusting, piece: int):
+async def test_handshake_may_arrive_in_chunks(serving, trusting, piece: int):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake, piece=piece)
@@ -137,7 +137,7 @@ async def test_a_handshake_may_arrive_in_pieces(serving, trusting, piece: int):
     assert server.http.transport.get_extra_info("peername") == ("192.0.2.1", 5000)
 
 
-async def test_a_request_that_arrives_with_the_end_of_the_handshake_is_passed_on(serving, trusting):
+async def test_request_arriving_with_the_last_handshake_bytes_is_forwarded(serving, trusting):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake, piece=MIB)
@@ -148,7 +148,7 @@ async def test_a_request_that_arrives_with_the_end_of_the_handshake_is_passed_on
     assert len(server.http.received) == 1
 
 
-async def test_a_large_response_arrives_as_it_was_written(serving, trusting):
+async def test_large_response_arrives_unchanged(serving, trusting):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake)
@@ -161,7 +161,7 @@ async def test_a_large_response_arrives_as_it_was_written(serving, trusting):
     assert received == response
 
 
-async def test_closing_tells_the_client_that_nothing_is_missing(serving, trusting):
+async def test_close_notifies_the_client(serving, trusting):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake)
@@ -174,7 +174,7 @@ async def test_closing_tells_the_client_that_nothing_is_missing(serving, trustin
     assert client.exchange(lambda: client.tls.read(10)) == b""
 
 
-async def test_the_end_of_the_client_ends_the_connection(serving, trusting):
+async def test_client_close_notify_closes_the_connection(serving, trusting):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake)
@@ -190,7 +190,7 @@ async def test_the_end_of_the_client_ends_the_connection(serving, trusting):
 
 
 @pytest.mark.parametrize("received", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello", bytes(100)])
-async def test_what_is_not_tls_ends_the_connection(serving, received: bytes):
+async def test_data_other_than_tls_closes_the_connection(serving, received: bytes):
     server = Server(serving)
     server.tls.data_received(received)
     assert server.socket.is_closed
@@ -198,7 +198,7 @@ async def test_what_is_not_tls_ends_the_connection(serving, received: bytes):
     assert (server.open_connections, server.failures) == (0, 1)
 
 
-async def test_a_broken_record_ends_the_connection(serving, trusting):
+async def test_corrupt_record_closes_the_connection(serving, trusting):
     server = Server(serving)
     client = Client(trusting, server)
     client.exchange(client.tls.do_handshake)
@@ -207,7 +207,7 @@ async def test_a_broken_record_ends_the_connection(serving, trusting):
     assert server.http.received == []
 
 
-async def test_a_handshake_has_a_deadline(serving, trusting):
+async def test_slow_handshake_is_aborted(serving, trusting):
     late, in_time = Server(serving, handshake_s=0.05), Server(serving, handshake_s=0.05)
     client = Client(trusting, in_time)
     client.exchange(client.tls.do_handshake)
@@ -215,7 +215,7 @@ async def test_a_handshake_has_a_deadline(serving, trusting):
     assert not in_time.socket.is_closed
 
 
-async def test_connections_above_the_limit_are_closed_before_a_handshake(serving):
+async def test_connections_above_the_limit_are_aborted_before_the_handshake(serving):
     server = Server(serving, in_all=0)
     assert server.socket.is_aborted
     server.tls.connection_lost(None)

@@ -1,4 +1,4 @@
-"""The parts of uvicorn that `uvicorn_internals.py` uses without a promise: each of these tests names one of them."""
+"""The undocumented uvicorn internals that `uvicorn_internals.py` relies on; each test covers one of them."""
 
 import asyncio
 import inspect
@@ -15,7 +15,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 class Socket(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that records written data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Socket(asyncio.Transport):
 
 
 class Recorded(UvicornHttp):
-    """Keeps the events of the adapter, and in `parsed` those of httptools."""
+    """Records adapter events, and httptools callbacks in `parsed`."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config, ServerState(), {})
@@ -97,14 +97,14 @@ async def connection(config: uvicorn.Config) -> Recorded:
     return connection
 
 
-def test_the_class_takes_what_we_pass_on():
+def test_protocol_class_has_the_expected_signatures():
     assert str(inspect.signature(HttpToolsProtocol.on_response_complete)) == "(self) -> 'None'"
     assert list(inspect.signature(HttpToolsProtocol.send_400_response).parameters) == ["self", "msg"]
     parameters = inspect.signature(HttpToolsProtocol).parameters
     assert list(parameters) == ["config", "server_state", "app_state", "_loop"]
 
 
-async def test_a_request_is_parsed_by_the_methods_that_httptools_documents(connection: Recorded):
+async def test_request_is_parsed_by_documented_httptools_callbacks(connection: Recorded):
     body = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"
     connection.data_received(body)
     await until(lambda: connection.events)
@@ -112,27 +112,27 @@ async def test_a_request_is_parsed_by_the_methods_that_httptools_documents(conne
 
 
 @pytest.mark.parametrize("request_", [REQUEST, REQUEST.replace(b"/ ", b"/broken ", 1)], ids=["ok", "500"])
-async def test_each_response_is_an_event_also_one_of_uvicorn_itself(connection: Recorded, request_: bytes):
+async def test_each_response_emits_an_event(connection: Recorded, request_: bytes):
     connection.data_received(request_)
     await until(lambda: connection.events)
     assert connection.events == ["response"]
     assert connection.transport.sent.startswith(b"HTTP/1.1 ")
 
 
-async def test_requests_ahead_are_started_one_after_the_other(connection: Recorded):
+async def test_pipelined_requests_are_processed_in_order(connection: Recorded):
     connection.data_received(REQUEST * 3)
     await until(lambda: len(connection.events) == 3)
     assert connection.transport.sent.count(b"HTTP/1.1 200") == 3
 
 
-async def test_malformed_input_is_an_event_and_uvicorn_answers_nothing(connection: Recorded):
+async def test_malformed_input_emits_an_event_without_a_response(connection: Recorded):
     connection.data_received(b"\x16\x03\x01 hello\r\n\r\n")
     assert connection.events == ["Invalid HTTP request received."]
     assert not connection.transport.sent
     assert not connection.transport.is_closed
 
 
-async def test_an_error_in_a_method_of_httptools_is_malformed_input(config: uvicorn.Config):
+async def test_exception_in_an_httptools_callback_is_malformed_input(config: uvicorn.Config):
     class Refusing(Recorded):
         def on_headers_complete(self) -> None:
             raise ValueError
@@ -143,7 +143,7 @@ async def test_an_error_in_a_method_of_httptools_is_malformed_input(config: uvic
     assert connection.events == ["Invalid HTTP request received."]
 
 
-async def test_an_idle_connection_is_closed_and_a_byte_keeps_it_open(config: uvicorn.Config):
+async def test_idle_connection_is_closed_unless_a_byte_arrives(config: uvicorn.Config):
     idle, used = Recorded(config), Recorded(config)
     for connection in (idle, used):
         connection.connection_made(Socket())
@@ -153,13 +153,13 @@ async def test_an_idle_connection_is_closed_and_a_byte_keeps_it_open(config: uvi
     assert not used.transport.is_closed
 
 
-async def test_a_clean_end_stops_the_timer_of_idle_connections(connection: Recorded):
+async def test_clean_disconnect_stops_the_idle_timer(connection: Recorded):
     connection.await_next_request()
     connection.connection_lost(None)
     assert connection.timeout_keep_alive_task is None
 
 
-def test_a_configuration_is_loaded_without_tls_and_has_our_protocol():
+def test_configuration_loads_without_tls_and_uses_our_protocol():
     config = uvicorn.Config(application, lifespan="off", log_config=None, ws="none")
     assert load_without_tls(config) is None
     use_protocol(config, Recorded)
