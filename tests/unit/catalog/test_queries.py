@@ -1,4 +1,4 @@
-"""What is kept of an answer is what comes back."""
+"""Cached catalog results equal the originals."""
 
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ ALL = [
 
 @pytest.fixture
 def catalog() -> FakeCatalog:
-    """A catalogue with a table that has everything."""
+    """Provide a catalog with a table that has every attribute."""
     engine = FakeCatalogEngine()
     engine.content["shop"]["rich"] = table(
         "shop",
@@ -33,19 +33,19 @@ def catalog() -> FakeCatalog:
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
-async def test_an_answer_survives_being_kept(catalog: FakeCatalog, query: CatalogQuery[object]):
+async def test_result_survives_encoding(catalog: FakeCatalog, query: CatalogQuery[object]):
     answer = await query.put_to(catalog)
     assert query.decode(query.encode(answer)) == answer
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda one: f"{one.kind}{one.names}")
-async def test_another_process_can_build_the_question(catalog: FakeCatalog, query: CatalogQuery[object]):
+async def test_query_can_be_rebuilt_from_its_kind_and_names(catalog: FakeCatalog, query: CatalogQuery[object]):
     rebuilt = BY_KIND[query.kind](*query.names)
     assert (rebuilt.kind, rebuilt.names) == (query.kind, query.names)
     assert await rebuilt.put_to(catalog) == await query.put_to(catalog)
 
 
-async def test_parts_of_a_table_that_are_not_there_are_named(catalog: FakeCatalog):
+async def test_missing_table_parts_are_named(catalog: FakeCatalog):
     described = await catalog.table("shop", "rich")
     with raises_code("column_not_found"):
         queries.column_of(described, "nope")
