@@ -1,4 +1,4 @@
-"""The command line (Contract platform 12): what it does, says and ends with."""
+"""The command line (Contract platform 12): effects, output and exit codes."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ Command = Callable[..., Awaitable[Ended]]
 
 
 def command_in(directory: Path, **environ: str) -> Command:
-    """Runs the program in a directory of its own, with nothing in its environment but what is given."""
+    """Return a function that runs the program in `directory` with only the given environment."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "COLUMNS": "200", **environ}
 
     async def ended(*arguments: str, stdin: str = "") -> Ended:
@@ -32,13 +32,13 @@ def command_in(directory: Path, **environ: str) -> Command:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The program on a migrated database."""
+    """Run the program on a migrated database."""
     return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn)
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Command:
-    """The program with nothing configured."""
+    """Run the program without any configuration."""
     return command_in(tmp_path)
 
 
@@ -52,11 +52,11 @@ async def test_version_and_openapi_need_no_settings(bare: Command) -> None:
 @pytest.mark.parametrize("arguments",
     ["nonsense", "create-user", "set-admin ana maybe", "revoke-tokens", "close_queries x",
     "close_sessions 0"])  # fmt: skip
-async def test_wrong_usage_ends_with_2(bare: Command, arguments: str) -> None:
+async def test_wrong_usage_exits_with_2(bare: Command, arguments: str) -> None:
     assert (await bare(*arguments.split())).code == 2
 
 
-async def test_without_a_database_commands_end_with_3(bare: Command, tmp_path: Path) -> None:
+async def test_commands_without_a_database_exit_with_3(bare: Command, tmp_path: Path) -> None:
     missing = await bare("list-users")
     assert (missing.code, missing.err) == (
         3,
@@ -69,14 +69,14 @@ async def test_without_a_database_commands_end_with_3(bare: Command, tmp_path: P
 
 
 @pytest.mark.platform(51)
-async def test_sqlite_is_refused_with_a_word_about_postgresql(tmp_path: Path) -> None:
+async def test_sqlite_url_is_rejected_in_favor_of_postgresql(tmp_path: Path) -> None:
     ended = await command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="sqlite:///x.db")("serve")
     assert ended.code == 3
     assert "PostgreSQL" in ended.err
 
 
 @pytest.mark.platform(49)
-async def test_config_check_lists_every_problem_and_no_secret(bare: Command, tmp_path: Path) -> None:
+async def test_config_check_lists_every_problem_without_secrets(bare: Command, tmp_path: Path) -> None:
     (tmp_path / "queryserver.toml").write_text(
         "[desktop]\nsecret_key = 'planted'\nhttp_port = 'planted'\n[desktop.smtp]\npassword = 'planted'\n"
         "[desktop.database]\nurl = 'postgresql://u:planted@h/d'\n[editor]\ncolour = 1\n"
@@ -94,7 +94,7 @@ async def test_config_check_lists_every_problem_and_no_secret(bare: Command, tmp
     assert 'password = "********"  # file' in ended.out
 
 
-async def test_config_check_tries_the_database(command: Command, tmp_path: Path) -> None:
+async def test_config_check_connects_to_the_database(command: Command, tmp_path: Path) -> None:
     assert (await command("config", "check")).code == 0
     refusing = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://127.0.0.1:1/x")
     ended = await refusing("config", "check")
@@ -103,7 +103,7 @@ async def test_config_check_tries_the_database(command: Command, tmp_path: Path)
     assert (await refusing("config", "check", "--offline")).code == 0
 
 
-async def test_config_check_looks_at_the_local_root(command: Command, tmp_path: Path) -> None:
+async def test_config_check_examines_the_local_root(command: Command, tmp_path: Path) -> None:
     (tmp_path / "queryserver.toml").write_text(f"[filebrowser]\nlocal_root = '{tmp_path}/missing'\n")
     ended = await command("config", "check", "--offline")
     problem = f"error filebrowser.local_root: {tmp_path}/missing is not a directory."
@@ -121,7 +121,7 @@ async def test_config_init_never_overwrites(bare: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.platform(52)
-async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_dsn: str) -> None:
+async def test_migrations_may_run_twice_and_concurrently(tmp_path: Path, unmigrated_dsn: str) -> None:
     command = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=unmigrated_dsn)
     assert (await command("migrate", "--check")).code == 1
     assert (await command("serve", "--port", "0")).code == 3
@@ -134,7 +134,7 @@ async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_d
 @pytest.mark.platform(52)
 @pytest.mark.parametrize("revision", ["0000", "9999"])
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_schema_of_another_version_is_not_served(command, database_dsn, revision, workers) -> None:
+async def test_schema_of_another_version_is_not_served(command, database_dsn, revision, workers) -> None:
     await execute(database_dsn, f"update alembic_version set version_num = '{revision}'")
     ended = await command("serve", "--port", "0", "--workers", workers)
     assert (ended.code, ended.out) == (3, "")
@@ -143,7 +143,7 @@ async def test_a_schema_of_another_version_is_not_served(command, database_dsn, 
 
 
 @pytest.mark.platform(52)
-async def test_auto_migrate_upgrades_before_it_serves(tmp_path: Path, unmigrated_dsn: str) -> None:
+async def test_auto_migrate_upgrades_before_serving(tmp_path: Path, unmigrated_dsn: str) -> None:
     settings = {"QUERYSERVER__DESKTOP__DATABASE__AUTO_MIGRATE": "true"}
     async with running_server(tmp_path / "data", database_dsn=unmigrated_dsn, settings=settings):
         assert (await present_schema(unmigrated_dsn)).version == newest_revision()
@@ -153,7 +153,7 @@ async def test_auto_migrate_upgrades_before_it_serves(tmp_path: Path, unmigrated
     assert (await present_schema(unmigrated_dsn)).version == "9999"
 
 
-async def test_the_life_of_a_user(command: Command) -> None:
+async def test_user_lifecycle(command: Command) -> None:
     made = await command("create-user", "Ana", "--password-stdin", "--email", "a@b.example", stdin=f"{PASSWORD}\n")
     assert (made.code, made.out) == (0, "User ana created.\n")
     assert (await command("create-user", "ANA", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 1
@@ -179,7 +179,7 @@ async def test_the_life_of_a_user(command: Command) -> None:
 
 
 @pytest.mark.platform(55)
-async def test_the_last_administrator_stays(command: Command) -> None:
+async def test_last_administrator_cannot_be_removed(command: Command) -> None:
     for name in ("ana", "bob"):
         await command("create-user", name, "--admin", "--password-stdin", stdin=f"{PASSWORD}\n")
     both = await asyncio.gather(command("disable-user", "ana"), command("set-admin", "bob", "off"))
@@ -188,6 +188,6 @@ async def test_the_last_administrator_stays(command: Command) -> None:
     assert "last active administrator" in refused.err
 
 
-async def test_a_password_is_never_an_argument(command: Command) -> None:
+async def test_password_is_never_an_argument(command: Command) -> None:
     assert (await command("create-user", "ana", "--password", PASSWORD)).code == 2
     assert (await command("set-password", "ana", PASSWORD)).code == 2

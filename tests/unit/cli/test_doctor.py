@@ -1,4 +1,4 @@
-"""`queryserver doctor` and `is_worker_alive`, on a real database."""
+"""`queryserver doctor` and `is_worker_alive` on a real database."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Environment = Mapping[str, str]
 
 @pytest.fixture
 def environment(tmp_path: Path, database_dsn: str) -> dict[str, str]:
-    """Of a server whose key is set."""
+    """Provide the environment of a server with a secret key."""
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
         "QUERYSERVER__DESKTOP__SECRET_KEY": KEY,
@@ -33,7 +33,7 @@ def environment(tmp_path: Path, database_dsn: str) -> dict[str, str]:
 
 
 async def examined(command: Command) -> tuple[int, dict[str, list[dict[str, Any]]], str]:
-    """Exit code, the findings by area, and all that was printed."""
+    """Run `doctor`; return its exit code, the findings by area and the whole output."""
     ended = await command("doctor", "--json")
     assert "Traceback" not in ended.err, ended.err
     findings: dict[str, list[dict[str, Any]]] = {}
@@ -48,7 +48,7 @@ def worst(findings: list[dict[str, Any]]) -> str:
 
 
 async def everything(dsn: str) -> Mapping[str, int]:
-    """Rows of each table."""
+    """Return each table's row count."""
     async with open_database(dsn, PATIENT) as database:
         tables = await database.fetch(
             "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
@@ -56,11 +56,11 @@ async def everything(dsn: str) -> Mapping[str, int]:
         return {name: await database.value(f'select count(*) from "{name}"') for (name,) in tables}
 
 
-async def test_a_deployment_that_is_well_has_no_error_and_is_left_as_it_was(
+async def test_healthy_deployment_has_no_errors_and_is_unchanged(
     tmp_path: Path, database_dsn: str, environment: dict[str, str]
 ) -> None:
     (tmp_path / "files").mkdir()
-    # A server has recorded itself, and another ended without a word.
+    # One server has registered, and another ended without deregistering.
     await execute(
         database_dsn,
         f"""insert into facts (name, value) values ('other', 'x');
@@ -73,7 +73,7 @@ async def test_a_deployment_that_is_well_has_no_error_and_is_left_as_it_was(
     code, found, text = await examined(command_in(tmp_path, **environment))
     assert code == 0, text
     assert {area: worst(findings) for area, findings in found.items()} == {
-        "settings": "warning",  # any host name is served
+        "settings": "warning",  # any host name is accepted
         "database": "ok",
         "schema": "ok",
         "keys": "ok",
@@ -95,7 +95,7 @@ async def test_a_deployment_that_is_well_has_no_error_and_is_left_as_it_was(
     assert [path for path in (tmp_path / "queryserver-data").rglob("*") if path.is_file()] == []
 
 
-async def test_what_is_wrong_is_found_in_one_run_and_no_secret_is_printed(
+async def test_all_problems_are_found_in_one_run_without_printing_secrets(
     tmp_path: Path, database_dsn: str, environment: dict[str, str]
 ) -> None:
     (tmp_path / "files").mkdir()
@@ -132,9 +132,7 @@ async def test_what_is_wrong_is_found_in_one_run_and_no_secret_is_printed(
         assert secret not in text
 
 
-async def test_the_broker_and_the_engines_are_tried(
-    tmp_path: Path, environment: dict[str, str], users_dsn: str
-) -> None:
+async def test_broker_and_engines_are_contacted(tmp_path: Path, environment: dict[str, str], users_dsn: str) -> None:
     (tmp_path / "files").mkdir()
     wrong = users_dsn.replace(":", ":planted-", 2).replace("postgresql:planted-", "postgresql:")
     (tmp_path / "queryserver.toml").write_text(
@@ -167,9 +165,7 @@ local_database_dir = "{tmp_path}"
     assert PASSWORD not in text
 
 
-async def test_without_a_database_the_other_areas_are_still_examined(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+async def test_other_areas_are_examined_without_a_database(tmp_path: Path, environment: dict[str, str]) -> None:
     environment["QUERYSERVER__DESKTOP__DATABASE__URL"] = f"postgresql://qs:planted@127.0.0.1:{free_port()}/none"
     (tmp_path / "files").mkdir()
     ended = await command_in(tmp_path, **environment)("doctor")
@@ -179,7 +175,7 @@ async def test_without_a_database_the_other_areas_are_still_examined(
     assert "planted" not in ended.out + ended.err
 
 
-async def test_a_database_that_was_never_migrated_says_what_to_do(
+async def test_unmigrated_database_suggests_the_migration(
     tmp_path: Path, unmigrated_dsn: str, environment: dict[str, str]
 ) -> None:
     environment["QUERYSERVER__DESKTOP__DATABASE__URL"] = unmigrated_dsn
@@ -188,14 +184,14 @@ async def test_a_database_that_was_never_migrated_says_what_to_do(
     assert "keys" not in found
 
 
-async def test_settings_that_cannot_be_used_end_with_3(tmp_path: Path, environment: dict[str, str]) -> None:
+async def test_invalid_settings_exit_with_3(tmp_path: Path, environment: dict[str, str]) -> None:
     environment["QUERYSERVER__DESKTOP__SECRET_KEY"] = "short"
     ended = await command_in(tmp_path, **environment)("doctor")
     assert (ended.code, ended.out) == (3, "")
     assert (await command_in(tmp_path)("doctor")).code == 3
 
 
-async def test_a_worker_of_this_host_is_alive_by_its_record(
+async def test_worker_of_this_host_is_alive_by_its_heartbeat(
     tmp_path: Path, database_dsn: str, environment: dict[str, str]
 ) -> None:
     command = command_in(tmp_path, **environment)

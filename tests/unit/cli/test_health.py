@@ -1,4 +1,4 @@
-"""`queryserver health`: what it requests, how it ends, and that it reads the settings of the server."""
+"""`queryserver health`: its requests, exit codes and use of the server settings."""
 
 import asyncio
 import socket
@@ -18,7 +18,9 @@ BUSY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n\r\n{"databas
 
 @asynccontextmanager
 async def scripted(answer: bytes, *, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A peer that sends the same answer to every request: its port, and the requests. Without answer it waits."""
+    """Run a peer that sends `answer` to every request; yield its port and the requests. An empty `answer` never
+    responds.
+    """
     requests: list[bytes] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,7 +35,7 @@ async def scripted(answer: bytes, *, host: str = "127.0.0.1") -> AsyncIterator[t
         yield server.sockets[0].getsockname()[1], requests
 
 
-async def test_the_answer_decides_the_exit_code(tmp_path: Path) -> None:
+async def test_response_determines_the_exit_code(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, requests):
         health = command_in(tmp_path, QUERYSERVER__DESKTOP__HTTP_PORT=str(port))
         url = f"http://127.0.0.1:{port}/desktop/debug"
@@ -53,7 +55,7 @@ async def test_the_answer_decides_the_exit_code(tmp_path: Path) -> None:
         assert ended == Ended(1, "", f"http://127.0.0.1:{port}/desktop/debug/is_alive: {told}\n")
 
 
-async def test_address_and_prefix_are_those_of_the_settings(tmp_path: Path) -> None:
+async def test_address_and_prefix_come_from_the_settings(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, requests):
         (tmp_path / "queryserver.toml").write_text(
             f"[desktop]\nhttp_host = '0.0.0.0'\nhttp_port = {port}\nurl_prefix = '/sql/'\n"
@@ -69,7 +71,7 @@ async def test_address_and_prefix_are_those_of_the_settings(tmp_path: Path) -> N
         assert ended.out == f"http://[::1]:{port}/sql/desktop/debug/is_alive: alive\n"
 
 
-async def test_no_script_of_a_secret_runs_and_other_problems_do_not_count(tmp_path: Path) -> None:
+async def test_secret_scripts_do_not_run_and_other_problems_are_ignored(tmp_path: Path) -> None:
     async with scripted(ALIVE) as (port, _):
         settings = f"[desktop]\nsecret_key_script = 'touch {tmp_path}/ran'\nhttp_port = {port}\n[editor]\ncolour = 1\n"
         (tmp_path / "queryserver.toml").write_text(settings)
@@ -91,7 +93,7 @@ async def test_settings_that_hide_the_server_are_named(tmp_path: Path) -> None:
     assert missing.err.startswith("error missing.toml: cannot be read: ")
 
 
-async def test_a_server_behind_tls_and_a_prefix_is_healthy(tmp_path: Path, database_dsn: str) -> None:
+async def test_server_with_tls_and_prefix_is_healthy(tmp_path: Path, database_dsn: str) -> None:
     certificate, key = Authority().certify("sql.example.org").write(tmp_path)
     port = free_port()
     environment = {
@@ -114,7 +116,7 @@ async def test_a_server_behind_tls_and_a_prefix_is_healthy(tmp_path: Path, datab
 
 
 def has_ipv6() -> bool:
-    """Whether this machine has the loopback address of IPv6; many containers have not."""
+    """Return whether this machine has an IPv6 loopback address; many containers lack it."""
     try:
         with socket.socket(socket.AF_INET6) as listener:
             listener.bind(("::1", 0))
@@ -124,7 +126,7 @@ def has_ipv6() -> bool:
 
 
 async def until_it_is_0(command: Callable[[], Awaitable[Ended]], server: ServerProcess) -> Ended:
-    """The first end with exit code 0; the command takes half a second itself."""
+    """Repeat the command, which takes half a second, until it exits with 0; return that run."""
     async with asyncio.timeout(ALIVE_WITHIN_S):
         while (ended := await command()).code:
             assert server.process.returncode is None, server.stderr

@@ -1,4 +1,4 @@
-"""What commands load: an operator's script may start many of them."""
+"""Modules that commands load; an operator's script may start many commands."""
 
 import subprocess
 import sys
@@ -8,12 +8,12 @@ from queryserver.statements.states import StatementState, StatementStates
 HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
 
-def test_commands_about_users_and_groups_load_nothing_of_a_server() -> None:
+def test_user_and_group_commands_load_no_server_modules() -> None:
     modules = "queryserver.cli.commands, queryserver.identity.build, queryserver.platform.embedded.postgres"
     script = f"import sys, {modules}; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY.isdisjoint(ended.stdout.split())
 
 
-def test_each_state_of_a_statement_can_be_listed() -> None:
+def test_every_statement_state_can_be_listed() -> None:
     assert {state.value for state in StatementStates} == {state.value for state in StatementState} | {"active", "all"}

@@ -1,4 +1,4 @@
-"""Before it starts anything, `serve` says why it cannot listen."""
+"""`serve` reports an unusable address before it starts anything."""
 
 import socket
 
@@ -9,7 +9,7 @@ from queryserver.errors.base import ConfigurationError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_a_port_in_use_is_named_with_the_options_that_change_it(host: str) -> None:
+def test_port_in_use_is_reported_with_the_options_to_change_it(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError) as refused:
@@ -21,11 +21,11 @@ def test_a_port_in_use_is_named_with_the_options_that_change_it(host: str) -> No
     require_free_address(host, port)
 
 
-def test_a_foreign_address_is_named() -> None:
+def test_foreign_address_is_reported() -> None:
     with pytest.raises(ConfigurationError, match=r"desktop\.http_host: 192\.0\.2\.1 is no address of this machine"):
         require_free_address("192.0.2.1", 8888)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::", "0.0.0.0", "no-such-name.invalid"])
-def test_a_free_port_is_no_problem(host: str) -> None:
+def test_free_port_is_accepted(host: str) -> None:
     require_free_address(host, 0)

@@ -1,4 +1,4 @@
-"""Groups and links to identities by the command line (Contract platform 12); rules in tests/unit/identity."""
+"""Group and identity-link commands (Contract platform 12); tests/unit/identity covers the rules."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ ISSUERS = f"acme_login.MailServer, jwt:{ISSUER}, ldap"
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The program on a migrated database, with a key server."""
+    """Run the program on a migrated database, with a key server configured."""
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -30,7 +30,7 @@ async def done(command: Command, arguments: str, out: str = "") -> None:
     assert (ended.code, ended.out) == (0, out), (arguments, ended.err)
 
 
-async def test_the_life_of_a_link(command: Command) -> None:
+async def test_link_lifecycle(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(command, "link-user ANA --issuer ldap", "ana of ldap is the user ANA.\n")
     await done(
@@ -63,7 +63,7 @@ async def test_the_life_of_a_link(command: Command) -> None:
     await done(command, "list-links ana --no-header", f"ana\tjwt:{ISSUER}\tauth0|7\tadministrator\n")
 
 
-async def test_how_links_fail(command: Command) -> None:
+async def test_link_failures(command: Command) -> None:
     for name in ("ana", "bob"):
         assert (await command("create-user", name, "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     assert (await command("link-user", "ana", "--issuer", "ldap", "--subject", "taken")).code == 0
@@ -80,7 +80,7 @@ async def test_how_links_fail(command: Command) -> None:
         assert message in ended.err.splitlines(), arguments
 
 
-async def test_wrong_usage_ends_with_2(command: Command, subtests: pytest.Subtests) -> None:
+async def test_wrong_usage_exits_with_2(command: Command, subtests: pytest.Subtests) -> None:
     for arguments in [
         "link-user ana",
         "create-user ana --subject x",
@@ -93,7 +93,7 @@ async def test_wrong_usage_ends_with_2(command: Command, subtests: pytest.Subtes
 
 
 @pytest.mark.platform(54)
-async def test_the_life_of_a_group(command: Command) -> None:
+async def test_group_lifecycle(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(command, "create-group analysts")
     await done(command, "grant analysts connector:7")
@@ -107,7 +107,7 @@ async def test_the_life_of_a_group(command: Command) -> None:
     await done(command, "delete-group analysts")
 
 
-async def test_how_commands_for_groups_fail(command: Command, subtests: pytest.Subtests) -> None:
+async def test_group_command_failures(command: Command, subtests: pytest.Subtests) -> None:
     for arguments, code, message in [
         ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
         ("add-to-group nobody default", 1, "User nobody does not exist."),
@@ -115,6 +115,6 @@ async def test_how_commands_for_groups_fail(command: Command, subtests: pytest.S
     ]:
         with subtests.test(arguments=arguments, code=code, message=message):
             ended = await command(*arguments.split())
-            # The line of the audit comes before or after it.
+            # The audit log line may come before or after the message.
             assert (ended.code, ended.out) == (code, "")
             assert message in ended.err.splitlines()
