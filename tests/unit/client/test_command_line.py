@@ -1,4 +1,4 @@
-"""Rules of `qs` without a server: parameters, ends of statements, widths of columns (issue 20, section 4)."""
+"""`qs` rules that need no server: parameters, statement ends and column widths (issue 20, section 4)."""
 
 import datetime as dt
 import importlib.util
@@ -38,12 +38,12 @@ from queryserver_client.errors import StatementError
         ('{"type": "date"}', '{"type": "date"}'),
     ],
 )
-def test_a_value_is_read_as_json_or_text(text: str, value: Any):
+def test_value_is_parsed_as_json_or_text(text: str, value: Any):
     read = value_of(text)
     assert (read, type(read)) == (value, type(value))
 
 
-def test_parameters_are_by_name_or_in_order():
+def test_parameters_are_named_or_positional():
     assert parameters_of(["a=1", "day:date=2024-01-31", "t:text=7"]) == {"a": 1, "day": dt.date(2024, 1, 31), "t": "7"}
     assert parameters_of(["1", ":decimal=2"], ["x=y"]) == [1, Decimal(2), "x=y"]
     assert parameters_of([]) is None
@@ -75,11 +75,11 @@ def test_parameters_are_by_name_or_in_order():
         ("", True),
     ],
 )
-def test_a_statement_ends_with_a_semicolon_outside_of_quotes_and_comments(text: str, whole: bool):
+def test_statement_ends_at_a_semicolon_outside_quotes_and_comments(text: str, whole: bool):
     assert is_whole(text) is whole
 
 
-def test_on_postgresql_a_semicolon_within_parentheses_ends_nothing():
+def test_postgresql_semicolon_within_parentheses_does_not_end_a_statement():
     rule = "create rule r as on insert to a do also (delete from b;"
     assert not is_whole(rule, "postgresql")
     assert not is_whole(f"{rule} select ')';", "postgresql")
@@ -87,7 +87,7 @@ def test_on_postgresql_a_semicolon_within_parentheses_ends_nothing():
     assert is_whole("select (1;", "duckdb")
 
 
-def test_a_backslash_escapes_in_quotes_where_the_engine_says_so():
+def test_backslash_escapes_in_quotes_depend_on_the_engine():
     assert is_whole(r"select 'a\';", "duckdb")
     assert not is_whole(r"select 'a\';", "hive")
 
@@ -96,25 +96,25 @@ def test_tables_are_found_with_their_aliases():
     assert tables_in('select from a.b x join "c" on x.i = c.i where') == {"b": "a.b", "x": "a.b", "c": "c"}
 
 
-def test_widths_fit_and_the_widest_columns_give_way_first():
+def test_widest_columns_shrink_first():
     assert fitted([3, 5], [3, 5], 10) == [3, 5]
     assert fitted([3, 50, 40], [3, 6, 6], 43) == [3, 20, 20]
     assert fitted([36, 50], [36, 6], 50) == [36, 14]
     assert fitted([6, 6, 6], [6, 6, 6], 17) is None
 
 
-def test_a_place_is_marked_also_below_wide_characters():
+def test_error_position_is_marked_below_wide_characters():
     error = StatementError("", code="engine_error", line=2, column=5)
     assert place_of(error, "select\n日本, nothing", 10) == "line 11: 日本, nothing\n               ^"
     assert place_of(StatementError("", code="engine_error", line=9), "one") == ""
 
 
-def test_control_characters_are_shown_as_escapes():
+def test_control_characters_are_escaped():
     assert visible("a\x1b[2J\u202eb\nü") == "a\\x1b[2J\\u202eb\\nü"
 
 
 class _Catalog:
-    """Fails as a server does that cannot be reached."""
+    """Fails like an unreachable server."""
 
     def databases(self) -> list[str]:
         raise StatementError("", code="engine_unavailable")
@@ -122,14 +122,14 @@ class _Catalog:
     current = databases
 
 
-def test_completion_offers_words_of_sql_when_the_server_gives_nothing():
+def test_completion_offers_sql_keywords_if_the_server_fails():
     completer = SqlCompleter(_Catalog(), ["\\d", "\\q"])  # type: ignore[arg-type]
     found = [one.text for one in completer.get_completions(Document("SEL"), CompleteEvent())]
     assert found == ["SELECT"]
     assert [one.text for one in completer.get_completions(Document("\\"), CompleteEvent())] == ["\\d", "\\q"]
 
 
-def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_missing_extra_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "rich" else found(name))
     with pytest.raises(SystemExit, match=r"^qs: .*pip install 'queryserver-client\[cli\]'$"):
