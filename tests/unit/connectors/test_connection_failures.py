@@ -1,4 +1,4 @@
-"""What a failed connection test tells (Contract platform 5.8)."""
+"""Messages of failed connection tests (Contract platform 5.8)."""
 
 import ssl
 
@@ -13,7 +13,7 @@ _PLACES = [("db.example.org", 3306)]
 
 
 def because(error: EngineError, cause: BaseException) -> EngineError:
-    """As adapters raise it."""
+    """Chain the cause to the error, as adapters do."""
     error.__cause__ = cause
     return error
 
@@ -44,7 +44,7 @@ def test_each_failure_has_its_reason(error: BaseException, reason: str) -> None:
 @pytest.mark.platform(69)
 @pytest.mark.security("T28")
 @pytest.mark.parametrize("secret", ["pa$$word", "pa%24%24word"])
-def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
+def test_secrets_are_masked_in_engine_messages(secret: str) -> None:
     told = sanitized_message(StatementRejected(f"Login svc/{secret} failed."), _SETTINGS, _PLACES)
     assert told == "Login svc/******** failed."
 
@@ -53,27 +53,27 @@ def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
 @pytest.mark.parametrize("text",
     ["upstream 10.1.2.3:9000 is down", "see http://inner.example.org:8080/a?b", "peer [fd00::1234:1] reset",
     "no leader at broker-7.inner:9092"])  # fmt: skip
-def test_other_addresses_are_not_told(text: str) -> None:
+def test_other_addresses_are_hidden(text: str) -> None:
     told = sanitized_message(StatementRejected(text), _SETTINGS, _PLACES)
     assert "(address)" in told
     for hidden in ("10.1.2.3", "inner", "fd00"):
         assert hidden not in told
 
 
-def test_the_configured_address_may_be_told() -> None:
+def test_configured_address_may_be_shown() -> None:
     text = "No connection to db.example.org:3306 could be made at 12:30:45."
     assert sanitized_message(EngineUnavailable(text), _SETTINGS, _PLACES) == text
 
 
 @pytest.mark.security("T28")
-def test_traces_and_files_are_cut_off() -> None:
+def test_stack_traces_and_file_paths_are_removed() -> None:
     text = "Failed in /opt/engine/conf/site.xml\n\tat org.engine.Main.run(Main.java:7)\nCaused by: x"
     assert sanitized_message(StatementRejected(text), _SETTINGS, _PLACES) == "Failed in (path)"
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     assert len(sanitized_message(StatementRejected("word " * 10_000), _SETTINGS, _PLACES)) <= 500
 
 
-def test_a_defect_of_ours_tells_nothing() -> None:
+def test_internal_defects_reveal_nothing() -> None:
     assert "secret" not in sanitized_message(ValueError("secret"), _SETTINGS, _PLACES)

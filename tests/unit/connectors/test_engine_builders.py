@@ -1,4 +1,4 @@
-"""Engines from the rows of connectors."""
+"""Engines built from connectors."""
 
 import ssl
 from collections.abc import Mapping
@@ -74,17 +74,17 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
         ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
     ],
 )
-def test_the_options_name_the_mechanisms_that_the_engine_has(interface: str, mechanisms: Any, taken: str) -> None:
+def test_options_name_the_mechanisms_of_the_engine(interface: str, mechanisms: Any, taken: str) -> None:
     assert set(taken.removeprefix("empty, ").split(", ")) == {one.value for one in mechanisms}
     found = problems(interface, dialect="hive", url="http://h", server_host="h", auth_mechanism="bogus")
     assert f"auth_mechanism: must be one of {taken}." in found
 
 
-def test_an_interface_without_builder_is_a_problem_of_its_connector() -> None:
+def test_unsupported_interface_is_reported_for_its_connector() -> None:
     assert problems("livy") == "notebook.interpreters.shop.interface: livy cannot be run here."
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     found = problems("duckdb", threads="many", read_only="maybe", colour="red").splitlines()
     assert found == [
         "notebook.interpreters.shop.options.colour: is not an option of this interface.",
@@ -93,11 +93,11 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-def test_a_problem_that_the_adapter_finds_names_the_connector() -> None:
+def test_problem_found_by_the_adapter_names_the_connector() -> None:
     assert problems("sqlite", read_only=True).startswith("notebook.interpreters.shop.read_only: a database in memory")
 
 
-async def test_booleans_and_integers_may_be_texts() -> None:
+async def test_option_booleans_and_integers_may_be_text() -> None:
     engine = built("duckdb", threads="3", read_only="false")
     await engine.close()
 
@@ -115,7 +115,7 @@ async def test_booleans_and_integers_may_be_texts() -> None:
         ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
     ],
 )
-async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) -> None:
+async def test_url_selects_the_engine(url: str, engine: type) -> None:
     made = built("sqlalchemy", url=url)
     assert type(made) is engine
     await made.close()
@@ -146,11 +146,11 @@ async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) 
         ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
     ],
 )
-def test_what_a_url_may_not_hold(url: str, text: str) -> None:
+def test_forbidden_url_parts_are_rejected(url: str, text: str) -> None:
     assert f"notebook.interpreters.shop.options.url: {text}" in problems("sqlalchemy", url=url)
 
 
-def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> None:
+def test_administrator_may_allow_harmless_options_only() -> None:
     policy = {"extra_url_options": {"druid": ("context", "ssl_ca", "init_command")}}
     assert "context" not in problems("sqlalchemy", policy=policy, url="druid://h/?context=a&ssl_ca=/x&init_command=y")
     found = problems("sqlalchemy", policy=policy, url="druid://h/?context=a&ssl_ca=/x&init_command=y").splitlines()
@@ -164,12 +164,12 @@ def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> N
 @pytest.mark.parametrize(
     "option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"]
 )
-def test_no_operator_can_allow_an_option_that_leads_to_another_host_or_to_code(option: str) -> None:
+def test_options_leading_to_other_hosts_or_code_cannot_be_allowed(option: str) -> None:
     policy = {"extra_url_options": {"druid": (option,)}}
     assert f"the option {option} is not allowed" in problems("sqlalchemy", policy=policy, url=f"druid://h/?{option}=x")
 
 
-def test_tunnels_and_impersonation_are_refused() -> None:
+def test_tunnels_and_impersonation_are_rejected() -> None:
     found = problems(
         "sqlalchemy", url="mysql://h/d", has_ssh="true", ssh_server_host="127.0.0.1", has_impersonation=True
     )
@@ -177,12 +177,12 @@ def test_tunnels_and_impersonation_are_refused() -> None:
     assert "has_impersonation: must be false: only trino acts for users." in found
 
 
-def test_read_only_needs_a_data_source_that_refuses_changes() -> None:
+def test_read_only_requires_an_enforcing_data_source() -> None:
     with pytest.raises(ConfigurationError, match="cannot be enforced with the driver druid"):
         builder().build(connector("sqlalchemy", only_reads=True, url="druid://h/"))
 
 
-def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
+def test_placeholder_requests_the_callers_credentials() -> None:
     for url in ("mysql://${USER}:${PASSWORD}@h/d", "druid://${USER}:${PASSWORD}@h/", "postgresql://${USER}@h/d"):
         assert built("sqlalchemy", url=url).capabilities.wants_credentials
 
@@ -190,7 +190,7 @@ def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
 @pytest.mark.parametrize(
     "url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"]
 )
-async def test_no_engine_connects_to_a_blocked_address(url: str) -> None:
+async def test_blocked_addresses_are_never_connected_to(url: str) -> None:
     engine = built("sqlalchemy", url=url)
     with pytest.raises(EngineUnavailable, match=r"are not allowed here|is not installed"):
         await engine.ping()
@@ -207,7 +207,7 @@ async def test_only_allowed_networks_are_connected_to() -> None:
     await engine.close()
 
 
-def test_the_service_s_own_database_is_out_of_reach() -> None:
+def test_service_database_is_unreachable_for_connectors() -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": "postgresql://own:secret@localhost:5433/own"}}})
     rules = EngineBuilder(settings).addresses
     with pytest.raises(EngineUnavailable, match=r"Connections to 127\.0\.0\.1 are not allowed here"):
@@ -215,7 +215,7 @@ def test_the_service_s_own_database_is_out_of_reach() -> None:
     assert rules.resolve_blocking("127.0.0.1", 5434) == ["127.0.0.1"]
 
 
-def test_a_certificate_is_that_of_the_name_although_an_address_is_connected_to() -> None:
+def test_certificate_is_checked_against_the_name_when_connecting_by_address() -> None:
     context = client_tls("db.example.com")
     connection = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname="127.0.0.1")
     assert connection.server_hostname == "db.example.com"
@@ -236,14 +236,14 @@ def test_a_certificate_is_that_of_the_name_although_an_address_is_connected_to()
         ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
     ],
 )
-def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
+def test_service_database_hosts_are_read_from_any_url_form(url: str, own: set[tuple[str, int]]) -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
     assert EngineBuilder(settings).addresses.service_database == own
 
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])
-def test_the_listener_and_the_broker_are_known(host: str) -> None:
+def test_listener_and_broker_addresses_are_known(host: str) -> None:
     broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
     settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
     assert EngineBuilder(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
@@ -252,13 +252,13 @@ def test_the_listener_and_the_broker_are_known(host: str) -> None:
 @pytest.mark.parametrize(("url", "name"),
     [("postgresql://u:p@h/own", "own"), ("postgresql://u:p@h/o%77n", "own"), ("postgresql://own:p@h", "own"),
     ("postgresql://h/?dbname=own&user=u", "own"), ("postgresql://u:p@/own?host=/run", "own")])  # fmt: skip
-def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url: str, name: str) -> None:
+def test_service_database_name_is_read_from_any_url_form(url: str, name: str) -> None:
     assert database_name(url) == name
 
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
-def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) -> None:
+def test_url_without_host_or_port_uses_driver_defaults(url: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 5432)}))
     with pytest.raises(HostRefused):
         SqlalchemyAddress(url=sa.make_url(url), rules=rules).checked_url(None, None)
@@ -269,7 +269,7 @@ def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) 
 
 
 @pytest.mark.security("T8")
-def test_a_driver_of_a_cloud_that_is_given_a_port_is_given_a_host() -> None:
+def test_cloud_driver_url_with_a_port_names_a_host() -> None:
     rules = AddressRules(blocked=(ip_network("127.0.0.0/8"),))
     account = SqlalchemyAddress(url=sa.make_url("snowflake://u:p@account/d"), rules=rules)
     assert account.checked_url(None, None).host == "account"
@@ -286,7 +286,7 @@ def test_every_tested_engine_has_a_column() -> None:
     assert {column.interface for column in COLUMNS} == set(BUILDERS) == set(INTERFACES)
 
 
-def test_no_row_is_without_any_test() -> None:
+def test_every_row_has_a_test() -> None:
     rows = {row[0].removeprefix("| "): row[1:] for row in (line.split(" | ") for line in table().splitlines())}
     for name in CAPABILITIES:
         assert any(not cell.startswith(("no", "–")) for cell in rows[name]), name
@@ -295,7 +295,7 @@ def test_no_row_is_without_any_test() -> None:
 @pytest.mark.parametrize(
     ("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")]
 )
-def test_a_known_failure_shows_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
+def test_known_failure_appears_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
     suite = Suite("peer", {"Run": {f"test_{number}": reasons for number, reasons in enumerate(failures)}})
     assert suite.verdict("Run") == verdict
     assert list(suite.reasons("Run")) == ["why" for reasons in failures if reasons]

@@ -1,4 +1,4 @@
-"""`config check` tells of proxies that drivers of other packages would go through (Contract platform 5.11: Hosts)."""
+"""`config check` warns about proxies that third-party drivers would use (Contract platform 5.11: Hosts)."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _PROXY = {"HTTPS_PROXY": "http://planted:planted-secret@proxy.example:3128"}
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with dialects, of which SQLAlchemy and nobody else reads."""
+    """Install a package whose dialects only SQLAlchemy would load."""
     made = tmp_path / "qs_dialects-1.dist-info"
     made.mkdir()
     (made / "METADATA").write_text("Metadata-Version: 2.1\nName: qs-dialects\nVersion: 1\n")
@@ -31,12 +31,12 @@ def allowing(*drivers: str) -> Settings:
 
 
 def drivers_told(settings: Settings, **environ: str) -> list[str]:
-    """The drivers that are warned of."""
+    """Return the drivers named in warnings."""
     return [one.text.removeprefix("names ").partition(":")[0] for one in proxied_drivers(settings, environ)]
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "All_Proxy"])
-def test_allowed_drivers_that_are_installed_are_told(name: str) -> None:
+def test_installed_allowed_drivers_are_reported(name: str) -> None:
     settings = allowing("trino", "QSFAR+rest", "qsfar", "mysql+qsfar", "oracle", "qs-nowhere")
     assert drivers_told(settings, **{name: "http://proxy.example"}) == ["QSFAR+rest, qsfar"]
 
@@ -49,19 +49,19 @@ def test_allowed_drivers_that_are_installed_are_told(name: str) -> None:
         {"http_proxy": "http://proxy.example", "NO_PROXY": "*"},
     ],
 )
-def test_without_a_proxy_there_is_nothing_to_tell(environ: dict[str, str]) -> None:
+def test_no_proxy_means_no_warning(environ: dict[str, str]) -> None:
     assert drivers_told(allowing("qsfar"), **environ) == []
 
 
 @pytest.mark.security("T9")
-def test_the_proxy_itself_is_not_told() -> None:
+def test_proxy_address_is_not_reported() -> None:
     (found,) = proxied_drivers(allowing("qsfar"), _PROXY)
     assert (found.level, found.key) == (Level.WARNING, _KEY)
     assert "planted" not in str(found)
     assert "proxy.example" not in str(found)
 
 
-async def test_a_check_of_the_settings_tells_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_settings_check_includes_the_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def found(settings: Settings) -> list[SettingsFinding]:
         return [one for one in await check_settings(settings, offline=True) if one.key == _KEY]
 

@@ -1,4 +1,4 @@
-"""Engines belong to one version of a connector and are closed with their last use (Contract platform 5.6)."""
+"""Engines belong to one connector version and are closed after their last use (Contract platform 5.6)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _ROOT = replace(ANA, id=9, username="root", is_admin=True)
 
 
 class CountedEngine(FakeEngine):
-    """Tells whether it was closed."""
+    """Counts how often it was closed."""
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(dialect=connector.dialect)
@@ -64,25 +64,25 @@ class World:
         return self.state, tuple(self.stored)
 
     async def have(self, *connectors: Connector) -> None:
-        """These are stored from now on, and known."""
+        """Store these connectors and wait until they are known."""
         self.stored = list(connectors)
         self.state += 1
         await self.connectors.at_least(self.state)
 
     def of_version(self, version: int) -> CountedEngine:
-        """The engine of connector 7 in that version."""
+        """Return the engine of connector 7 in that version."""
         (found,) = (one for one in self.built if one.version == version)
         return found
 
 
 def stored(version: int = 1, *, interface: str = "fake") -> Connector:
-    """Connector 7."""
+    """Return connector 7."""
     return replace(
         CONNECTOR, key="7", dialect="trino", interface=interface, nice_name="Lake", right="connector:7", version=version
     )
 
 
-async def test_a_changed_connector_s_engine_is_closed_with_its_last_use() -> None:
+async def test_engine_of_a_changed_connector_is_closed_after_its_last_use() -> None:
     world = World()
     await world.have(stored(1))
     async with AsyncExitStack() as uses:
@@ -98,7 +98,7 @@ async def test_a_changed_connector_s_engine_is_closed_with_its_last_use() -> Non
     assert [one.closings for one in world.built] == [1, 1]
 
 
-async def test_an_engine_that_nobody_uses_is_closed_at_once() -> None:
+async def test_unused_engine_is_closed_immediately() -> None:
     world = World()
     await world.have(stored(1))
     await world.have(stored(2))
@@ -106,7 +106,7 @@ async def test_an_engine_that_nobody_uses_is_closed_at_once() -> None:
     assert world.of_version(2).closings == 0
 
 
-async def test_an_unchanged_connector_keeps_its_engine() -> None:
+async def test_unchanged_connector_keeps_its_engine() -> None:
     world = World()
     await world.have(stored(1))
     await world.have(stored(1), replace(stored(1), key="8", right="connector:8"))
@@ -114,7 +114,7 @@ async def test_an_unchanged_connector_keeps_its_engine() -> None:
     assert [one.closings for one in world.built] == [0, 0]
 
 
-async def test_a_deleted_connector_takes_no_new_use_and_old_ones_go_on() -> None:
+async def test_deleted_connector_rejects_new_uses_and_old_uses_continue() -> None:
     world = World()
     await world.have(stored(1))
     async with world.connectors.using(stored(1)):
@@ -128,7 +128,7 @@ async def test_a_deleted_connector_takes_no_new_use_and_old_ones_go_on() -> None
     await until(lambda: world.of_version(1).closings == 1)
 
 
-async def test_a_known_state_is_not_read_again_and_many_callers_read_once() -> None:
+async def test_known_state_is_not_read_again_and_concurrent_callers_share_a_read() -> None:
     world = World(stored=[stored(1)], state=3)
     await asyncio.gather(*(world.connectors.at_least(3) for _ in range(10)))
     await world.connectors.at_least(2)
@@ -139,7 +139,7 @@ async def test_a_known_state_is_not_read_again_and_many_callers_read_once() -> N
 
 @pytest.mark.platform(63, 84)
 @pytest.mark.security("T22")
-async def test_a_connector_is_open_to_those_with_its_right() -> None:
+async def test_connector_is_open_to_users_with_its_right() -> None:
     world = World()
     await world.have(stored(1))
     granted = User(2, "eve", rights=frozenset({"connector:7"}))
@@ -154,7 +154,7 @@ async def test_a_connector_is_open_to_those_with_its_right() -> None:
 
 
 @pytest.mark.platform(74)
-async def test_one_that_does_not_run_here_is_not_offered_and_harms_no_other() -> None:
+async def test_unsupported_connector_is_hidden_and_does_not_affect_others() -> None:
     world = World()
     await world.have(stored(1, interface="unknown"), replace(stored(1), key="8", right="connector:8"))
     assert [one.key for one in world.connectors.visible(_ROOT)] == [CONNECTOR.key, "8"]
@@ -169,7 +169,7 @@ async def test_one_that_does_not_run_here_is_not_offered_and_harms_no_other() ->
         world.connectors.resolve(_ROOT, "7")
 
 
-async def test_an_id_comes_before_a_key_of_the_settings() -> None:
+async def test_stored_id_precedes_a_configured_key() -> None:
     world = World()
     await world.have(replace(stored(1), key=CONNECTOR.key))
     assert world.connectors.resolve(_ROOT, CONNECTOR.key).nice_name == "Lake"
@@ -177,7 +177,7 @@ async def test_an_id_comes_before_a_key_of_the_settings() -> None:
     assert world.connectors.resolve(_ROOT, CONNECTOR.key) == CONNECTOR
 
 
-async def test_what_may_have_changed_is_read_again_also_after_an_outage() -> None:
+async def test_possible_changes_are_read_again_even_after_an_outage() -> None:
     world = World()
     async with world.connectors.watching():
         world.stored, world.is_down = [stored(1)], True
@@ -187,7 +187,7 @@ async def test_what_may_have_changed_is_read_again_also_after_an_outage() -> Non
         await until(lambda: world.connectors.find("7") is not None)
 
 
-async def test_each_change_is_told_to_those_who_follow() -> None:
+async def test_subscribers_receive_each_change() -> None:
     world = World()
     seen = list[int]()
 
@@ -205,7 +205,7 @@ async def test_each_change_is_told_to_those_who_follow() -> None:
         following.cancel()
 
 
-async def test_one_that_breaks_keeps_no_other_from_being_read() -> None:
+async def test_broken_connector_does_not_prevent_reading_others() -> None:
     world = World()
     await world.have(stored(interface="broken"), replace(stored(), key="8"))
     assert [one.key for one in world.connectors.visible(_ROOT)] == [CONNECTOR.key, "8"]

@@ -1,4 +1,4 @@
-"""Stored connectors in a real database: numbers, locks, notices, secrets at rest."""
+"""Stored connectors in a real database: ids, locks, notifications, and secrets at rest."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def new(name: str = "Shop", **changes: Any) -> NewInstance:
     return NewInstance(name, "mysql", "sqlalchemy", "text", **given)
 
 
-async def test_what_is_stored_comes_back_whole(records: ConnectorRepository) -> None:
+async def test_stored_connector_is_read_back_completely(records: ConnectorRepository) -> None:
     made = await records.create(new())
     assert (made.version, made.nice_name, dict(made.settings)) == (1, "Shop", dict(new().settings))
     assert await records.find(made.id) == made
@@ -45,7 +45,7 @@ async def test_what_is_stored_comes_back_whole(records: ConnectorRepository) -> 
 
 @pytest.mark.security("T9")
 @pytest.mark.platform(69)
-async def test_the_table_shows_no_secret(records: ConnectorRepository, database: Database) -> None:
+async def test_table_contains_no_plaintext_secret(records: ConnectorRepository, database: Database) -> None:
     await records.create(new())
     row = await database.row("select connectors.*, connectors::text as whole from connectors")
     assert row is not None
@@ -56,7 +56,7 @@ async def test_the_table_shows_no_secret(records: ConnectorRepository, database:
     assert shown["password"] == MASK
 
 
-async def test_each_change_counts_the_state_up_and_is_told_with_its_commit(records, database_dsn) -> None:
+async def test_each_committed_change_increments_the_state_and_notifies(records, database_dsn) -> None:
     heard, connected = asyncio.Queue[tuple[str, str]](), asyncio.Event()
     async with listening(database_dsn, lambda *notice: heard.put_nowait(notice), connected.set):
         await connected.wait()
@@ -71,7 +71,7 @@ async def test_each_change_counts_the_state_up_and_is_told_with_its_commit(recor
 
 
 @pytest.mark.platform(68)
-async def test_a_stale_version_changes_nothing_and_tells_the_stored_one(records: ConnectorRepository) -> None:
+async def test_stale_version_changes_nothing_and_reports_the_stored_version(records: ConnectorRepository) -> None:
     made = await records.create(new())
     changed = await records.change(made, new("Store"))
     with pytest.raises(VersionConflict) as refused:
@@ -82,7 +82,7 @@ async def test_a_stale_version_changes_nothing_and_tells_the_stored_one(records:
 
 
 @pytest.mark.platform(68)
-async def test_names_are_taken_whatever_their_case_until_their_connector_is_deleted(records) -> None:
+async def test_names_are_unique_in_any_case_until_deletion(records) -> None:
     made = await records.create(new("Straße É"))
     with pytest.raises(NameTaken):
         await records.create(new("STRASSE é"))
@@ -91,14 +91,14 @@ async def test_names_are_taken_whatever_their_case_until_their_connector_is_dele
     await records.create(new("STRASSE É"))
 
 
-async def test_of_two_that_create_one_name_at_once_one_wins(records: ConnectorRepository) -> None:
+async def test_concurrent_creation_of_a_name_succeeds_once(records: ConnectorRepository) -> None:
     done = await asyncio.gather(*(records.create(new()) for _ in range(5)), return_exceptions=True)
     assert len([one for one in done if isinstance(one, NameTaken)]) == 4
     assert len((await records.all())[1]) == 1
 
 
 @pytest.mark.platform(75)
-async def test_an_id_is_never_used_again_and_grants_go_with_the_connector(records, database) -> None:
+async def test_id_is_never_reused_and_grants_are_deleted_with_the_connector(records, database) -> None:
     await AccountRepository(database).ensure_group("analysts", ())
     made = await records.create(new(groups=("analysts",)))
     assert made.groups == ("analysts",)
@@ -119,14 +119,14 @@ async def test_an_id_is_never_used_again_and_grants_go_with_the_connector(record
     assert (tomb["nice_name"], tomb["settings"], tomb["sealed_secrets"]) == ("Shop", [], None)
 
 
-async def test_an_unknown_group_stores_nothing(records: ConnectorRepository) -> None:
+async def test_unknown_group_stores_nothing(records: ConnectorRepository) -> None:
     with pytest.raises(UnknownGroup):
         await records.create(new(groups=("nobody",)))
     assert (await records.all())[0] == 0
 
 
 @pytest.mark.security("T9")
-async def test_resealed_secrets_need_the_former_key_no_more(records: ConnectorRepository, database: Database) -> None:
+async def test_resealed_secrets_do_not_need_the_former_key(records: ConnectorRepository, database: Database) -> None:
     made = await records.create(new())
     both = ConnectorRepository(database, AesSealer(Keyring(_NEW, (_OLD,))))
     assert await both.reseal() == (1, 0)
@@ -137,7 +137,7 @@ async def test_resealed_secrets_need_the_former_key_no_more(records: ConnectorRe
     lost = await records.find(made.id)
     assert lost is not None
     assert (lost.settings["url"], lost.settings["password"]) == ("mysql://svc:@db/shop", "")
-    # Who has the key again has the secrets again, whatever else was changed meanwhile.
+    # Restoring the key restores the secrets, even if other settings have changed since.
     await records.change(lost, new("Renamed", settings=lost.settings))
     back = await both.find(made.id)
     assert back is not None

@@ -1,4 +1,4 @@
-"""Secrets among settings: how they are shown, and what "unchanged" means (Contract platform 5.1)."""
+"""Secrets in settings: masking, and the meaning of "unchanged" (Contract platform 5.1)."""
 
 import pytest
 from tests.refusals import raises_code
@@ -12,12 +12,12 @@ pytestmark = [pytest.mark.security("T9"), pytest.mark.platform(70)]
 @pytest.mark.parametrize("name",
     ["password", "Password", "ssl_key_passphrase", "client_secret", "auth-token", "PRIVATE_KEY", "credentials_json",
     "aws_access_key_id", "apiKey", "api_key", "pass%77ord"])  # fmt: skip
-def test_names_that_tell_of_a_secret_do_so_in_every_spelling(name: str) -> None:
+def test_secret_names_are_recognized_in_every_spelling(name: str) -> None:
     assert is_secret(name)
 
 
 @pytest.mark.parametrize("name", ["username", "url", "server_host", "ssl_ca", "kerberos_host", "path"])
-def test_other_names_are_no_secrets(name: str) -> None:
+def test_other_names_are_not_secrets(name: str) -> None:
     assert not is_secret(name)
 
 
@@ -41,26 +41,26 @@ def test_other_names_are_no_secrets(name: str) -> None:
         ("http://h:8080/a@b", "http://h:8080/a@b"),
     ],
 )
-def test_the_password_of_a_url_is_masked_and_nothing_else(url: str, shown: str) -> None:
+def test_only_the_password_of_a_url_is_masked(url: str, shown: str) -> None:
     assert masked({"url": url}) == {"url": shown}
     assert "s3" not in str(without_secrets({"url": url})["url"]).replace("s3://", "")
     assert with_stored_secrets({"url": shown}, {"url": url}) == {"url": url}
 
 
-def test_whole_secrets_are_masked_unless_they_are_empty() -> None:
+def test_secret_values_are_masked_unless_empty() -> None:
     settings = {"password": "s3cret", "credentials_json": "", "username": "svc", "server_port": 1, "ssl_validate": True}
     assert masked(settings) == {**settings, "password": MASK}
     assert secrets_of(settings) == {"password": "s3cret"}
 
 
-def test_a_masked_secret_means_unchanged() -> None:
+def test_masked_secret_means_unchanged() -> None:
     stored = {"url": "mysql://svc:s3cret@db/shop", "password": "other"}
     sent = {"url": "mysql://svc:********@db/elsewhere", "password": MASK}
     assert with_stored_secrets(sent, stored) == {"url": "mysql://svc:s3cret@db/elsewhere", "password": "other"}
     assert with_stored_secrets({**stored, "password": "new"}, stored)["password"] == "new"
 
 
-def test_a_masked_secret_without_a_stored_one_is_refused() -> None:
+def test_masked_secret_without_a_stored_value_is_rejected() -> None:
     for stored in ({}, {"password": ""}):
         with raises_code("secret_required") as refused:
             with_stored_secrets({"password": MASK}, stored)
@@ -73,7 +73,7 @@ def test_a_masked_secret_without_a_stored_one_is_refused() -> None:
     ["mysql://svc:********@other:3306/shop", "mysql://svc:********@db:3307/shop", "mysql://svc:********@db/shop",
     "mysql://root:********@db:3306/shop", "postgresql://svc:********@db:3306/shop",
     "mysql+pymysql://svc:********@db:3306/shop", "mysql://svc:%2A%2A%2A%2A%2A%2A%2A%2A@other:3306/shop"])  # fmt: skip
-def test_a_stored_secret_never_goes_to_another_place_or_user(changed: str) -> None:
+def test_stored_secret_is_never_sent_to_another_server_or_user(changed: str) -> None:
     with raises_code("secret_required") as refused:
         with_stored_secrets({"url": changed}, {"url": "mysql://svc:s3cret@db:3306/shop"})
     assert "s3cret" not in refused.value.message + str(refused.value.errors)
@@ -98,7 +98,7 @@ def test_single_settings_say_where_a_secret_goes_too(change: dict[str, str | int
     assert with_stored_secrets({**kept, **change, "password": "again"}, stored)["password"] == "again"
 
 
-def test_a_change_of_case_in_the_host_is_no_other_place() -> None:
+def test_host_case_change_keeps_the_target() -> None:
     stored = {"url": "mysql://svc:s3cret@DB/shop"}
     assert with_stored_secrets({"url": "mysql://svc:********@db/shop"}, stored)["url"] == "mysql://svc:s3cret@db/shop"
 
@@ -107,8 +107,8 @@ def test_a_change_of_case_in_the_host_is_no_other_place() -> None:
 @pytest.mark.parametrize(
     "rest", ["a" * 30_000 + "=" * 30_000, "a=" * 30_000, "password=" * 7_000, "=" * 60_000, "a" * 60_000 + "password=x"]
 )
-def test_a_url_that_is_written_to_be_slow_is_masked_at_once(rest: str) -> None:
-    """Each character is looked at once; before, a few thousand of them took minutes."""
+def test_adversarial_url_is_masked_in_linear_time(rest: str) -> None:
+    """Each character is examined once; before, a few thousand characters took minutes."""
     shown = str(masked({"url": f"mysql://h/?{rest}"})["url"])
     assert shown.startswith("mysql://h/?")
     assert ("password" in rest) == (MASK in shown)

@@ -1,4 +1,4 @@
-"""Connectors of the settings: sources of their options, and the documented ones."""
+"""Configured connectors: option sources and documented examples."""
 
 import re
 from datetime import timedelta
@@ -27,19 +27,19 @@ def refused(interface: str, *, read_only: bool = False, **options: str) -> Confi
     return raised.value
 
 
-def test_options_that_are_refused_keep_their_kind() -> None:
+def test_rejected_options_keep_their_error_code() -> None:
     error = refused("sqlalchemy", url="exotic://h/d?x=1")
     assert isinstance(error, OptionsRefused)
     assert error.refusal().code == "driver_not_allowed"
 
 
-def test_a_path_is_an_option_like_any_other() -> None:
+def test_path_is_validated_like_other_options() -> None:
     error = refused("duckdb", path="x.db")
     assert isinstance(error, OptionsRefused)
     assert error.refusal().errors == {"path": ["Only :memory: is allowed: local_database_dir is not set."]}
 
 
-def test_what_the_adapter_itself_refuses_names_the_setting_without_its_place() -> None:
+def test_adapter_problems_are_keyed_by_setting_name() -> None:
     assert by_setting(refused("sqlite", read_only=True).problems).keys() == {"read_only"}
     assert by_setting(["notebook.interpreters.new.options.url: is bad.", "threads: Too many."]) == {
         "url": ["Is bad."],
@@ -50,11 +50,11 @@ def test_what_the_adapter_itself_refuses_names_the_setting_without_its_place() -
 PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
 BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 OWN = "pysqlite"
-"""The interface of the page's own example; tests/contract/test_documented_engine.py has it."""
+"""The interface of the page's own example; tests/contract/test_documented_engine.py covers it."""
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
-async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
+async def test_documented_example_builds_an_engine(block: str, tmp_path: Path) -> None:
     file = tmp_path / "queryserver.toml"
     file.write_text(block.replace("/srv/databases", str(tmp_path)))
     settings = load_settings(file, {})

@@ -1,6 +1,6 @@
-"""The catalogue against the table of Contract platform 5.10, value by value.
+"""The catalog against the table of Contract platform 5.10, value by value.
 
-A row has number, dialect, interface, category, name, description, quote, flags, what runs, settings.
+A row has number, dialect, interface, category, name, description, quote, flags, run mode, settings.
 """
 
 import json
@@ -49,7 +49,7 @@ _FURTHER: dict[int, dict[str, Any]] = {
     1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
     44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
 }  # fmt: skip
-"""What rows list after the settings of the table: the optional ones of 5.11 with their defaults."""
+"""Settings that rows list after those of the table: the optional settings of 5.11 with their defaults."""
 
 
 def test_no_flag_promises_an_optimizer() -> None:
@@ -75,14 +75,14 @@ def flags_in(quote: str, letters: str) -> dict[str, Any]:
 
 
 @pytest.mark.platform(62)
-def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
+def test_table_has_47_rows_in_catalog_order() -> None:
     assert [int(row[0]) for row in rows()] == list(range(1, 48))
     assert [(row[1], row[2]) for row in rows()] == [(one.dialect, one.interface) for one in TYPES]
 
 
 @pytest.mark.platform(62)
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
-def test_a_type_equals_its_row(row: list[str]) -> None:
+def test_type_equals_its_row(row: list[str]) -> None:
     number, dialect, interface, category, name, description, quote, letters, runs, settings = row
     found = BY_PAIR[dialect, interface]
     assert found.category == category
@@ -107,20 +107,20 @@ def test_a_type_equals_its_row(row: list[str]) -> None:
         *(((dialect, "hiveserver2"), model) for dialect, model in HS2_OPTIONS.items()),
     ],
 )
-def test_defaults_of_the_catalogue_are_those_of_the_options(pair: tuple[str, str], model: type[Options]) -> None:
+def test_catalog_defaults_equal_option_defaults(pair: tuple[str, str], model: type[Options]) -> None:
     listed = listed_options(model)
     tunnel = {"has_ssh": False, "ssh_server_host": "127.0.0.1"}
     assert {**tunnel, **BY_PAIR[pair].settings} == {**tunnel, **listed}
 
 
-def test_flags_of_an_unlisted_pair_are_those_of_its_dialect_or_of_plain_sql() -> None:
+def test_unlisted_pair_has_the_flags_of_its_dialect_or_plain_sql() -> None:
     assert flags_of("postgresql", "fake") == flags_of("postgresql", "sqlalchemy")
     assert flags_of("exotic", "sqlalchemy")["is_sql"]
     assert len(flags_of("exotic", "sqlalchemy")) == 13
     assert flags_of("pyspark", "livy") == {}
 
 
-def test_names_of_categories() -> None:
+def test_category_names() -> None:
     assert [one.label for one in Category] == ["Editor", "Browsers", "Catalogs", "Optimizers", "Schedulers", "Plugins"]
 
 
@@ -128,12 +128,12 @@ def complete(dialect: str, interface: str, **given: object) -> dict[str, Any]:
     return complete_settings(BY_PAIR[dialect, interface], given)
 
 
-def test_what_is_not_given_takes_the_default_of_the_type() -> None:
+def test_missing_settings_take_the_defaults_of_the_type() -> None:
     assert complete("trino", "trino") == BY_PAIR["trino", "trino"].settings
     assert complete("trino", "trino", url="https://h", catalog=None)["url"] == "https://h"
 
 
-def test_other_defaults_hold_for_what_a_type_lists_and_for_nothing_else() -> None:
+def test_custom_defaults_apply_to_listed_settings_only() -> None:
     others = {"query_timeout_s": 5, "close_queries": True}
     hive, plain = BY_PAIR["hive", "hiveserver2"], BY_PAIR["hive", "sqlalchemy"]
     changed = with_defaults(hive, others)
@@ -142,7 +142,7 @@ def test_other_defaults_hold_for_what_a_type_lists_and_for_nothing_else() -> Non
     assert with_defaults(plain, others) == plain
 
 
-def test_booleans_and_integers_may_be_text() -> None:
+def test_text_booleans_and_integers_are_converted() -> None:
     found = complete("hive", "hiveserver2", server_port=" 10001 ", use_sasl="No", is_llap=1, connect_timeout_s=7.0)
     assert (found["server_port"], found["use_sasl"]) == (10001, False)
     assert found["is_llap"] is True
@@ -170,17 +170,17 @@ def test_booleans_and_integers_may_be_text() -> None:
         ("retry", True, "Must be text."),
     ],
 )
-def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
+def test_invalid_value_is_reported_by_name_and_never_shown(name: str, value: object, text: str) -> None:
     with pytest.raises(ConnectorRefused) as refused:
         complete("hive", "hiveserver2", **{name: value})
     assert refused.value.errors == {name: [text]}
 
 
-def test_certificates_have_lines() -> None:
+def test_certificates_may_contain_line_breaks() -> None:
     assert complete("trino", "trino", ssl_ca="-----BEGIN\r\n\tx\n")["ssl_ca"] == "-----BEGIN\r\n\tx\n"
 
 
-def test_general_settings_are_taken_by_what_runs_here_and_by_nothing_else() -> None:
+def test_only_runnable_types_accept_general_settings() -> None:
     general = dict.fromkeys(GeneralSettings.model_fields, 1) | {"retry": "read_only"}
     for row in TYPES:
         if row.runs in {Runs.YES, Runs.DRIVER}:
