@@ -1,4 +1,4 @@
-"""Azure: credentials, from the settings to the header of a call."""
+"""Azure credentials, from the settings to request headers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.exa
 
 
 class Login:
-    """A login service and a clock, in seconds."""
+    """A login service and a clock in seconds."""
 
     def __init__(self, life: object = 3600) -> None:
         self.life = life
@@ -53,7 +53,7 @@ async def bearer(granting) -> str:
     return headers["authorization"]
 
 
-async def test_a_token_is_renewed_before_it_ends():
+async def test_token_is_renewed_before_it_expires():
     login = Login()
     granting = TokenAuthorizer(APPLICATION, login.ask, login.clock)
     assert await bearer(granting) == "Bearer token1"
@@ -63,7 +63,7 @@ async def test_a_token_is_renewed_before_it_ends():
     assert await bearer(granting) == "Bearer token2"
 
 
-async def test_a_short_token_is_renewed_at_half_its_life():
+async def test_short_token_is_renewed_at_half_its_lifetime():
     login = Login(life="100")
     granting = TokenAuthorizer(APPLICATION, login.ask, login.clock)
     await bearer(granting)
@@ -73,7 +73,7 @@ async def test_a_short_token_is_renewed_at_half_its_life():
     assert await bearer(granting) == "Bearer token2"
 
 
-async def test_a_token_outlives_an_outage_of_the_login_service():
+async def test_token_outlives_a_login_service_outage():
     login = Login()
     granting = TokenAuthorizer(APPLICATION, login.ask, login.clock)
     await bearer(granting)
@@ -85,7 +85,7 @@ async def test_a_token_outlives_an_outage_of_the_login_service():
         await bearer(granting)
 
 
-async def test_many_callers_ask_once():
+async def test_concurrent_callers_share_a_token_request():
     login = Login()
     granting = TokenAuthorizer(APPLICATION, login.ask, login.clock)
     assert set(await asyncio.gather(*(bearer(granting) for _ in range(20)))) == {"Bearer token1"}
@@ -95,14 +95,14 @@ async def test_many_callers_ask_once():
 
 
 @pytest.mark.parametrize("life", [None, "soon"])
-async def test_an_answer_without_a_token_is_a_failure(life):
+async def test_response_without_a_token_is_a_failure(life):
     login = Login(life)
     with pytest.raises(AzureFailure):
         await bearer(TokenAuthorizer(APPLICATION, login.ask, login.clock))
 
 
 @pytest.mark.parametrize("token", ["?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n"])
-async def test_a_signature_joins_the_parameters_as_it_was_given(token):
+async def test_sas_token_is_appended_to_the_query_unchanged(token):
     signing = SasToken(token)
     signed = await signing.authorize("GET", URL, {})
     assert signed.raw_path == b"/c/a%20b?action=flush&sv=1&sig=a%2Bb%3D"
@@ -110,14 +110,14 @@ async def test_a_signature_joins_the_parameters_as_it_was_given(token):
     assert bare.raw_path == b"/c/a%20b?sv=1&sig=a%2Bb%3D"
 
 
-def test_a_key_that_is_no_base64_is_told_at_the_start():
+def test_invalid_base64_key_is_reported_at_startup():
     with pytest.raises(ConfigurationError, match="account_key"):
         SharedKey("account", "not base64!")
 
 
 @pytest.mark.security("S13")
 @pytest.mark.parametrize("credential", [APPLICATION, SasToken("sig=secret"), SharedKey("account", "secretly")])
-def test_secrets_do_not_show(credential):
+def test_secrets_are_hidden_in_repr(credential):
     assert "secret" not in repr(credential)
     assert "client" not in repr(credential)
 
@@ -130,13 +130,13 @@ REFERENCE = (
 )
 
 
-def test_the_example_of_the_reference_is_built():
-    """Authorize with Shared Key, "Constructing the signature string"."""
+def test_reference_example_is_reproduced():
+    """The example is in "Authorize with Shared Key", section "Constructing the signature string"."""
     query = [("restype", "container"), ("comp", "metadata"), ("timeout", "20")]
     assert string_to_sign("myaccount", "GET", "/mycontainer", query, COMMON) == REFERENCE
 
 
-def test_headers_stand_in_their_lines():
+def test_headers_appear_on_their_lines():
     headers = {**COMMON, "content-length": "11", "content-type": "text/plain", "range": "bytes=0-9", "if-match": '"1"'}
     lines = string_to_sign("a", "PUT", "/c/%C3%BC", [], headers).split("\n")
     assert lines[:12] == ["PUT", "", "", "11", "", "text/plain", "", "", '"1"', "", "", "bytes=0-9"]
@@ -144,16 +144,16 @@ def test_headers_stand_in_their_lines():
 
 
 @pytest.mark.parametrize(("length", "line"), [("0", ""), ("1", "1")])
-def test_a_length_of_nothing_is_an_empty_line(length, line):
+def test_zero_length_is_an_empty_line(length, line):
     assert string_to_sign("a", "PUT", "/c", [], {"content-length": length}).split("\n")[3] == line
 
 
-def test_parameters_are_sorted_in_lower_case_and_values_joined():
+def test_parameters_are_lowercased_and_sorted_and_values_joined():
     query = [("maxResults", "5"), ("b", "2"), ("a", "y"), ("a", "x")]
     assert string_to_sign("a", "GET", "/", query, {}).split("\n")[-3:] == ["a:x,y", "b:2", "maxresults:5"]
 
 
-def test_the_signature_is_of_the_key():
+def test_signature_depends_on_the_key_only():
     first, second = (signature(key, "a", "GET", "/", [], COMMON) for key in (b"one", b"two"))
     assert first != second
     assert first == signature(b"one", "a", "GET", "/", [], dict(reversed(COMMON.items())))
@@ -165,7 +165,7 @@ KEY = {"account_key": "a2V5"}
 
 @pytest.fixture
 def built(monkeypatch):
-    """The account that the file system was made for."""
+    """Return a function that builds the file system and returns its account."""
     accounts: list[AzureAccount] = []
     made = AdlsFileSystem.__init__
 
@@ -187,11 +187,11 @@ def settings(cluster: dict[str, object], account: dict[str, object], **filebrows
     return Settings.model_validate({"azure": azure, "filebrowser": filebrowser})
 
 
-def test_without_a_cluster_there_is_no_store():
+def test_no_cluster_means_no_store():
     assert abfs.build(Settings.model_validate({})) is None
 
 
-def test_addresses_follow_from_the_name_of_the_file_system(built):
+def test_addresses_are_derived_from_the_file_system_name(built):
     account = built({"fs_defaultfs": NAME}, KEY, umask="027", allow_bucket_creation=True)
     assert (account.dfs_url, account.blob_url) == (
         "https://acc.dfs.core.windows.net",
@@ -201,7 +201,7 @@ def test_addresses_follow_from_the_name_of_the_file_system(built):
     assert (account.is_hierarchical, account.umask, account.allow_container_creation) == (True, 0o027, True)
 
 
-def test_addresses_may_be_given(built):
+def test_addresses_may_be_configured(built):
     cluster = {"fs_defaultfs": NAME, "webhdfs_url": "http://dfs.test:1/", "blob_url": "http://blob.test:2/acc/"}
     account = built({**cluster, "hierarchical_namespace": False}, KEY)
     assert (account.dfs_url, account.blob_url) == ("http://dfs.test:1", "http://blob.test:2/acc")
@@ -219,7 +219,7 @@ def test_addresses_may_be_given(built):
         ),
     ],
 )
-def test_the_first_login_that_is_given_counts(built, account, credential):
+def test_first_configured_login_is_used(built, account, credential):
     assert built({"fs_defaultfs": NAME}, account).credential == credential
 
 
@@ -233,13 +233,13 @@ def test_the_first_login_that_is_given_counts(built, account, credential):
         ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
     ],
 )
-def test_what_is_missing_is_told_by_its_key(cluster, account, key):
+def test_missing_setting_is_named(cluster, account, key):
     with pytest.raises(ConfigurationError, match=key):
         abfs.build(settings(cluster, account))
 
 
 @pytest.mark.parametrize("is_hierarchical", [True, False])
-def test_only_a_hierarchical_account_renames_and_has_permissions(is_hierarchical):
+def test_only_hierarchical_accounts_rename_and_have_permissions(is_hierarchical):
     cluster = {"fs_defaultfs": NAME, "hierarchical_namespace": is_hierarchical}
     file_system = abfs.build(settings(cluster, KEY))
     assert file_system is not None

@@ -24,33 +24,33 @@ from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_cont
 @pytest.mark.parametrize(("text", "bits", "has_acl"),
     [("rwxr-x---", 0o750, False), ("rw-r--r--", 0o644, False), ("rwxrwxrwt", 0o1777, False),
     ("rwxr-x--T", 0o1750, False), ("rwxr-x---+", 0o750, True), ("---------", 0, False), ("", 0, False)])  # fmt: skip
-def test_permissions_are_read(text, bits, has_acl):
+def test_permissions_are_parsed(text, bits, has_acl):
     assert entries.permission_bits(text) == (bits, has_acl)
 
 
-def test_times_and_tags_are_read():
+def test_times_and_etags_are_parsed():
     assert entries.time("Sun, 22 Nov 2026 06:04:08 GMT") == datetime(2026, 11, 22, 6, 4, 8, tzinfo=UTC)
     assert entries.time("") is None
     assert [entries.tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
 
 
 @pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
-def test_containers_may_have_these_names(name):
+def test_valid_container_names(name):
     assert is_container_name(name)
 
 
 @pytest.mark.parametrize("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
-def test_containers_may_not_have_these_names(name):
+def test_invalid_container_names(name):
     assert not is_container_name(name)
 
 
-def test_containers_of_the_account_itself_can_be_read():
+def test_system_containers_are_readable():
     assert place_of("$web/index.html") == AzurePlace(("$web", "index.html"))
     with pytest.raises(PathNotFound):
         place_of("Not A Container/x")
 
 
-def test_files_lie_in_containers():
+def test_files_must_lie_in_containers():
     assert place_of("") is None
     for path in ("", "container"):
         with pytest.raises(InvalidPath):
@@ -60,7 +60,7 @@ def test_files_lie_in_containers():
 
 @pytest.mark.security("T1")
 @pytest.mark.parametrize("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
-def test_a_staging_place_cannot_be_chosen(token):
+def test_staging_token_must_be_valid(token):
     with pytest.raises(InvalidPath):
         unfinished(file_place("container/d/f"), token)
 
@@ -72,7 +72,7 @@ def test_a_staging_place_cannot_be_chosen(token):
     (403, "SomethingNew", PermissionDenied), (401, "", StorageError), (503, "ServerBusy", StorageUnavailable),
     (503, "", StorageUnavailable), (0, UNREACHABLE, StorageUnavailable), (409, "QuotaExceeded", StoreQuotaExceeded),
     (409, "BlobArchived", StorageError), (302, "", StorageError)])  # fmt: skip
-def test_errors_have_their_kinds(status, code, error):
+def test_service_errors_map_to_storage_errors(status, code, error):
     with pytest.raises(error) as told, azure_errors("container/{x}"):
         raise AzureFailure(status, code)
     assert type(told.value) is error
@@ -84,11 +84,11 @@ TIB = MIB * MIB
 
 
 @pytest.mark.parametrize("size", [None, 0, 100 * MIB, TIB, 4 * TIB])
-def test_an_announced_file_has_no_more_blocks_than_the_service_takes(size: int | None):
+def test_blocks_of_an_announced_file_stay_within_the_service_limit(size: int | None):
     assert block_size(8 * MIB, size) >= 8 * MIB
     assert -(-(size or 0) // block_size(8 * MIB, size)) <= 50_000
 
 
 @pytest.mark.security("S10")
-def test_who_announces_more_than_any_store_takes_gets_no_larger_blocks():
+def test_excessive_announced_size_does_not_enlarge_blocks():
     assert block_size(8 * MIB, 10**18) <= 100 * MIB

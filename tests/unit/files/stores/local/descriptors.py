@@ -1,4 +1,4 @@
-"""What this process holds open."""
+"""Open descriptors of this process."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,7 +9,7 @@ from queryserver.files.stores.local.storage import LocalFileSystem
 
 
 def open_below(directory: Path) -> list[str]:
-    """Descriptors of this process that still point below a directory."""
+    """Return this process's descriptors that point below a directory."""
     links = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
@@ -21,7 +21,7 @@ def open_below(directory: Path) -> list[str]:
 
 @asynccontextmanager
 async def file_system_of(root: Path) -> AsyncGenerator[LocalFileSystem]:
-    """A local root; whatever a test does, nothing of it stays open."""
+    """Provide a local root; no descriptor below it may remain open."""
     file_system = LocalFileSystem(root)
     yield file_system
     await file_system.close()

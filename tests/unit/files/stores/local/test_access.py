@@ -1,4 +1,4 @@
-"""The map of the local root, rule by rule (Contract storage 10.5)."""
+"""Access rules of the local root, one by one (Contract storage 10.5)."""
 
 import stat
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ CHANGES = {
 
 @asynccontextmanager
 async def new_root(tmp_path):
-    """A root of one case's own, with the storages of alice, bob and an administrator."""
+    """Create a root for one case, with storages of alice, bob and an administrator."""
     root = Path(mkdtemp(dir=tmp_path))
     async with file_system_of(root) as file_system:
         yield root, *(file_system.as_user(user) for user in (ALICE, BOB, ADMIN))
@@ -52,7 +52,7 @@ READS = {
 
 @pytest.mark.security("S9")
 @pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_a_home_is_closed_to_others(call, tmp_path):
+async def test_home_is_closed_to_other_users(call, tmp_path):
     async with new_root(tmp_path) as (_, alice, bob, _):
         await put(alice, "user/alice/file", b"hers")
         await put(bob, "user/bob/own")
@@ -63,7 +63,7 @@ async def test_a_home_is_closed_to_others(call, tmp_path):
 
 
 @pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
+async def test_home_is_open_to_its_user_and_administrators(call, tmp_path):
     for is_admin in (False, True):
         async with new_root(tmp_path) as (_, alice, _, admin):
             storage = admin if is_admin else alice
@@ -73,7 +73,7 @@ async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
 
 
 @pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_what_is_shared_is_everyone_s(call, tmp_path):
+async def test_shared_directory_is_open_to_everyone(call, tmp_path):
     async with new_root(tmp_path) as (_, alice, bob, _):
         await put(alice, "shared/file", b"hers")
         await put(bob, "user/bob/own")
@@ -82,7 +82,7 @@ async def test_what_is_shared_is_everyone_s(call, tmp_path):
 
 @pytest.mark.parametrize("call", CHANGES)
 @pytest.mark.parametrize("place", ["", "docs", "docs/deep"])
-async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path):
+async def test_only_administrators_change_other_directories(call, place, tmp_path):
     async with new_root(tmp_path) as (root, alice, _, admin):
         (root / "docs" / "deep").mkdir(parents=True)
         (root / place / "file").write_text("kept")
@@ -96,14 +96,14 @@ async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path)
 
 
 @pytest.mark.parametrize("call", READS)
-async def test_the_rest_is_read_by_everyone(call, alice, root):
+async def test_everyone_reads_other_directories(call, alice, root):
     (root / "docs").mkdir(exist_ok=True)
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")
 
 
 @pytest.mark.parametrize("path", ["user", "shared", "docs", "new"])
-async def test_top_directories_are_administrators_business(path, alice, admin, root):
+async def test_only_administrators_change_top_level_directories(path, alice, admin, root):
     (root / "docs").mkdir(exist_ok=True)
     await alice.stat("user")
     for change in (
@@ -122,7 +122,7 @@ async def test_top_directories_are_administrators_business(path, alice, admin, r
 
 
 @pytest.mark.security("S9")
-async def test_a_listing_of_homes_shows_those_that_the_caller_may_enter(alice, bob, admin):
+async def test_home_listing_shows_accessible_homes_only(alice, bob, admin):
     await bob.stat("user/bob")
     assert await names(alice, "user") == ["alice"]
     assert await names(bob, "user") == ["bob"]
@@ -130,7 +130,7 @@ async def test_a_listing_of_homes_shows_those_that_the_caller_may_enter(alice, b
 
 
 @pytest.mark.security("S9")
-async def test_a_summary_counts_no_homes_of_others(alice, bob):
+async def test_summary_excludes_other_homes(alice, bob):
     await put(bob, "user/bob/file", b"x" * 1000)
     await put(alice, "user/alice/file", b"x" * 10)
     for path in ("", "user"):
@@ -139,7 +139,7 @@ async def test_a_summary_counts_no_homes_of_others(alice, bob):
 
 
 @pytest.mark.security("S9")
-async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
+async def test_existence_of_another_home_is_not_revealed(alice, bob):
     await bob.stat("user/bob")
     for path in ("user/bob", "user/bob/x", "user/nobody", "user/nobody/x"):
         with pytest.raises(PermissionDenied):
@@ -150,8 +150,8 @@ async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
 
 @pytest.mark.security("S9")
 @pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
-async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin):
-    """Some file systems fold case, so that it is the same directory there."""
+async def test_names_resembling_the_home_parent_are_closed(name, alice, admin):
+    """Case-folding file systems treat such a name as the same directory."""
     await put(admin, f"{name}/bob/file")
     for path in (f"{name}/bob", f"{name}/alice", f"{name}/bob/file"):
         with pytest.raises(PermissionDenied):
@@ -159,7 +159,7 @@ async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin)
     assert await names(alice, name) == []
 
 
-async def test_a_home_is_there_from_the_first_look(file_system, root):
+async def test_home_is_created_at_first_access(file_system, root):
     for user, path in (("a", "user/a"), ("b", "user"), ("c", ""), ("d", "user/d/x")):
         storage = file_system.as_user(StorageUser(user))
         try:
@@ -170,13 +170,13 @@ async def test_a_home_is_there_from_the_first_look(file_system, root):
     assert (root / "shared").is_dir()
 
 
-async def test_a_home_that_was_deleted_comes_back(file_system):
+async def test_deleted_home_is_recreated(file_system):
     await file_system.as_user(ALICE).delete("user/alice", recursive=True)
     assert await names(file_system.as_user(ALICE), "user") == ["alice"]
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
-async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system, root):
+async def test_user_without_a_valid_file_name_has_no_home(name, file_system, root):
     storage = file_system.as_user(StorageUser(name))
     assert (await storage.stat("")).is_directory
     assert await names(storage, "user") == []
@@ -185,7 +185,7 @@ async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system
     assert sorted(path.name for path in root.iterdir()) == ["shared", "user"]
 
 
-async def test_new_entries_have_the_modes_of_the_umask(root):
+async def test_umask_determines_the_modes_of_new_entries(root):
     for umask, expected in ((0o022, (0o755, 0o644)), (0o027, (0o750, 0o640)), (0o077, (0o700, 0o600))):
         file_system = LocalFileSystem(root, umask=umask)
         alice = file_system.as_user(ALICE)
@@ -195,7 +195,7 @@ async def test_new_entries_have_the_modes_of_the_umask(root):
         await file_system.close()
 
 
-async def test_the_trash_is_its_user_s_alone(alice, bob, root):
+async def test_trash_is_private_to_its_user(alice, bob, root):
     assert await alice.trash_root("shared/x") == "user/alice/.Trash"
     assert await bob.trash_root("shared/x") == "user/bob/.Trash"
     await put(alice, "shared/file")
@@ -207,14 +207,14 @@ async def test_the_trash_is_its_user_s_alone(alice, bob, root):
         await bob.stat("user/alice/.Trash/Current/shared/file")
 
 
-async def test_what_the_store_says_of_itself(file_system):
+async def test_store_traits(file_system):
     assert file_system.scheme is Scheme.FILE
     traits = file_system.traits
     assert (traits.deletes_to_trash, traits.changes_modes_of_trees, traits.acts_as_user) == (True, True, False)
     assert (traits.home_parent, traits.container_levels, traits.lists_in_order) == ("user", 0, False)
 
 
-async def test_a_root_that_is_not_there_is_an_unavailable_store(tmp_path):
+async def test_missing_root_is_an_unavailable_store(tmp_path):
     file_system = LocalFileSystem(tmp_path / "missing")
     alice = file_system.as_user(ALICE)
     for call in (alice.stat(""), names(alice, "user"), put(alice, "user/alice/x")):
@@ -225,8 +225,8 @@ async def test_a_root_that_is_not_there_is_an_unavailable_store(tmp_path):
     await file_system.close()
 
 
-async def test_an_entry_that_the_caller_may_not_see_is_not_there_for_others_either(alice, bob):
-    """The map does not tell more by another call: overwriting, copying, sweeping name the same error."""
+async def test_copying_from_another_home_creates_nothing(alice, bob):
+    """An inaccessible path gives the same error for every call."""
     await put(alice, "user/alice/file")
     assert not await is_there(bob, "shared/file")
     with pytest.raises(PermissionDenied):
