@@ -99,7 +99,9 @@ def _require_declared(response: httpx.Response, path: str) -> None:
     """Fails for a status that the API description of the call does not have."""
     operation = operation_of(response.request.method, path)
     statuses = _described_statuses().get(operation.key) if operation else None
-    assert statuses is None or str(response.status_code) in statuses, f"failures({response.status_code}) is missing"
+    assert statuses is None or str(response.status_code) in statuses, (
+        f"{response.request.method} {path}: failures({response.status_code}) is missing"
+    )
 
 
 def _failures(response: httpx.Response, path: str) -> list[str]:

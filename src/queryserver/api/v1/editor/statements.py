@@ -80,7 +80,7 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 
 
 @router.post("/notebook/api/execute", include_in_schema=False)
-@router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409))
+@router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409, 501))
 async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
 
@@ -90,8 +90,8 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
 
 
 @router.post("/notebook/api/execute/{dialect:name}", include_in_schema=False)
-@router.post("/api/v1/editor/execute/{dialect:name}", response_model=_Executed, responses=failures(403, 409))
-@query_router.post("/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409))
+@router.post("/api/v1/editor/execute/{dialect:name}", response_model=_Executed, responses=failures(403, 409, 501))
+@query_router.post("/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501))
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
 
