@@ -1,4 +1,4 @@
-"""What every Azure account does wrong over a line that breaks, and how this service takes it."""
+"""The network faults that every Azure adapter must withstand."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,19 +30,19 @@ USER = StorageUser("alice")
 
 
 class AzureFaults:
-    """Inherited for each kind of account, with the fixtures `server` (host, port) and `account`."""
+    """Tests inherited by each account kind, which provides the fixtures `server` (host, port) and `account`."""
 
     of_a_wrong_key: ClassVar[type[QueryServerError]] = StorageError
 
     container = "faults"
 
     def at(self, account: AzureAccount, port: int) -> AzureAccount:
-        """The same account at another port."""
+        """Return the same account at another port."""
         raise NotImplementedError
 
     @pytest.fixture
     async def storage(self, account: AzureAccount) -> AsyncIterator[Storage]:
-        """Of a container of its own, without faults."""
+        """Yield the storage of a separate container, without a fault proxy."""
         file_system = AdlsFileSystem(account)
         storage = file_system.as_user(USER)
         if self.container not in await names(storage, ""):
@@ -61,7 +61,7 @@ class AzureFaults:
 
     @pytest.fixture
     async def broken(self, account: AzureAccount, proxy: FaultProxy) -> AsyncIterator[FileSystem]:
-        """The same account behind the proxy."""
+        """Yield a file system for the same account behind the proxy."""
         file_system = AdlsFileSystem(self.at(account, proxy.port))
         yield file_system
         await file_system.close()
@@ -69,7 +69,7 @@ class AzureFaults:
     def path(self, name: str) -> str:
         return f"{self.container}/work/{name}"
 
-    async def test_a_wrong_key_is_told_as_such(self, account: AzureAccount, storage: Storage) -> None:
+    async def test_wrong_key_is_reported_as_failed_login(self, account: AzureAccount, storage: Storage) -> None:
         wrong = AdlsFileSystem(changed(account, credential=SharedKey("someone", WRONG_KEY)))
         stranger = wrong.as_user(USER)
         for call in (stranger.stat(self.path("x")), put(stranger, self.path("x")), names(stranger, "")):
@@ -81,7 +81,7 @@ class AzureFaults:
 
     @pytest.mark.storage(86)
     @pytest.mark.parametrize("sent", [5 * MIB, 13 * MIB])
-    async def test_an_outage_in_an_upload_leaves_nothing(
+    async def test_outage_during_upload_leaves_no_file(
         self, storage: Storage, broken: FileSystem, proxy: FaultProxy, sent: int
     ) -> None:
         async def cut() -> AsyncIterator[bytes]:
@@ -99,7 +99,7 @@ class AzureFaults:
 
     @pytest.mark.storage(51)
     @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.GARBAGE, Fault.SILENCE])
-    async def test_a_download_that_breaks_off_does_not_look_complete(
+    async def test_interrupted_download_raises_instead_of_looking_complete(
         self, account: AzureAccount, storage: Storage, proxy: FaultProxy, fault: Fault
     ) -> None:
         await put(storage, self.path("file"), b"x" * (3 * MIB))
@@ -114,7 +114,7 @@ class AzureFaults:
             await broken.close()
 
     @pytest.mark.storage(9)
-    async def test_an_account_out_of_reach_is_told_and_comes_back(
+    async def test_unreachable_account_is_unavailable_until_it_returns(
         self, storage: Storage, broken: FileSystem, proxy: FaultProxy
     ) -> None:
         far = broken.as_user(USER)
@@ -127,12 +127,12 @@ class AzureFaults:
         assert (await far.stat(self.container)).is_directory
         assert await names(storage, f"{self.container}/work") == []
 
-    async def test_whoever_answers_no_http_is_an_outage(self, broken: FileSystem, proxy: FaultProxy) -> None:
+    async def test_non_http_response_is_an_outage(self, broken: FileSystem, proxy: FaultProxy) -> None:
         proxy.set_fault(Fault.GARBAGE)
         with pytest.raises(StorageUnavailable):
             await broken.as_user(USER).stat(self.container)
 
-    async def test_a_few_bytes_at_a_time_are_enough(
+    async def test_response_in_tiny_chunks_is_read_whole(
         self, storage: Storage, broken: FileSystem, proxy: FaultProxy
     ) -> None:
         await put(storage, self.path("file"), b"0123456789" * 100)
@@ -140,16 +140,14 @@ class AzureFaults:
         assert await names(broken.as_user(USER), f"{self.container}/work") == ["file"]
         assert await content(broken.as_user(USER), self.path("file")) == b"0123456789" * 100
 
-    async def test_a_closed_store_opens_no_connection(self, account: AzureAccount) -> None:
+    async def test_closed_store_opens_no_connection(self, account: AzureAccount) -> None:
         file_system = AdlsFileSystem(account)
         await file_system.close()
         await file_system.close()
         with pytest.raises(StorageUnavailable):
             await file_system.as_user(USER).stat(self.container)
 
-    async def test_containers_are_made_only_where_the_settings_say_so(
-        self, account: AzureAccount, storage: Storage
-    ) -> None:
+    async def test_containers_are_created_only_if_settings_allow(self, account: AzureAccount, storage: Storage) -> None:
         strict = AdlsFileSystem(changed(account, allow_container_creation=False))
         with pytest.raises(PermissionDenied):
             await strict.as_user(USER).mkdir("another")
@@ -164,7 +162,7 @@ class AzureFaults:
                 await storage.stat(path)
 
     @pytest.mark.storage(77)
-    async def test_a_container_is_deleted_only_when_it_is_empty(self, storage: Storage) -> None:
+    async def test_only_empty_containers_can_be_deleted(self, storage: Storage) -> None:
         await storage.mkdir("deleted")
         await put(storage, "deleted/file")
         for recursive in (True, False):
@@ -177,7 +175,7 @@ class AzureFaults:
             await storage.delete("", recursive=True)
 
     @pytest.mark.storage(86)
-    async def test_what_a_crash_left_is_swept_once_it_is_old(self, storage: Storage) -> None:
+    async def test_stale_crash_leftovers_are_swept(self, storage: Storage) -> None:
         folder, plan = f"{self.container}/work", PartPlan(self.path("file"), 6, 3, 2)
         await put(storage, self.path("kept"))
         staging = await storage.begin_parts(plan)
@@ -198,7 +196,7 @@ class AzureFaults:
         status = await storage.join_parts(plan, staging, [part], overwrite=False)
         assert (status.size_bytes, await content(storage, self.path("empty"))) == (0, b"")
 
-    async def test_many_calls_at_once_share_few_connections(self, account: AzureAccount, storage: Storage) -> None:
+    async def test_concurrent_calls_share_few_connections(self, account: AzureAccount, storage: Storage) -> None:
         await put(storage, self.path("file"), b"four")
         patient = AdlsFileSystem(changed(account, timeouts=AzureTimeouts()))
         async with asyncio.TaskGroup() as group:
@@ -208,12 +206,12 @@ class AzureFaults:
 
 
 def changed(account: AzureAccount, **changes: object) -> AzureAccount:
-    """A copy with other values."""
+    """Return a copy of the account with changed values."""
     kept = {name: getattr(account, name) for name in AzureAccount.__dataclass_fields__}
     return AzureAccount(**{**kept, **changes})
 
 
 def tidy(error: QueryServerError) -> None:
-    """Neither address nor account, secret, or anything of the service's own."""
+    """Assert that the message reveals no address, account, secret or internal name."""
     for word in ("127.0.0.1", "devstoreaccount1", "standinaccount", "someone", WRONG_KEY, "Request", "sig", "httpx"):
         assert word not in error.message

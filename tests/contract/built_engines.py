@@ -1,4 +1,4 @@
-"""Engines as a connector's settings make them, for tests of what only the settings decide."""
+"""Build engines from connector settings, for tests of settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ _REFUSED_WITHIN_S = 20
 
 @asynccontextmanager
 async def built(interface: str, *, dialect: str = "shop", **options: str | int | bool) -> AsyncGenerator[Engine]:
-    """The engine of a connector of that interface, closed at the end."""
+    """Build the engine of a connector with the given interface; close it afterwards."""
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options))
     engine = EngineBuilder(Settings()).build(connector)
     try:
@@ -33,13 +33,13 @@ async def built(interface: str, *, dialect: str = "shop", **options: str | int |
 
 
 async def cell(engine: Engine, sql: str, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> object:
-    """The only value that a statement gives, in a session of its own."""
+    """Run a statement in its own session and return its only value."""
     async with engine.session(user, options) as session:
         return (await run(session, sql)).cell
 
 
 async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions = NO_OPTIONS) -> EngineError:
-    """Why no session can be opened."""
+    """Return the error raised when the session is opened."""
     async with asyncio.timeout(_REFUSED_WITHIN_S):
         try:
             async with engine.session(user, options):
@@ -49,6 +49,6 @@ async def refusal(engine: Engine, *, user: User = USER, options: SessionOptions 
 
 
 def assert_tells_nothing(error: EngineError, *secrets: str) -> None:
-    """Neither secrets nor what only the server or the driver knows are in the message."""
+    """Assert that the message reveals no secrets and no server or driver internals."""
     for word in (*secrets, "Traceback", ".pem", "://", "_ssl.c", "127.0.0.1:", "httpx", "asyncpg", "asyncmy"):
         assert word not in error.message

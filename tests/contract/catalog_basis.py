@@ -1,4 +1,4 @@
-"""What the catalogue suite stands on: facts, and tables made from them."""
+"""The base of the catalogue suite: its facts, and tables created from them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -26,17 +26,17 @@ FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))
 
 
 class CatalogBasis:
-    """Declared by each adapter's test class: `catalog_facts`, `running_statements`, fixture `engine`."""
+    """Base of adapter test classes, which declare `catalog_facts`, `running_statements` and the fixture `engine`."""
 
     catalog_facts: ClassVar[CatalogFacts]
     tested_with: ClassVar[str] = ""
 
     async def running_statements(self, engine: Engine) -> int:
-        """How many statements the engine is at work on, asked of the engine itself."""
+        """Ask the engine how many statements it is running."""
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test per declared table and nested path."""
+        """Parametrize tests with every declared table and nested path."""
         facts: CatalogFacts = metafunc.cls.catalog_facts
         if "described" in metafunc.fixturenames:
             metafunc.parametrize("described", facts.tables, ids=[table.name for table in facts.tables])
@@ -52,7 +52,7 @@ class CatalogBasis:
 
     @pytest.fixture
     async def database(self, engine: Engine) -> AsyncGenerator[str]:
-        """The catalogue's name of an empty database, gone afterwards."""
+        """Yield the catalogue name of an empty database; drop the database afterwards."""
         facts = self.catalog_facts
         if not facts.create_database:
             yield facts.default_database
@@ -66,7 +66,7 @@ class CatalogBasis:
         await self.execute(engine, self._with_database(self.catalog_facts.create_database, name))
 
     async def drop_database(self, engine: Engine, name: str) -> None:
-        """With all that is in it."""
+        """Drop the database and everything in it."""
         await self.execute(engine, self._with_database(self.catalog_facts.drop_database, name))
 
     async def execute(self, engine: Engine, statements: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ class CatalogBasis:
     async def make_table(
         self, engine: Engine, database: str, name: str, rows: Sequence[Sequence[str]] = (), *columns: str
     ) -> None:
-        """A table with an integer column and text columns: `id` and `name` unless told otherwise."""
+        """Create a table with an integer column and text columns, by default `id` and `name`."""
         facts = self.catalog_facts
         first, *others = columns or ("id", "name")
         declared = [(facts.quote(first), facts.int_type.ddl)]
@@ -102,7 +102,7 @@ class CatalogBasis:
                 await asyncio.sleep(0.05)
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
-        """All that the engine can analyze of a table."""
+        """Run every analyze statement that the engine supports for a table."""
         facts = self.catalog_facts
         statements = [catalog.analyze_statement(table, None)] if facts.analyzes_tables else []
         if facts.analyzes_columns:

@@ -1,7 +1,7 @@
-"""The rules that every engine's metadata keeps (engines/protocol.py, Contract editor 10), as one suite.
+"""The metadata contract of every engine (engines/protocol.py, Contract editor 10), as one suite.
 
-A test class per engine inherits `CatalogContract`, declares its `catalog_facts` and gives the fixtures `engine` and
-`unreachable_engine`. What the engine lacks is said in the facts.
+A test class per engine inherits `CatalogContract`, declares its `catalog_facts` and provides the fixtures `engine` and
+`unreachable_engine`. The facts declare what the engine lacks.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(60)
     @pytest.mark.capability("Databases, tables, views")
-    async def test_a_database_is_listed_and_described(self, catalog: Catalog, database: str) -> None:
+    async def test_database_is_listed_and_described(self, catalog: Catalog, database: str) -> None:
         names = list(await catalog.databases())
         assert names.count(database) == 1
         assert len(names) == len(set(names))
@@ -43,7 +43,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Databases, tables, views")
-    async def test_no_name_means_the_default_database(self, catalog: Catalog) -> None:
+    async def test_missing_database_name_means_the_default_database(self, catalog: Catalog) -> None:
         if self.catalog_facts.default_database == "":
             pytest.skip("the engine has a database without name")
         assert (await catalog.database("")).name == self.catalog_facts.default_database
@@ -80,7 +80,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(60)
     @pytest.mark.capability("Columns")
-    async def test_columns_are_in_table_order_with_the_engine_s_type_texts(
+    async def test_columns_keep_table_order_and_native_type_names(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         facts = self.catalog_facts
@@ -97,7 +97,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     @pytest.mark.item(65)
     @pytest.mark.capability("Keys, formats, partitions")
     @pytest.mark.capability("Comments")
-    async def test_a_table_is_described(
+    async def test_table_description_is_complete(
         self, engine: Engine, catalog: Catalog, database: str, described: DescribedTable
     ) -> None:
         facts = self.catalog_facts
@@ -119,7 +119,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(60)
     @pytest.mark.capability("Databases, tables, views")
-    async def test_a_view_is_described_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_view_is_described_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items")
         await self.make_view(engine, database, "items_view", "items")
         view, table = await catalog.table(database, "items_view"), await catalog.table(database, "items")
@@ -129,7 +129,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(66)
     @pytest.mark.capability("Statistics")
-    async def test_statistics_show_after_analyze(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_analyze_makes_statistics_available(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         await self.make_table(engine, database, "items", FEW_ROWS)
         await self.analyze(engine, catalog, await catalog.table(database, "items"))
@@ -147,7 +147,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(65)
     @pytest.mark.capability("Statistics")
-    async def test_statistics_before_analyze_are_empty_or_true(
+    async def test_statistics_before_analyze_are_absent_or_correct(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         await self.make_table(engine, database, "items")
@@ -159,7 +159,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(66)
     @pytest.mark.capability("Analyze")
-    async def test_what_cannot_be_analyzed_is_not_supported(
+    async def test_unsupported_analyze_raises_not_supported(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         facts = self.catalog_facts
@@ -192,7 +192,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(63)
     @pytest.mark.capability("Functions")
-    async def test_overloads_are_joined_by_line_breaks(self, catalog: Catalog) -> None:
+    async def test_overload_signatures_are_joined_by_line_breaks(self, catalog: Catalog) -> None:
         name = self.catalog_facts.overloaded_function
         if name is None:
             pytest.skip("the engine tells no overloads")
@@ -205,16 +205,14 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Functions")
-    async def test_an_unknown_function_is_none(self, catalog: Catalog, database: str) -> None:
+    async def test_unknown_function_has_no_description(self, catalog: Catalog, database: str) -> None:
         for name in ("no_such_function", *ODD_NAMES):
             assert await catalog.function(None, name) is None
             assert await catalog.function(database, name) is None
 
     @pytest.mark.item(63)
     @pytest.mark.capability("Functions")
-    async def test_a_database_has_exactly_its_own_functions(
-        self, engine: Engine, catalog: Catalog, database: str
-    ) -> None:
+    async def test_database_lists_only_its_own_functions(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         assert list(await catalog.functions(database)) == []
         with raises_code("database_not_found"):
@@ -233,7 +231,9 @@ class CatalogContract(CatalogNames, CatalogSampling):
     @pytest.mark.item(64)
     @pytest.mark.parametrize("after_s", [0, 0.001, 0.005, 0.02, 0.1])
     @pytest.mark.capability("Databases, tables, views")
-    async def test_a_cancelled_look_leaves_nothing_running(self, engine: Engine, database: str, after_s: float) -> None:
+    async def test_canceled_lookup_leaves_no_running_statement(
+        self, engine: Engine, database: str, after_s: float
+    ) -> None:
         assert isinstance(engine, CatalogEngine)
         with suppress(TimeoutError):
             async with asyncio.timeout(after_s), engine.catalog(USER, NO_OPTIONS) as catalog:
@@ -245,7 +245,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
             assert list(await catalog.tables(database)) == []
 
     @pytest.mark.capability("Databases, tables, views")
-    async def test_many_tables_take_few_statements(self, engine: Engine, database: str) -> None:
+    async def test_listing_many_tables_takes_few_statements(self, engine: Engine, database: str) -> None:
         facts = self.catalog_facts
         if facts.catalog_on is None:
             pytest.skip("the catalogue is not read by statements")
@@ -266,7 +266,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
             assert len(counting.statements) <= 10
 
     @pytest.mark.capability("Databases, tables, views")
-    async def test_an_engine_that_is_not_there_is_unavailable(self, unreachable_engine: Engine) -> None:
+    async def test_unreachable_engine_is_unavailable(self, unreachable_engine: Engine) -> None:
         assert isinstance(unreachable_engine, CatalogEngine)
         with pytest.raises(EngineUnavailable):
             async with unreachable_engine.catalog(USER, NO_OPTIONS) as catalog:
@@ -274,8 +274,10 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(62)
     @pytest.mark.capability("Samples")
-    async def test_no_look_reads_or_changes_the_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """A statement is given, never run: what a sample would do is the caller's affair."""
+    async def test_metadata_calls_neither_read_nor_change_rows(
+        self, engine: Engine, catalog: Catalog, database: str
+    ) -> None:
+        """The catalogue returns the sample statement without running it; running it is up to the caller."""
         await self.make_table(engine, database, "items", FEW_ROWS)
         table = await catalog.table(database, "items")
         statement = await catalog.sample_statement(table, None, (), SampleKind.DEFAULT)

@@ -1,4 +1,4 @@
-"""What an engine declares about its metadata before the catalogue suite runs over it."""
+"""What an engine declares about its metadata for the catalogue suite."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,12 @@ ODD_NAMES = (
     "`; DROP TABLE canary; --",
     "\\'; DROP TABLE canary; --",
 )
-"""Each is asked for on every engine; where the engine can hold it, it is also made."""
+"""Names looked up on every engine, and created where the engine allows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """A column type as it is declared, and as the engine's DESCRIBE shows it."""
+    """A column type as declared, and as the engine's DESCRIBE shows it."""
 
     ddl: str
     shown: str
@@ -36,9 +36,10 @@ class TypeText:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table or view that shows what the engine can tell. In statements `{db}` and `{t}` stand for its quoted names.
+    """A table or view with all metadata that the engine reports. In statements, `{db}` and `{t}` stand for its quoted
+    names.
 
-    In defaults and foreign keys `{database}` stands for the name of the database.
+    In defaults and foreign keys, `{database}` stands for the database name.
     """
 
     name: str
@@ -53,7 +54,7 @@ class DescribedTable:
 
 @dataclass(frozen=True, slots=True)
 class NestedFact:
-    """A nested column, its values as SQL, and the distinct values found at a path below it, in order."""
+    """A nested column, its values as SQL, and the sorted distinct values at a path below it."""
 
     ddl: str
     values: tuple[str, ...]
@@ -72,7 +73,7 @@ def _insert(table: str, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CatalogFacts:
-    """What the suite must know of an engine. Names in templates are quoted already: `{db}`, `{t}` (with database)."""
+    """What the suite must know about an engine. Template names are already quoted: `{db}`, `{t}` (with database)."""
 
     folding: Folding
     default_database: str
@@ -83,54 +84,56 @@ class CatalogFacts:
     nested: tuple[NestedFact, ...] = ()
 
     create_database: tuple[str, ...] = ()
-    """Empty: no database can be made, and the suite works in the default one, which is empty."""
+    """If empty, no database can be created, and the suite uses the default one, which is empty."""
     drop_database: tuple[str, ...] = ()
     comment_database: tuple[str, ...] = ()
-    """Give it the comment `Shop data`."""
+    """Statements that give the database the comment `Shop data`."""
     database_name: Callable[[str], str] = str
-    """The name that the catalogue gives to a database made under that plain name."""
+    """Maps the plain name of a new database to its name in the catalogue."""
     quote: Callable[[str], str] = identifier
     quote_database: Callable[[str], str] | None = None
-    """From the catalogue's name; as `quote` unless given."""
+    """Quotes a database's catalogue name; `quote` by default."""
     create_table: Callable[[str, Sequence[tuple[str, str]]], Sequence[str]] = _create_table
-    """Of a quoted table and pairs of quoted column and type; the first column holds no NULL, and no value twice."""
+    """Takes a quoted table name and pairs of quoted column and type; the first column is unique and holds no NULL."""
     insert: Callable[[str, Sequence[Sequence[str]]], Sequence[str]] = _insert
-    """Of a quoted table and rows of literals."""
+    """Takes a quoted table name and rows of literals."""
     create_view: str | None = "CREATE VIEW {v} AS SELECT * FROM {t}"
     drop_table: str = "DROP TABLE {t}"
     drop_view: str = "DROP VIEW {v}"
 
     distinguishes_case: bool = False
-    """`items` and `Items` can be two tables."""
+    """Whether `items` and `Items` can be two tables."""
     odd_databases: tuple[str, ...] = ODD_NAMES
     odd_tables: tuple[str, ...] = ODD_NAMES
     odd_columns: tuple[str, ...] = ODD_NAMES
-    """Those that the engine can hold."""
+    """The odd column names that the engine allows."""
 
     analyzes_tables: bool = True
     analyzes_columns: bool = True
     statistics: Mapping[str, str] = field(default_factory=dict)
-    """Known after analyze of a table of four rows; see the suite."""
+    """Table statistics known after analyzing a table of four rows; see the suite."""
     column_statistics: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Fields of ColumnStatistics known after analyze, by column `id` and `name`; empty: none, and a message."""
+    """Fields of ColumnStatistics known after analyze, for the columns `id` and `name`; empty if there are none, only a
+    message."""
 
     builtin_function: str | None = None
     overloaded_function: str | None = None
-    """One whose signature has several lines."""
+    """A function whose signature has several lines."""
     create_function: tuple[str, ...] = ()
-    """Make function `{db}.twice`."""
+    """Statements that create the function `{db}.twice`."""
     drop_function: tuple[str, ...] = ()
 
     many_tables: int = 300
     create_many: Callable[[str, int], Sequence[str]] | None = None
-    """Statements that make so many tables `t0`, `t1`, … in a quoted database, where one by one takes too long."""
+    """Returns statements that create `count` tables `t0`, `t1`, … in a quoted database, if creating them singly takes
+    too long."""
     catalog_on: Callable[[EngineSession], Catalog] | None = None
-    """The catalogue on a session of the suite's own, to count its statements."""
+    """Opens the catalogue on the suite's own session, so that its statements can be counted."""
 
     def table(self, database: str, table: str) -> str:
-        """The quoted name of a table, from the catalogue's names."""
+        """Return a table's quoted name for its catalogue names."""
         return f"{self.database(database)}.{self.quote(table)}"
 
     def database(self, database: str) -> str:
-        """The quoted name of a database, from the catalogue's name."""
+        """Return a database's quoted name for its catalogue name."""
         return (self.quote_database or self.quote)(database)

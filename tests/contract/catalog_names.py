@@ -1,4 +1,4 @@
-"""The part of the catalogue suite about names: folding, odd characters, and that no name becomes SQL."""
+"""The part of the catalogue suite about names: case folding, odd characters, and SQL injection."""
 
 import pytest
 from tests.contract.catalog_basis import FEW_ROWS, CatalogBasis
@@ -21,7 +21,7 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
-    async def test_a_table_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_table_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
         made, asked = _MADE_AND_ASKED[self.catalog_facts.folding]
         await self.make_table(engine, database, made)
         assert (await catalog.table(database, made)).name == made
@@ -29,10 +29,8 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
-    async def test_a_database_is_found_by_its_folded_name(
-        self, engine: Engine, catalog: Catalog, database: str
-    ) -> None:
-        """The fixture's name is in lower case; upper case is folded wherever that is not the engine's own."""
+    async def test_database_is_found_by_its_folded_name(self, engine: Engine, catalog: Catalog, database: str) -> None:
+        """The fixture's name is in lower case, so upper case is folded unless the engine's own names are upper case."""
         await self.make_table(engine, database, "items")
         asked = database.lower() if self.catalog_facts.folding is Folding.UPPER else database.upper()
         assert (await catalog.database(asked)).name == database
@@ -41,7 +39,9 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")
-    async def test_the_exact_name_comes_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_exact_name_takes_precedence_over_folded_name(
+        self, engine: Engine, catalog: Catalog, database: str
+    ) -> None:
         if not self.catalog_facts.distinguishes_case:
             pytest.skip("two names cannot differ by case alone")
         for name in ("items", "Items", "ITEMS"):
@@ -51,7 +51,7 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(62)
     @pytest.mark.capability("Odd names, quoted")
-    async def test_odd_names_of_tables_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_odd_table_names_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
         names = self.catalog_facts.odd_tables
         await self.make_table(engine, database, "canary", FEW_ROWS)
         for name in names:
@@ -63,7 +63,7 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(62)
     @pytest.mark.capability("Odd names, quoted")
-    async def test_odd_names_of_databases_work(self, engine: Engine, catalog: Catalog) -> None:
+    async def test_odd_database_names_work(self, engine: Engine, catalog: Catalog) -> None:
         facts = self.catalog_facts
         if not facts.create_database:
             pytest.skip("no database can be made")
@@ -81,7 +81,7 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(62)
     @pytest.mark.capability("Odd names, quoted")
-    async def test_odd_names_of_columns_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_odd_column_names_work(self, engine: Engine, catalog: Catalog, database: str) -> None:
         names = self.catalog_facts.odd_columns
         row = ("1", *("'a'" for _ in names))
         await self.make_table(engine, database, "odd", [row], "id", *names)
@@ -96,9 +96,7 @@ class CatalogNames(CatalogBasis):
 
     @pytest.mark.item(62)
     @pytest.mark.capability("Odd names, quoted")
-    async def test_names_that_are_not_there_cause_no_other_sql(
-        self, engine: Engine, catalog: Catalog, database: str
-    ) -> None:
+    async def test_unknown_odd_names_inject_no_sql(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "canary", FEW_ROWS)
         for name in ODD_NAMES:
             with pytest.raises(TableNotFound):

@@ -1,4 +1,4 @@
-"""The part of the catalogue suite about samples: the statements are right, and run."""
+"""The part of the catalogue suite about samples: their statements are correct and can be run."""
 
 import pytest
 from tests.contract.catalog_basis import CatalogBasis
@@ -22,20 +22,20 @@ class CatalogSampling(CatalogBasis):
         kind: SampleKind,
         *nested: str,
     ) -> list[tuple[object, ...]]:
-        """The rows of a sample of a table, named by database and table."""
+        """Return the sample rows of a table identified by database and name."""
         table = await catalog.table(*name)
         return await self.rows(engine, await catalog.sample_statement(table, column, nested, kind))
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_a_sample_of_a_table_has_its_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_table_sample_returns_its_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items", _ROWS)
         rows = await self.sample(engine, catalog, (database, "items"), None, SampleKind.DEFAULT)
         assert sorted(rows) == [(1, "b"), (2, "a"), (3, None), (9, "c"), (10, "b")]
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_a_sample_has_at_most_a_hundred_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_sample_has_at_most_a_hundred_rows(self, engine: Engine, catalog: Catalog, database: str) -> None:
         rows = [(str(number), f"'v{number}'") for number in range(SAMPLE_ROWS + 30)]
         await self.make_table(engine, database, "items", rows)
         name = (database, "items")
@@ -46,7 +46,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_a_sample_of_a_column_is_distinct_and_sorted_with_null_last(
+    async def test_column_sample_is_distinct_and_sorted_with_null_last(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         await self.make_table(engine, database, "items", _ROWS)
@@ -57,7 +57,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_the_largest_and_the_smallest_are_one_row(
+    async def test_largest_and_smallest_values_are_one_row(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         await self.make_table(engine, database, "items", _ROWS)
@@ -69,7 +69,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_an_empty_table_has_an_empty_sample(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_empty_table_has_empty_sample(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items")
         name = (database, "items")
         assert await self.sample(engine, catalog, name, None, SampleKind.DEFAULT) == []
@@ -78,7 +78,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Samples")
-    async def test_a_view_is_sampled_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_view_is_sampled_like_a_table(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.make_table(engine, database, "items", _ROWS)
         await self.make_view(engine, database, "items_view", "items")
         name = (database, "items_view")
@@ -89,7 +89,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Values inside nested columns")
-    async def test_the_values_at_a_nested_path_are_sampled(
+    async def test_values_at_nested_path_are_sampled(
         self, engine: Engine, catalog: Catalog, database: str, nested: NestedFact
     ) -> None:
         facts = self.catalog_facts
@@ -104,7 +104,7 @@ class CatalogSampling(CatalogBasis):
 
     @pytest.mark.item(64)
     @pytest.mark.capability("Values inside nested columns")
-    async def test_a_path_below_a_plain_column_is_not_supported(
+    async def test_path_below_plain_column_is_not_supported(
         self, engine: Engine, catalog: Catalog, database: str
     ) -> None:
         await self.make_table(engine, database, "items", _ROWS)

@@ -1,4 +1,4 @@
-"""How the contract suites are collected: facts become parameters, declared failures become strict expectations."""
+"""Collects the contract suites: facts become parameters, declared failures become strict xfail marks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ _EXPECTATIONS = frozenset({"notimpl", "notyet", "never"})
 
 @pytest.fixture
 def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes an authority, given as PEM text, the only one of the system, until the end of the test."""
+    """Return a function that makes a PEM authority the system's only one until the test ends."""
 
     def only(authority: str) -> None:
         file = tmp_path / "authorities.pem"
@@ -48,7 +48,7 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Turn `known_failures` into strict xfail marks. Unknown tests, unknown marks and missing reasons end the run."""
+    """Turn `known_failures` into strict xfail marks. Unknown tests, unknown marks and missing reasons abort the run."""
     for item in items:
         declared = _known_failures(item)
         if (mark := declared.get(_test_name(item))) is not None:
@@ -70,7 +70,7 @@ def _known_failures(item: pytest.Item) -> Mapping[str, pytest.MarkDecorator]:
 
 
 def _test_name(item: pytest.Item) -> str:
-    """The name with its parameter, or without one where the mark is for all of them."""
+    """Return the test's name, without its parameter if the mark covers all parameters."""
     declared = getattr(getattr(item, "cls", None), "known_failures", {})
     return item.name if item.name in declared else getattr(item, "originalname", item.name)
 

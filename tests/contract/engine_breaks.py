@@ -1,7 +1,8 @@
-"""What a break of the network does to statements of engines whose sessions outlive a connection: nothing, for a while.
+"""Network breaks for engines whose sessions outlive a connection: statements survive a short one.
 
-Inherited by a test class that gives `facts`, `running_statements`, the fixture `server` (host and port of the engine)
-and the fixture `engine_at` (makes the engine for another port of this machine). A proxy between them breaks the line.
+Inherited by a test class that provides `facts`, `running_statements`, the fixture `server` (host and port of the
+engine) and the fixture `engine_at` (makes the engine for another port on this machine). A proxy between them breaks the
+connection.
 """
 
 import asyncio
@@ -19,16 +20,16 @@ from queryserver.engines.protocol import Engine, OperationState
 from queryserver.errors.statements import StatementRejected
 
 _PROMPTLY_S = 30.0
-"""For what takes at most 3 s on a machine without other load (Limits.end_s); the statements run for longer."""
+"""A limit for what takes at most 3 s on an idle machine (Limits.end_s); the statements run longer."""
 
 
 @pytest.mark.capability("A broken connection is reported in time")
 class BreaksContract(EngineBasis):
-    """Each test begins with an engine behind a proxy that passes everything on."""
+    """Each test starts with an engine behind a proxy that forwards everything."""
 
     break_s: ClassVar[float] = 3.0
     sleep_sql: ClassVar[Callable[[int], str]]
-    """A statement that runs for so many seconds and gives one row."""
+    """Returns a statement that runs for the given seconds and returns one row."""
     many_rows: ClassVar[int] = 60_000
 
     @pytest.fixture
@@ -43,13 +44,13 @@ class BreaksContract(EngineBasis):
         await engine.close()
 
     async def broken(self, proxy: FaultProxy) -> None:
-        """All connections are reset, and no new ones are accepted for `break_s`."""
+        """Reset all connections and accept no new ones for `break_s`."""
         await proxy.die()
         await asyncio.sleep(self.break_s)
         await proxy.listen()
 
-    async def test_a_running_statement_survives_a_break(self, engine: Engine, proxy: FaultProxy) -> None:
-        sql = type(self).sleep_sql(round(self.break_s) + 12)  # long enough to be seen after the break
+    async def test_running_statement_survives_break(self, engine: Engine, proxy: FaultProxy) -> None:
+        sql = type(self).sleep_sql(round(self.break_s) + 12)  # long enough to be still running after the break
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
             await self.broken(proxy)
@@ -58,13 +59,13 @@ class BreaksContract(EngineBasis):
             assert (status.state, status.error) == (OperationState.FINISHED, None)
             assert len([row async for batch in session.batches(handle) for row in rows_of(batch)]) == 1
 
-    async def test_a_statement_that_ends_during_a_break_is_not_lost(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_statement_that_finishes_during_break_is_not_lost(self, engine: Engine, proxy: FaultProxy) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, type(self).sleep_sql(2)) as handle:
             await started(session, handle)
             await self.broken(proxy)
             assert (await ended(session, handle, within_s=60)).state is OperationState.FINISHED
 
-    async def test_rows_that_are_read_during_a_break_come_each_once(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_rows_fetched_during_break_arrive_exactly_once(self, engine: Engine, proxy: FaultProxy) -> None:
         async with (
             engine.session(USER, NO_OPTIONS) as session,
             operation(session, self.facts.rows_sql(self.many_rows)) as handle,
@@ -80,7 +81,9 @@ class BreaksContract(EngineBasis):
             await breaking
         assert given == list(range(self.many_rows))
 
-    async def test_a_cancel_during_a_break_answers_promptly_and_holds(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_cancel_during_break_returns_promptly_and_takes_effect(
+        self, engine: Engine, proxy: FaultProxy
+    ) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.slow_sql)
             await started(session, handle)
@@ -109,7 +112,7 @@ class BreaksContract(EngineBasis):
                     await reading
             await proxy.listen()
 
-    async def test_who_leaves_during_a_break_waits_for_nothing_and_leaves_nothing(
+    async def test_leaving_during_break_returns_immediately_and_leaves_nothing(
         self, engine: Engine, proxy: FaultProxy
     ) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -121,7 +124,7 @@ class BreaksContract(EngineBasis):
         await proxy.listen()
         await self.eventually_idle(engine)
 
-    async def test_the_end_of_the_server_does_not_wait_for_the_network(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_engine_close_does_not_wait_for_network(self, engine: Engine, proxy: FaultProxy) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, type(self).sleep_sql(5)) as handle:
             await started(session, handle)
             await proxy.die()

@@ -1,8 +1,8 @@
-"""The rules that every engine adapter keeps (engines/protocol.py), as one suite.
+"""The contract of every engine adapter (engines/protocol.py), as one suite.
 
-A test class per adapter inherits `EngineContract`, declares its `facts` and gives the fixtures `engine` and
-`unreachable_engine`. What an adapter cannot do is said in `known_failures`, test name to mark: `notimpl`, `notyet` or
-`never`, each with its reason; a mark that is no longer true fails (conftest.py).
+A test class per adapter inherits `EngineContract`, declares its `facts` and provides the fixtures `engine` and
+`unreachable_engine`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or `never`) with a reason; a
+mark that no longer holds fails the test (conftest.py).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(10)
     @pytest.mark.capability("Run and follow")
-    async def test_submit_returns_before_a_slow_statement_ends(self, session: EngineSession) -> None:
+    async def test_submit_returns_before_slow_statement_finishes(self, session: EngineSession) -> None:
         async def submit() -> tuple[float, None]:
             begun = time.monotonic()
             async with operation(session, self.facts.slow_sql) as handle:
@@ -44,7 +44,7 @@ class EngineContract(ParameterContract, StoppingContract):
         await at_best(submit, below_s=self.facts.submit_within_s)
 
     @pytest.mark.capability("Run and follow")
-    async def test_poll_without_wait_returns_at_once(self, session: EngineSession) -> None:
+    async def test_poll_without_wait_returns_immediately(self, session: EngineSession) -> None:
         async def ten_times() -> None:
             for _ in range(10):
                 await session.poll(handle)
@@ -53,7 +53,7 @@ class EngineContract(ParameterContract, StoppingContract):
             await soon(ten_times, within_s=1)
 
     @pytest.mark.capability("Run and follow")
-    async def test_poll_waits_as_long_as_told_for_a_running_statement(self, session: EngineSession) -> None:
+    async def test_poll_of_running_statement_waits_as_requested(self, session: EngineSession) -> None:
         async def wait() -> None:
             begun = time.monotonic()
             status = await patient_poll(session, handle, wait_s=0.3)
@@ -64,7 +64,7 @@ class EngineContract(ParameterContract, StoppingContract):
             await soon(wait, within_s=2.5)
 
     @pytest.mark.capability("Run and follow")
-    async def test_poll_returns_early_when_the_statement_ends(self, session: EngineSession) -> None:
+    async def test_poll_returns_early_when_statement_finishes(self, session: EngineSession) -> None:
         async def poll() -> tuple[float, OperationState]:
             async with operation(session, self.facts.rows_sql(3)) as handle:
                 begun = time.monotonic()
@@ -74,7 +74,7 @@ class EngineContract(ParameterContract, StoppingContract):
         assert await at_best(poll, below_s=10) is OperationState.FINISHED
 
     @pytest.mark.capability("Progress")
-    async def test_progress_is_a_percentage_or_unknown(self, engine: Engine, session: EngineSession) -> None:
+    async def test_progress_is_percentage_or_unknown(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
             progress = (await session.poll(handle)).progress
@@ -87,26 +87,26 @@ class EngineContract(ParameterContract, StoppingContract):
             await ended(session, handle)
             lines = await session.logs(handle, start=0)
             assert all(isinstance(line, str) and "\n" not in line for line in lines)
-            # Hive writes its last line after it has told the end.
+            # Hive writes its last log line after it has reported completion.
             later = await session.logs(handle, start=len(lines))
             again = list(await session.logs(handle, start=0))
             assert again[: len(lines) + len(later)] == [*lines, *later]
 
     @pytest.mark.capability("Run and follow")
-    async def test_rows_come_in_the_engine_s_order(self, session: EngineSession) -> None:
+    async def test_rows_keep_engine_order(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.rows_sql(25_000))
         assert [row[0] for row in answer.rows] == list(range(25_000))
         assert len(answer.columns) == 1
 
     @pytest.mark.capability("Run and follow")
-    async def test_a_query_has_a_result_set_and_modifies_nothing(self, session: EngineSession) -> None:
+    async def test_query_has_result_set_and_modifies_no_rows(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.rows_sql(2))
         assert answer.status.state is OperationState.FINISHED
         assert answer.status.has_result_set
         assert not answer.status.modified_rows
 
     @pytest.mark.capability("Run and follow")
-    async def test_no_rows_still_give_columns(self, session: EngineSession) -> None:
+    async def test_empty_result_still_has_columns(self, session: EngineSession) -> None:
         answer = await run(session, self.facts.no_rows_sql)
         assert [column.name for column in answer.columns] == ["a", "b"]
         assert answer.rows == []
@@ -119,7 +119,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(31)
     @pytest.mark.capability("Columns and values with their types")
-    async def test_types_are_named_as_the_contract_says(self, session: EngineSession) -> None:
+    async def test_type_names_follow_contract(self, session: EngineSession) -> None:
         assert self.facts.types
         with every_case() as attempt:
             for fact in self.facts.types:
@@ -174,7 +174,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.capability("Abandoned statements are stopped")
     async def test_the_reader_s_own_end_frees_the_session(self, engine: Engine) -> None:
-        """A task that is cancelled while it waits for the next batch."""
+        """The reader's task is canceled while it waits for the next batch."""
         is_reading = asyncio.Event()
 
         async def read_all(session: EngineSession) -> None:
@@ -193,7 +193,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(14)
     @pytest.mark.capability("Changes are counted and committed")
-    async def test_changes_tell_how_many_rows(self, session: EngineSession, table: str) -> None:
+    async def test_changes_report_modified_rows(self, session: EngineSession, table: str) -> None:
         for change in self.facts.changes:
             answer = await run(session, change.sql.replace("{t}", table))
             assert answer.status.state is OperationState.FINISHED, change.sql
@@ -202,21 +202,21 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.capability("Changes are counted and committed")
     async def test_a_change_is_seen_by_the_next_session(self, engine: Engine, table: str) -> None:
-        """Each statement commits by itself, before its end is told."""
+        """Each statement commits before the engine reports its completion."""
         for change in self.facts.changes:
             async with engine.session(USER, NO_OPTIONS) as session:
                 await run(session, change.sql.replace("{t}", table))
 
     @pytest.mark.item(15)
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_a_bad_table_is_told_in_the_engine_s_words(self, session: EngineSession) -> None:
+    async def test_unknown_table_is_reported_in_engine_words(self, session: EngineSession) -> None:
         error = await failure(session, self.facts.bad_table_sql)
         assert isinstance(error, StatementRejected)
         assert self.facts.bad_table_message in error.message
         self.assert_tidy(error)
 
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_a_syntax_error_has_its_place(self, session: EngineSession) -> None:
+    async def test_syntax_error_has_position(self, session: EngineSession) -> None:
         sql = self.facts.misspelt_sql
         error = await failure(session, sql)
         assert isinstance(error, StatementRejected)
@@ -224,13 +224,13 @@ class EngineContract(ParameterContract, StoppingContract):
         assert (found and (found.line, found.column)) == self.facts.misspelt_at, error.message
 
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_a_failed_statement_leaves_the_session_usable(self, session: EngineSession) -> None:
+    async def test_session_stays_usable_after_failed_statement(self, session: EngineSession) -> None:
         await failure(session, self.facts.bad_table_sql)
         assert await session.is_alive()
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Errors in the engine's own words")
-    async def test_a_failed_statement_stays_failed(self, session: EngineSession) -> None:
+    async def test_failed_statement_stays_failed(self, session: EngineSession) -> None:
         try:
             handle = await session.submit(self.facts.bad_table_sql)
         except StatementRejected:
@@ -261,13 +261,13 @@ class EngineContract(ParameterContract, StoppingContract):
             self.assert_tidy(caught.value)
 
     @pytest.mark.capability("Unknown databases and settings are refused")
-    async def test_a_known_database_is_taken(self, engine: Engine) -> None:
+    async def test_known_database_is_accepted(self, engine: Engine) -> None:
         async with engine.session(USER, SessionOptions(database=self.facts.known_database)) as session:
             assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.security("T11")
     @pytest.mark.capability("Unknown databases and settings are refused")
-    async def test_an_unknown_setting_is_refused(self, engine: Engine) -> None:
+    async def test_unknown_setting_is_refused(self, engine: Engine) -> None:
         options = SessionOptions(settings={"no_such_setting = 1; DROP TABLE x": "1"})
         with pytest.raises(StatementRejected) as caught:
             async with engine.session(USER, options):
@@ -276,7 +276,7 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(50)
     @pytest.mark.capability("State of a session")
-    async def test_state_lives_in_its_session_only(self, engine: Engine, session: EngineSession) -> None:
+    async def test_session_state_is_isolated(self, engine: Engine, session: EngineSession) -> None:
         assert self.facts.session_state
         for state in self.facts.session_state:
             await run(session, state.make)
@@ -291,7 +291,7 @@ class EngineContract(ParameterContract, StoppingContract):
             return None
 
     @pytest.mark.capability("Many sessions side by side")
-    async def test_sessions_work_side_by_side(self, engine: Engine, session: EngineSession) -> None:
+    async def test_sessions_work_concurrently(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
             async with engine.session(USER, NO_OPTIONS) as other, asyncio.timeout(STOP_S):
@@ -299,7 +299,7 @@ class EngineContract(ParameterContract, StoppingContract):
             assert not (await session.poll(handle)).state.is_terminal
 
     @pytest.mark.capability("Many sessions side by side")
-    async def test_the_loop_stays_free_while_the_engine_works(self, session: EngineSession) -> None:
+    async def test_event_loop_stays_responsive_while_engine_works(self, session: EngineSession) -> None:
         async def worst_of_many() -> tuple[float, None]:
             worst = 0.0
             async with operation(session, self.facts.slow_sql) as handle:
@@ -323,7 +323,7 @@ class EngineContract(ParameterContract, StoppingContract):
                 await self._short_session(engine)
             after = Footprint.now(begun)
         assert after.tasks <= before.tasks
-        assert after.threads <= before.threads + 10  # a pool may still fill up to its bound
+        assert after.threads <= before.threads + 10  # a pool may still fill up to its limit
         assert after.files <= before.files + 2
         await self.eventually_idle(engine)
 
@@ -333,16 +333,16 @@ class EngineContract(ParameterContract, StoppingContract):
 
     @pytest.mark.item(5)
     @pytest.mark.capability("Any text, up to a megabyte")
-    async def test_awkward_text_survives(self, session: EngineSession) -> None:
+    async def test_awkward_text_round_trips(self, session: EngineSession) -> None:
         assert (await run(session, self.facts.text_sql(AWKWARD_TEXT))).rows == [(AWKWARD_TEXT,)]
 
     @pytest.mark.capability("Any text, up to a megabyte")
-    async def test_a_statement_may_be_a_megabyte_long(self, session: EngineSession) -> None:
+    async def test_statement_may_be_a_megabyte_long(self, session: EngineSession) -> None:
         text = "x" * 1_000_000
         assert (await run(session, self.facts.text_sql(text))).rows == [(text,)]
 
     @pytest.mark.capability("Any text, up to a megabyte")
-    async def test_an_empty_text_does_no_harm(self, session: EngineSession) -> None:
+    async def test_empty_statement_is_harmless(self, session: EngineSession) -> None:
         for text in self.facts.nothing_sql:
             try:
                 assert not (await run(session, text)).status.has_result_set, text
@@ -351,12 +351,12 @@ class EngineContract(ParameterContract, StoppingContract):
         assert (await run(session, self.facts.rows_sql(1))).rows == [(0,)]
 
     @pytest.mark.capability("Run and follow")
-    async def test_ping_of_a_healthy_engine_is_silent(self, engine: Engine) -> None:
+    async def test_ping_of_healthy_engine_succeeds(self, engine: Engine) -> None:
         await engine.ping()
 
     @pytest.mark.item(70)
     @pytest.mark.capability("An unreachable engine is reported in time")
-    async def test_an_engine_out_of_reach_says_so(self, unreachable_engine: Engine) -> None:
+    async def test_unreachable_engine_is_reported(self, unreachable_engine: Engine) -> None:
         with pytest.raises(EngineUnavailable) as caught:
             async with asyncio.timeout(60), unreachable_engine.session(USER, NO_OPTIONS):
                 pass
@@ -367,13 +367,13 @@ class EngineContract(ParameterContract, StoppingContract):
         self.assert_tidy(caught.value)
 
     @pytest.mark.capability("Run and follow")
-    async def test_close_of_the_engine_twice_is_harmless(self, engine: Engine) -> None:
+    async def test_engine_close_is_idempotent(self, engine: Engine) -> None:
         await engine.ping()
         await engine.close()
         await engine.close()
 
     @pytest.mark.capability("Run and follow")
-    async def test_a_closed_engine_opens_no_session(self, engine: Engine) -> None:
+    async def test_closed_engine_opens_no_session(self, engine: Engine) -> None:
         await engine.close()
         with pytest.raises(EngineUnavailable):
             async with engine.session(USER, NO_OPTIONS):

@@ -1,4 +1,4 @@
-"""How tests drive an engine session: run a statement, wait for its end, read its rows."""
+"""Helpers that drive an engine session: run a statement, wait for completion, read its rows."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ from queryserver.sql.markers import BoundStatement
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that a statement gave."""
+    """A statement's complete result."""
 
     status: OperationStatus
     columns: tuple[Column, ...]
@@ -40,7 +40,7 @@ class Answer:
 
 @asynccontextmanager
 async def operation(session: EngineSession, sql: str | BoundStatement) -> AsyncGenerator[OperationHandle]:
-    """A submitted statement that is stopped and closed at the end."""
+    """Submit a statement; cancel and close it afterwards."""
     handle = await session.submit(sql)
     try:
         yield handle
@@ -50,7 +50,7 @@ async def operation(session: EngineSession, sql: str | BoundStatement) -> AsyncG
 
 
 async def ended(session: EngineSession, handle: OperationHandle, *, within_s: float = 30) -> OperationStatus:
-    """The terminal status."""
+    """Wait for the terminal status and return it."""
     async with asyncio.timeout(within_s):
         while not (status := await session.poll(handle, wait_s=1)).state.is_terminal:
             pass
@@ -58,7 +58,7 @@ async def ended(session: EngineSession, handle: OperationHandle, *, within_s: fl
 
 
 async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_s: float) -> OperationStatus:
-    """A poll that goes on where the engine had only something new to store."""
+    """Poll until the wait is over, even if the engine returns early just to store a new resume token."""
     until = time.monotonic() + wait_s
     while True:
         before = session.resume_token(handle) if isinstance(session, ResumableSession) else None
@@ -69,32 +69,32 @@ async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_
 
 
 async def started(session: EngineSession, handle: OperationHandle) -> None:
-    """Returns once the engine is at work on the statement."""
+    """Return once the engine is working on the statement."""
     async with asyncio.timeout(30):
         while (await session.poll(handle, wait_s=0.01)).state is OperationState.PENDING:
             pass
-    # Some adapters answer RUNNING before the statement has reached the engine. Tests that need it there wait for it.
+    # Some adapters report RUNNING before the statement reaches the engine. This delay is for tests that need it there.
     await asyncio.sleep(0.05)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Rows by position: names may occur twice."""
+    """Return rows as tuples by position, since column names may repeat."""
     columns = [column.to_pylist() for column in batch.columns]
     return list(zip(*columns, strict=True))
 
 
 async def read(session: EngineSession, handle: OperationHandle) -> list[tuple[Any, ...]]:
-    """All rows of the result."""
+    """Return all rows of the result."""
     return [row async for batch in session.batches(handle) for row in rows_of(batch)]
 
 
 async def count_rows(session: EngineSession, handle: OperationHandle) -> int:
-    """Read the result and keep nothing of it."""
+    """Read the result, discard its rows and return their number."""
     return sum([batch.num_rows async for batch in session.batches(handle)])
 
 
 async def run(session: EngineSession, sql: str | BoundStatement) -> Answer:
-    """Run a statement to its end; its failure is raised."""
+    """Run a statement to completion; raise its failure."""
     async with operation(session, sql) as handle:
         status = await ended(session, handle)
         if status.error is not None:
@@ -106,7 +106,7 @@ async def run(session: EngineSession, sql: str | BoundStatement) -> Answer:
 
 
 async def failure(session: EngineSession, sql: str | BoundStatement) -> EngineError:
-    """The error of a statement that must fail, whichever way it is told."""
+    """Return the error of a statement that must fail, whether it is raised or reported in the status."""
     try:
         await run(session, sql)
     except EngineError as error:
@@ -116,7 +116,7 @@ async def failure(session: EngineSession, sql: str | BoundStatement) -> EngineEr
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     threads: int
     tasks: int

@@ -1,8 +1,9 @@
-"""What every adapter does when the line to its engine breaks (Contract editor 1.5, 3.4).
+"""What every adapter does when the connection to its engine breaks (Contract editor 1.5, 3.4).
 
-Inherited by a test class that gives `facts`, the fixture `server` (host and port of a real engine) and the fixture
-`engine_at` (makes the engine for another port of this machine; in tests with "silence" in their name its connect limit
-is at most 3 s). The proxy between them breaks the line; what the adapter then says, and how soon, is the rule.
+Inherited by a test class that provides `facts`, the fixture `server` (host and port of a real engine) and the fixture
+`engine_at` (makes the engine for another port on this machine; in tests with "silence" in their name its connect limit
+is at most 3 s). The proxy between them breaks the connection; the tests check the adapter's error and how soon it is
+raised.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnav
 
 _MANY_ROWS = 200_000
 _SOME_BYTES = 100_000
-"""Enough of the answer for the first rows, far from all of it."""
+"""Enough response bytes for the first rows, far from the whole result."""
 _LOST = (OutcomeUnknown, EngineTimeout)
 _NOT_SENT = (SessionLost, EngineUnavailable)
 BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
@@ -29,13 +30,14 @@ BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
 
 @pytest.mark.capability("A broken connection is reported in time")
 class FaultsContract(EngineBasis):
-    """Each test begins with an engine behind a proxy that passes everything on."""
+    """Each test starts with an engine behind a proxy that forwards everything."""
 
     limit_s: ClassVar[float] = 60.0
-    """By when the outcome must be there: longer than the adapter's own limits, on a busy machine too."""
+    """When the outcome must be known at the latest; longer than the adapter's own limits, to allow for a busy machine.
+    """
     session_options: ClassVar[SessionOptions] = NO_OPTIONS
     reconnects: ClassVar[bool] = False
-    """The protocol survives the loss of a connection: then the rows may also arrive whole."""
+    """Whether the protocol survives a lost connection, so that the rows may also arrive complete."""
 
     @pytest.fixture
     async def proxy(self, server: tuple[str, int]) -> AsyncGenerator[FaultProxy]:
@@ -44,7 +46,7 @@ class FaultsContract(EngineBasis):
 
     @pytest.fixture
     async def engine(self, proxy: FaultProxy, engine_at: Callable[[int], Engine]) -> AsyncGenerator[Engine]:
-        """After each test: every connection is closed, and no task is left."""
+        """Yield the engine; after each test, check that every connection is closed and no task is left."""
         with tasks_begun() as begun:
             engine = engine_at(proxy.port)
             yield engine
@@ -54,7 +56,7 @@ class FaultsContract(EngineBasis):
 
     @pytest.fixture
     def is_at_engine(self) -> Callable[[], Awaitable[bool]]:
-        """Whether the engine has begun a slow statement; for engines that are not asked, `started` says so."""
+        """Return a check whether the engine has begun a slow statement; by default, rely on `started`."""
 
         async def at_once() -> bool:
             return True
@@ -62,13 +64,13 @@ class FaultsContract(EngineBasis):
         return at_once
 
     async def works_again(self, engine: Engine, proxy: FaultProxy) -> None:
-        """The line is whole again, and so is the next statement in a new session."""
+        """Restore the connection and check that a statement in a new session succeeds."""
         await proxy.listen()
         async with asyncio.timeout(self.limit_s), engine.session(USER, self.session_options) as session:
             assert (await run(session, self.facts.rows_sql(3))).rows == [(0,), (1,), (2,)]
 
     async def not_opened(self, engine: Engine) -> EngineError:
-        """The error of a session that cannot be opened; adapters may connect at the first statement."""
+        """Return the error of a session that cannot be opened; adapters may connect at the first statement."""
         async with asyncio.timeout(self.limit_s):
             with pytest.raises(EngineError) as raised:
                 async with engine.session(USER, self.session_options) as session:
@@ -76,7 +78,7 @@ class FaultsContract(EngineBasis):
         return raised.value
 
     @pytest.mark.item(70)
-    async def test_an_engine_that_does_not_listen_is_unavailable(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_engine_without_listener_is_unavailable(self, engine: Engine, proxy: FaultProxy) -> None:
         await proxy.die()
         error = await self.not_opened(engine)
         assert isinstance(error, EngineUnavailable)
@@ -88,7 +90,7 @@ class FaultsContract(EngineBasis):
 
     @pytest.mark.item(70)
     @pytest.mark.parametrize("fault", [*BREAKS, Fault.SILENCE], ids=lambda fault: fault.name.lower())
-    async def test_an_engine_that_cannot_be_talked_to_is_unavailable(
+    async def test_engine_with_broken_protocol_is_unavailable(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:
         proxy.set_fault(fault)
@@ -98,12 +100,12 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.parametrize("fault", BREAKS, ids=lambda fault: fault.name.lower())
-    async def test_half_a_greeting_is_no_connection(self, engine: Engine, proxy: FaultProxy, fault: Fault) -> None:
+    async def test_truncated_greeting_fails_connection(self, engine: Engine, proxy: FaultProxy, fault: Fault) -> None:
         proxy.set_fault(fault, after_bytes=3)
         assert isinstance(await self.not_opened(engine), EngineUnavailable)
         await self.works_again(engine, proxy)
 
-    async def test_an_engine_that_dies_in_mid_query_leaves_the_outcome_unknown(
+    async def test_engine_crash_during_query_leaves_outcome_unknown(
         self, engine: Engine, proxy: FaultProxy, is_at_engine: Callable[[], Awaitable[bool]]
     ) -> None:
         async with (
@@ -120,7 +122,7 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.parametrize("fault", BREAKS)
-    async def test_a_line_that_breaks_in_mid_query_leaves_the_outcome_unknown(
+    async def test_broken_connection_during_query_leaves_outcome_unknown(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:
         async with asyncio.timeout(self.limit_s), engine.session(USER, self.session_options) as session:
@@ -130,7 +132,7 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.parametrize("fault", BREAKS)
-    async def test_a_line_that_breaks_in_mid_fetch_never_gives_part_of_the_rows_as_all(
+    async def test_broken_connection_during_fetch_never_passes_partial_rows_as_complete(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:
         async with asyncio.timeout(self.limit_s), engine.session(USER, self.session_options) as session:
@@ -139,9 +141,7 @@ class FaultsContract(EngineBasis):
             assert error is None or isinstance(error, _LOST), error
         await self.works_again(engine, proxy)
 
-    async def test_an_engine_that_dies_in_mid_fetch_leaves_the_outcome_unknown(
-        self, engine: Engine, proxy: FaultProxy
-    ) -> None:
+    async def test_engine_crash_during_fetch_leaves_outcome_unknown(self, engine: Engine, proxy: FaultProxy) -> None:
         async with (
             asyncio.timeout(self.limit_s),
             engine.session(USER, self.session_options) as session,
@@ -153,7 +153,7 @@ class FaultsContract(EngineBasis):
                     await proxy.die()
         await self.works_again(engine, proxy)
 
-    async def test_an_engine_that_died_between_statements_is_not_waited_for(
+    async def test_engine_crash_between_statements_is_noticed_without_waiting(
         self, engine: Engine, proxy: FaultProxy
     ) -> None:
         async with asyncio.timeout(self.limit_s), engine.session(USER, self.session_options) as session:
@@ -172,21 +172,21 @@ class FaultsContract(EngineBasis):
         await self.works_again(engine, proxy)
 
     @pytest.mark.slow
-    async def test_silence_in_mid_fetch_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_silence_during_fetch_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
         async with asyncio.timeout(self.limit_s * 2):
             async with engine.session(USER, self.session_options) as session:
                 proxy.set_fault(Fault.SILENCE, after_bytes=_SOME_BYTES)
                 await self._left_in_time(session, self.facts.rows_sql(5_000_000))
         await self.works_again(engine, proxy)
 
-    async def test_answers_in_small_pieces_are_whole_in_the_end(self, engine: Engine, proxy: FaultProxy) -> None:
+    async def test_response_in_small_chunks_arrives_complete(self, engine: Engine, proxy: FaultProxy) -> None:
         proxy.set_fault(Fault.FRAGMENTS)
         async with asyncio.timeout(self.limit_s), engine.session(USER, self.session_options) as session:
             answer = await run(session, self.facts.rows_sql(2_000))
         assert answer.rows == [(number,) for number in range(2_000)]
 
     async def _broken(self, session: EngineSession, sql: str) -> EngineError | None:
-        """The error that `sql` ends with; None when the adapter connected again and all rows came."""
+        """Return the error of `sql`, or None if the adapter reconnected and all rows arrived."""
         try:
             rows = (await run(session, sql)).rows
         except EngineError as error:
@@ -198,7 +198,7 @@ class FaultsContract(EngineBasis):
         return None
 
     async def _left_in_time(self, session: EngineSession, sql: str) -> None:
-        """Whoever waits for the statement comes back once it is canceled and closed."""
+        """Check that the task waiting for the statement returns once it is canceled and closed."""
         try:
             async with asyncio.timeout(self.limit_s):
                 handle = await session.submit(sql)

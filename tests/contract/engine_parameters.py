@@ -1,4 +1,4 @@
-"""Values of parameters reach an engine and come back: one part of the engine contract."""
+"""The part of the engine contract about parameter values."""
 
 import datetime as dt
 import json
@@ -66,7 +66,7 @@ NOT_FINITE = ((typed("double", "NaN"), math.nan), (typed("double", "-Infinity"),
 
 
 def lacking(mark: pytest.MarkDecorator) -> dict[str, pytest.MarkDecorator]:
-    """`known_failures` of an engine without parameters."""
+    """Return the `known_failures` of an engine without parameters."""
     return {name: mark for name in vars(ParameterContract) if name.startswith("test_")}
 
 
@@ -110,7 +110,7 @@ class ParameterContract(EngineBasis):
         assert (await run(session, self.bound(statement, 7))).cell == 11
 
     @pytest.mark.capability("Parameters")
-    async def test_a_value_has_several_places(self, engine: Engine, session: EngineSession) -> None:
+    async def test_value_may_have_several_placeholders(self, engine: Engine, session: EngineSession) -> None:
         assert engine.capabilities.parameters.types
         statement = self.facts.number_sql("100 + :n + 0 * :n")
         given = StatementParameters(read_parameters({"n": 7}))
@@ -143,13 +143,13 @@ class ParameterContract(EngineBasis):
 
     @pytest.mark.capability("Parameters")
     async def test_a_failure_shows_no_value(self, engine: Engine, session: EngineSession) -> None:
-        """The text behind the place is misspelt."""
+        """The statement has a misspelling after the placeholder."""
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelt_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)
         assert isinstance(error, StatementRejected)
         assert "s3cret" not in statement.mask_values(error.message)
-        assert "733363726574" not in statement.mask_values(error.message)  # hexadecimal
+        assert "733363726574" not in statement.mask_values(error.message)  # in hexadecimal
 
     @pytest.mark.capability("Parameters")
     async def test_an_error_is_placed_in_the_text_with_its_places(self, engine: Engine, session: EngineSession) -> None:
@@ -161,7 +161,7 @@ class ParameterContract(EngineBasis):
 
 
 def is_same(got: Any, value: Any, *, exact: bool) -> bool:
-    """Whether an engine gave a value in one of the types that it has for it."""
+    """Return whether the engine returned the value in one of its types for it."""
     if value is None or got is None:
         return got is value
     if isinstance(value, float) and math.isnan(value):
@@ -174,7 +174,7 @@ def is_same(got: Any, value: Any, *, exact: bool) -> bool:
         return seen.replace(tzinfo=zone) == value if seen.tzinfo is None else seen == value
     if isinstance(value, dt.date | dt.time):
         return str(got).split(".")[0] == value.isoformat()
-    if isinstance(value, list) and isinstance(got, str):  # the text of an array, in which Spark escapes nothing
+    if isinstance(value, list) and isinstance(got, str):  # an array as text, in which Spark escapes nothing
         return json.loads(got.replace("\\\\", "\\").replace("\\", "\\\\")) == value
     if isinstance(value, float):
         return math.isclose(float(got), value, rel_tol=1e-15)

@@ -1,4 +1,4 @@
-"""The rules of engines whose running statements survive the loss of their client (interfaces: ResumableEngine)."""
+"""The contract of engines whose running statements survive the loss of their client (interfaces: ResumableEngine)."""
 
 import asyncio
 from contextlib import aclosing
@@ -14,13 +14,13 @@ ROWS = 60_000
 
 
 def resumable(session: EngineSession) -> ResumableSession:
-    """The session's other side."""
+    """Narrow the session to `ResumableSession`."""
     assert isinstance(session, ResumableSession)
     return session
 
 
 def resuming(engine: Engine) -> ResumableEngine:
-    """The engine's other side."""
+    """Narrow the engine to `ResumableEngine`."""
     assert isinstance(engine, ResumableEngine)
     return engine
 
@@ -28,9 +28,9 @@ def resuming(engine: Engine) -> ResumableEngine:
 @pytest.mark.item(25)
 @pytest.mark.capability("Survives a queryserver restart")
 class ResumingContract(EngineBasis):
-    """Inherited, beside `EngineContract`, by adapters that can re-attach."""
+    """Inherited, besides `EngineContract`, by adapters that can re-attach."""
 
-    async def test_a_running_statement_survives_its_client(self, engine: Engine) -> None:
+    async def test_running_statement_survives_its_client(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.slow_sql)
             await started(session, handle)
@@ -43,7 +43,7 @@ class ResumingContract(EngineBasis):
             assert (await ended(again, found)).state is OperationState.CANCELED
         await self.eventually_idle(engine)
 
-    async def test_a_result_is_read_by_another_client(self, engine: Engine) -> None:
+    async def test_result_is_read_by_another_client(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.rows_sql(ROWS))
             await session.poll(handle)
@@ -55,7 +55,7 @@ class ResumingContract(EngineBasis):
             assert len(await again.columns(found)) == 1
             assert [row[0] for row in await read(again, found)] == list(range(ROWS))
 
-    async def test_rows_go_on_after_those_that_were_given(self, engine: Engine) -> None:
+    async def test_rows_resume_after_those_already_read(self, engine: Engine) -> None:
         given: list[object] = []
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.rows_sql(ROWS))
@@ -70,7 +70,7 @@ class ResumingContract(EngineBasis):
             given += [row[0] for row in await read(again, found)]
         assert given == list(range(ROWS))
 
-    async def test_a_followed_statement_ends_with_its_second_client(self, engine: Engine) -> None:
+    async def test_reattached_statement_ends_with_its_second_client(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.slow_sql)
             await started(session, handle)
@@ -80,7 +80,7 @@ class ResumingContract(EngineBasis):
             pass
         await self.eventually_idle(engine)
 
-    async def test_a_statement_that_is_over_has_no_known_outcome(self, engine: Engine) -> None:
+    async def test_finished_statement_has_unknown_outcome(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.rows_sql(3))
             await ended(session, handle)
@@ -90,7 +90,7 @@ class ResumingContract(EngineBasis):
 
 
 async def followed_to_its_end(engine: Engine, token: str) -> None:
-    """Re-attach and wait; a failure that is only told by the status is raised too."""
+    """Re-attach and wait for completion; also raise a failure that only the status reports."""
     async with asyncio.timeout(30), resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
         status = await ended(again, found)
         if status.error is not None:

@@ -1,4 +1,4 @@
-"""How statements are stopped and let go of: one part of the engine contract."""
+"""The part of the engine contract about stopping and releasing statements."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ class StoppingContract(EngineBasis):
 
     @pytest.mark.item(36)
     @pytest.mark.capability("Cancel reaches the engine")
-    async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
+    async def test_cancel_reaches_engine(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
             await self.eventually_at_work(engine)
@@ -43,7 +43,7 @@ class StoppingContract(EngineBasis):
                 assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
 
     @pytest.mark.capability("Cancel reaches the engine")
-    async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
+    async def test_cancel_wakes_waiting_poll(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             waiting = asyncio.create_task(patient_poll(session, handle, wait_s=20))
             await started(session, handle)
@@ -53,7 +53,7 @@ class StoppingContract(EngineBasis):
             assert time.monotonic() - begun < STOP_S
 
     @pytest.mark.capability("Cancel reaches the engine")
-    async def test_a_session_after_cancel_is_usable_or_says_that_it_is_not(self, session: EngineSession) -> None:
+    async def test_canceled_session_is_usable_or_reports_its_loss(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
             await session.cancel(handle)
@@ -65,7 +65,7 @@ class StoppingContract(EngineBasis):
                 await session.submit(self.facts.rows_sql(1))
 
     @pytest.mark.capability("Cancel reaches the engine")
-    async def test_cancel_after_the_end_changes_nothing(self, session: EngineSession) -> None:
+    async def test_cancel_after_completion_changes_nothing(self, session: EngineSession) -> None:
         async with operation(session, self.facts.rows_sql(5)) as handle:
             await ended(session, handle)
             rows = await read(session, handle)
@@ -105,7 +105,7 @@ class StoppingContract(EngineBasis):
 
     @pytest.mark.item(39)
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_close_stops_a_running_statement(self, engine: Engine, session: EngineSession) -> None:
+    async def test_close_stops_running_statement(self, engine: Engine, session: EngineSession) -> None:
         handle = await session.submit(self.facts.slow_sql)
         await started(session, handle)
         async with asyncio.timeout(STOP_S):
@@ -113,7 +113,7 @@ class StoppingContract(EngineBasis):
         await self.eventually_idle(engine)
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
+    async def test_leaving_session_stops_its_statement(self, engine: Engine) -> None:
         async with asyncio.timeout(30 + 3 * STOP_S):
             async with engine.session(USER, NO_OPTIONS) as session:
                 handle = await session.submit(self.facts.slow_sql)
@@ -123,7 +123,7 @@ class StoppingContract(EngineBasis):
         assert not await session.is_alive()
 
     @pytest.mark.capability("Abandoned statements are stopped")
-    async def test_a_left_session_takes_no_statement(self, engine: Engine) -> None:
+    async def test_left_session_accepts_no_statement(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             pass
         assert not await session.is_alive()

@@ -1,7 +1,7 @@
-"""The support table of docs/engines.md, from the marks of the contract suites; `make docs` writes it.
+"""The support table of docs/engines.md, generated from the contract suites' marks by `make docs`.
 
-A row is a capability that tests are marked with, a column an engine. A cell is what the test classes of the engine say:
-the tests they inherit, their `known_failures`, and the facts they declare. No cell is written by hand.
+A row is a capability that tests are marked with; a column is an engine. A cell is derived from the engine's test
+classes: the tests they inherit, their `known_failures`, and the facts they declare. No cell is written by hand.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ CAPABILITIES = (
     "Names in any case",
     "Odd names, quoted",
 )
-"""All names that the mark `capability` may have, in the order of the table."""
+"""All permitted names of the mark `capability`, in table order."""
 
 SCRIPTED = "scripted peer"
 _MARK = "capability"
@@ -58,7 +58,7 @@ _MARK = "capability"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An engine: the part of the names of its test files, and a connector that its facts are asked of."""
+    """An engine: the name part that its test files share, and a connector whose facts are read."""
 
     name: str
     tests: str
@@ -66,7 +66,7 @@ class Column:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def engine(self) -> Engine:
-        """Built as the server builds it; connects to nothing."""
+        """Build the engine as the server does, without connecting."""
         limits = ConnectorLimits(*[timedelta(seconds=60)] * 4)
         connector = Connector("docs", self.name, self.interface, "", limits, options=MappingProxyType(self.options))
         return EngineBuilder(Settings()).build(connector)
@@ -87,7 +87,7 @@ COLUMNS = (
 
 
 def table() -> str:
-    """The table in Markdown, with its notes."""
+    """Return the table in Markdown, with its notes."""
     footnotes = Footnotes()
     engines = [column.engine() for column in COLUMNS]
     suites = [list(_suites(column)) for column in COLUMNS]
@@ -147,7 +147,7 @@ def _peers(column: Column) -> str:
     return ", ".join(dict.fromkeys(tests.tested_with for tests in _classes(column, ENGINE_TESTS)))
 
 
-# What the declared facts say where the tests themselves leave it to them.
+# Capabilities that only the declared facts decide, because the tests leave them open.
 
 
 def _listed(**parts: object) -> str:

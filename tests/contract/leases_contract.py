@@ -1,4 +1,4 @@
-"""What every keeper of leases must do (`StatementLeases`), inherited by one class per keeper."""
+"""The contract of every keeper of leases (`StatementLeases`), inherited by one class per keeper."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -35,11 +35,11 @@ class Seen:
 
 
 class LeaseDesk(ABC):
-    """A keeper with what the tests need beside it."""
+    """A lease keeper with the helpers that the tests need."""
 
     leases: StatementLeases
     within = ClaimScope(["here"], [HELD])
-    """Of those who claim."""
+    """The scope of the claims."""
 
     @abstractmethod
     async def add(
@@ -54,23 +54,23 @@ class LeaseDesk(ABC):
         priority: int = 0,
         keeps_session: bool = False,
     ) -> Lease:
-        """A new waiting statement of the user of that number."""
+        """Add a waiting statement of the user with the given number."""
 
     @abstractmethod
     async def look(self, statement_id: UUID) -> Seen:
-        """The record."""
+        """Return the record."""
 
     @abstractmethod
     async def ask_to_cancel(self, statement_id: UUID) -> None:
-        """What a caller does."""
+        """Request cancellation, as a caller does."""
 
     async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
-        """Claim by somebody who runs the connector `here`, and holds the session HELD."""
+        """Claim the statement as a process that runs the connector `here` and holds the session HELD."""
         found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, within=self.within)
         return found[-1].lease if found else None
 
     async def orphans(self, *, owner: str = ME, ignore_leases: bool = False) -> dict[UUID, Lease]:
-        """Take over as such a one."""
+        """Take over orphans as a process with the scope `within`."""
         found = await self.leases.claim_orphans(
             owner=owner, lease=LEASE, within=self.within, ignore_leases=ignore_leases
         )
@@ -85,7 +85,7 @@ class LeaseDesk(ABC):
         slots: SlotLimits = ROOMY,
         connectors: Sequence[str] = ("here",),
     ) -> list[UUID]:
-        """Take from the queue of all workers; in the order in which they start."""
+        """Take statements from the workers' shared queue; return them in start order."""
         found = await self.leases.claim_waiting(
             owner=owner,
             lease=LEASE,
@@ -97,48 +97,48 @@ class LeaseDesk(ABC):
         return [one.lease.statement_id for one in found]
 
     async def resumptions(self, *, ignore_leases: bool = True) -> dict[UUID, Resumption | None]:
-        """Take over, and say what each statement was found with."""
+        """Take over orphans and return each statement's resumption."""
         found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=ignore_leases)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
         self, lease: Lease, outcome: Outcome, lines: Sequence[str] = (), *, start_line: int | None = 0
     ) -> bool:
-        """End it."""
+        """Finish the statement."""
         return await self.leases.finish(lease, outcome, retention=LEASE, lines=lines, start_line=start_line)
 
 
 class LeasesContract:
-    """The rules. A class that inherits them gives a fixture `desk`."""
+    """The contract. Inheriting classes provide a fixture `desk`."""
 
-    async def test_one_of_several_gets_a_free_statement(self, desk: LeaseDesk) -> None:
+    async def test_free_statement_is_claimed_once(self, desk: LeaseDesk) -> None:
         free = await desk.add(owner=None)
         mine = await desk.claim(free)
         assert mine is not None
         assert (mine.owner, mine.fence > 0) == (ME, True)
         assert await desk.claim(free, owner=OTHER) is None
 
-    async def test_the_queue_gives_each_statement_once(self, desk: LeaseDesk) -> None:
+    async def test_queue_hands_out_each_statement_once(self, desk: LeaseDesk) -> None:
         added = {(await desk.add(owner=None)).statement_id for _ in range(7)}
         await desk.add(owner=None, connector="elsewhere")
         await desk.add(owner=OTHER)
         taken = await asyncio.gather(*(desk.taken(2, owner=f"worker {number}") for number in range(6)))
         assert sorted(one for some in taken for one in some) == sorted(added)
 
-    async def test_users_take_turns_in_the_queue_however_many_statements_one_has(self, desk: LeaseDesk) -> None:
+    async def test_queue_alternates_between_users_regardless_of_backlog(self, desk: LeaseDesk) -> None:
         many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(50)]
         one = (await desk.add(owner=None, user=1)).statement_id
         other = (await desk.add(owner=None, user=2)).statement_id
         assert await desk.taken(1) == many[:1]
-        # The first user runs one already.
+        # The first user is already running a statement.
         assert [await desk.taken(1) for _ in range(3)] == [[one], [other], many[1:2]]
 
-    async def test_statements_of_people_come_before_those_of_schedules(self, desk: LeaseDesk) -> None:
+    async def test_interactive_statements_precede_scheduled_ones(self, desk: LeaseDesk) -> None:
         later = (await desk.add(owner=None, priority=1, user=1)).statement_id
         sooner = [(await desk.add(owner=None)).statement_id for _ in range(3)]
         assert [one for _ in range(4) for one in await desk.taken(1)] == [*sooner, later]
 
-    async def test_places_of_a_user_and_of_a_connector_count_over_all_workers(self, desk: LeaseDesk) -> None:
+    async def test_user_and_connector_slots_count_across_workers(self, desk: LeaseDesk) -> None:
         for user in (0, 1, 2):
             for _ in range(4):
                 await desk.add(owner=None, user=user)
@@ -148,9 +148,9 @@ class LeasesContract:
         assert (len(first), len(second)) == (4, 1)
         assert await desk.taken(owner="three", slots=slots) == []
 
-    async def test_the_last_places_are_for_people_who_run_nothing(self, desk: LeaseDesk) -> None:
+    async def test_last_slots_are_reserved_for_users_without_running_statements(self, desk: LeaseDesk) -> None:
         many = [(await desk.add(owner=None, user=0)).statement_id for _ in range(5)]
-        # The first one, and one more: the third place is kept.
+        # The first statement and another one: the third slot is reserved.
         assert await desk.taken(3, most_of_busy=2) == many[:2]
         assert await desk.taken(1, most_of_busy=0) == []
         late = [(await desk.add(owner=None, user=1)).statement_id for _ in range(2)]
@@ -158,21 +158,21 @@ class LeasesContract:
         assert await desk.taken(2, most_of_busy=0) == []
         assert await desk.taken(2, most_of_busy=1) == late[1:]
 
-    async def test_who_runs_on_another_connector_runs_something(self, desk: LeaseDesk) -> None:
+    async def test_statement_on_another_connector_counts_as_running(self, desk: LeaseDesk) -> None:
         await desk.add(owner="one", user=0, connector="elsewhere")
         await desk.add(owner=None, user=0)
         assert await desk.taken(1, most_of_busy=0) == []
         other = await desk.add(owner=None, user=1)
         assert await desk.taken(2, most_of_busy=0) == [other.statement_id]
 
-    async def test_schedules_have_no_first_statement_and_take_nobodys(self, desk: LeaseDesk) -> None:
+    async def test_scheduled_statements_neither_get_nor_count_for_the_reserved_slot(self, desk: LeaseDesk) -> None:
         await desk.add(owner=None, user=0, priority=1)
         assert await desk.taken(1, most_of_busy=0) == []
         await desk.add(owner=OTHER, user=0, priority=1)
         own = await desk.add(owner=None, user=0)
         assert await desk.taken(2, most_of_busy=0) == [own.statement_id]
 
-    async def test_who_runs_something_elsewhere_has_the_same_turn_but_no_kept_place(self, desk: LeaseDesk) -> None:
+    async def test_user_running_elsewhere_keeps_turn_but_gets_no_reserved_slot(self, desk: LeaseDesk) -> None:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
         older = [(await desk.add(owner=None, user=0)).statement_id for _ in range(2)]
         first = [(await desk.add(owner=None, user=user)).statement_id for user in (1, 2)]
@@ -182,7 +182,7 @@ class LeasesContract:
         assert await desk.taken(2, most_of_busy=1) == first[1:]
         assert await desk.taken(1) == older[1:]
 
-    async def test_the_first_statement_gets_the_kept_place_behind_any_number_of_others(self, desk: LeaseDesk) -> None:
+    async def test_first_statement_gets_reserved_slot_after_any_backlog(self, desk: LeaseDesk) -> None:
         await desk.add(owner=OTHER, user=0, connector="elsewhere")
         for connector in ("here", "third") * 3:
             await desk.add(owner=None, user=0, connector=connector)
@@ -190,7 +190,7 @@ class LeasesContract:
         taken = await desk.taken(3, connectors=("here", "third"), most_of_busy=2)
         assert (len(taken), taken[-1]) == (3, first)
 
-    async def test_statements_of_a_full_connector_use_up_no_place(self, desk: LeaseDesk) -> None:
+    async def test_statements_of_full_connector_use_no_slots(self, desk: LeaseDesk) -> None:
         for user in (0, 1):
             await desk.add(owner=None, user=user)
         elsewhere = (await desk.add(owner=None, user=2, connector="elsewhere")).statement_id
@@ -198,12 +198,12 @@ class LeasesContract:
         taken = await desk.taken(2, slots=slots, connectors=both)
         assert (len(taken), elsewhere in taken) == (2, True)
 
-    async def test_what_a_lost_worker_had_not_sent_is_in_the_queue_again(self, desk: LeaseDesk) -> None:
+    async def test_unsent_statements_of_lost_worker_return_to_queue(self, desk: LeaseDesk) -> None:
         lost = await desk.add(owner=OTHER, lease_s=-1)
         assert await desk.taken() == [lost.statement_id]
         assert not await desk.leases.mark_sent(lost)
 
-    async def test_statements_of_one_session_are_taken_one_after_the_other(self, desk: LeaseDesk) -> None:
+    async def test_statements_of_one_session_are_taken_in_sequence(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
         found = await desk.leases.claim_waiting(
             owner=ME, lease=LEASE, connectors=["here"], slots=ROOMY, most=10, most_of_busy=10
@@ -214,24 +214,24 @@ class LeasesContract:
         assert await desk.finish(found[0].lease, FAILED)
         assert await desk.taken() == [second.statement_id]
 
-    async def test_a_statement_brings_those_that_wait_before_it_in_its_session(self, desk: LeaseDesk) -> None:
+    async def test_statement_brings_its_session_predecessors(self, desk: LeaseDesk) -> None:
         before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]
         found = await desk.leases.claim(given.statement_id, owner=ME, lease=LEASE, within=desk.within)
         assert [one.lease.statement_id for one in found] == [before.statement_id, given.statement_id]
         assert await desk.claim(after) is not None
 
-    async def test_a_canceled_statement_is_not_in_the_queue(self, desk: LeaseDesk) -> None:
+    async def test_canceled_statement_leaves_queue(self, desk: LeaseDesk) -> None:
         canceled = await desk.add(owner=None)
         await desk.ask_to_cancel(canceled.statement_id)
         assert await desk.taken() == []
 
-    async def test_all_leases_end_where_nobody_is_alive(self, desk: LeaseDesk) -> None:
+    async def test_all_leases_expire_without_live_owners(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert await desk.taken() == []
         await desk.leases.expire_all()
         assert await desk.taken() == [held.statement_id]
 
-    async def test_a_server_beside_workers_leaves_them_what_they_can_follow(self, desk: LeaseDesk) -> None:
+    async def test_server_leaves_resumable_statements_to_workers(self, desk: LeaseDesk) -> None:
         followed, unknown = await desk.add(), await desk.add()
         for lease in (followed, unknown):
             assert await desk.leases.mark_sent(lease)
@@ -242,10 +242,10 @@ class LeasesContract:
         found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=beside, ignore_leases=False)
         assert [one.lease.statement_id for one in found] == [unknown.statement_id]
 
-    async def test_a_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
+    async def test_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
         assert await desk.claim(await desk.add(owner=None, connector="elsewhere")) is None
 
-    async def test_an_orphan_is_taken_over_and_its_former_owner_writes_nothing_more(self, desk: LeaseDesk) -> None:
+    async def test_orphan_is_taken_over_and_former_owner_cannot_write(self, desk: LeaseDesk) -> None:
         old = await desk.add(owner=OTHER, lease_s=-1)
         new = (await desk.orphans())[old.statement_id]
         assert new.fence > old.fence
@@ -257,7 +257,7 @@ class LeasesContract:
         assert await desk.finish(new, SUCCESS, ["new"])
         assert await desk.look(old.statement_id) == Seen(StatementState.SUCCESS, ME, ["new"])
 
-    async def test_a_statement_waits_once_more_and_its_former_runners_write_nothing(self, desk: LeaseDesk) -> None:
+    async def test_requeued_statement_blocks_writes_of_former_runners(self, desk: LeaseDesk) -> None:
         old = await desk.add(owner=OTHER, lease_s=-1)
         new = (await desk.orphans())[old.statement_id]
         assert await desk.leases.mark_sent(new)
@@ -272,13 +272,13 @@ class LeasesContract:
         assert not await desk.leases.retry(third, line="a third time")
         assert await desk.finish(third, SUCCESS, start_line=None)
 
-    async def test_a_statement_whose_cancel_is_requested_does_not_wait_once_more(self, desk: LeaseDesk) -> None:
+    async def test_statement_with_requested_cancel_is_not_requeued(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(lease.statement_id)
         assert not await desk.leases.retry(lease, line="again")
 
-    async def test_a_lease_in_force_is_respected_but_by_who_is_alone(self, desk: LeaseDesk) -> None:
+    async def test_active_lease_is_respected_unless_leases_are_ignored(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert held.statement_id not in await desk.orphans()
         assert held.statement_id in await desk.orphans(ignore_leases=True)
@@ -287,8 +287,8 @@ class LeasesContract:
         unsent = await desk.add(owner=None, connector="elsewhere")
         assert unsent.statement_id not in await desk.orphans()
 
-    async def test_a_statement_of_a_session_that_is_held_is_within_reach(self, desk: LeaseDesk) -> None:
-        """Its connector may have been changed since to what does not run there."""
+    async def test_statement_of_held_session_is_within_scope(self, desk: LeaseDesk) -> None:
+        """Its connector may since have been changed to one that does not run here."""
         announced = await desk.add(owner=None, connector="elsewhere", session=HELD)
         assert await desk.claim(announced) is not None
         unheard = await desk.add(owner=None, connector="elsewhere", session=HELD)
@@ -298,16 +298,16 @@ class LeasesContract:
         assert unheard.statement_id in found
         assert other.statement_id not in found
 
-    async def test_sent_statements_end_whoever_runs_their_connector(self, desk: LeaseDesk) -> None:
+    async def test_sent_statements_are_finished_by_any_process(self, desk: LeaseDesk) -> None:
         sent = await desk.add(owner=OTHER, lease_s=-1, connector="elsewhere")
         assert await desk.leases.mark_sent(sent)
         assert sent.statement_id in await desk.orphans()
 
-    async def test_statements_past_their_deadline_end_whoever_runs_their_connector(self, desk: LeaseDesk) -> None:
+    async def test_statements_past_deadline_are_finished_by_any_process(self, desk: LeaseDesk) -> None:
         late = await desk.add(owner=None, connector="elsewhere", timeout_s=-1)
         assert late.statement_id in await desk.orphans()
 
-    async def test_what_was_not_sent_can_be_given_back(self, desk: LeaseDesk) -> None:
+    async def test_unsent_statement_can_be_returned(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.release(lease)
         assert (await desk.look(lease.statement_id)).owner is None
@@ -315,33 +315,33 @@ class LeasesContract:
         assert again is not None
         assert again.fence > lease.fence
 
-    async def test_what_was_sent_cannot_be_given_back(self, desk: LeaseDesk) -> None:
+    async def test_sent_statement_cannot_be_returned(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         assert not await desk.leases.release(lease)
         assert (await desk.look(lease.statement_id)).owner == ME
 
-    async def test_marking_as_sent_twice_is_harmless(self, desk: LeaseDesk) -> None:
+    async def test_marking_as_sent_is_idempotent(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_sent(lease)
 
     @pytest.mark.item(37)
-    async def test_a_statement_canceled_before_it_was_sent_is_never_sent(self, desk: LeaseDesk) -> None:
+    async def test_statement_canceled_before_sending_is_never_sent(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         await desk.ask_to_cancel(lease.statement_id)
         assert not await desk.leases.mark_sent(lease)
         assert (await desk.look(lease.statement_id)).state is StatementState.CANCELED
         assert not await desk.finish(lease, SUCCESS)
 
-    async def test_a_refused_statement_is_not_sent_again_after_a_cancel(self, desk: LeaseDesk) -> None:
+    async def test_refused_statement_is_not_resent_after_cancel(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(lease.statement_id)
         assert not await desk.leases.mark_sent(lease)
         assert await desk.finish(lease, Outcome(StatementState.CANCELED, message="Canceled."))
 
-    async def test_the_heartbeat_tells_of_cancels_and_of_losses(self, desk: LeaseDesk) -> None:
+    async def test_heartbeat_reports_cancels_and_lost_leases(self, desk: LeaseDesk) -> None:
         calm, canceled, lost, ended = [await desk.add() for _ in range(4)]
         assert await desk.leases.mark_sent(canceled)
         await desk.ask_to_cancel(canceled.statement_id)
@@ -355,12 +355,12 @@ class LeasesContract:
         others = await desk.leases.renew([calm.statement_id, canceled.statement_id], owner=OTHER, lease=LEASE)
         assert others == {calm.statement_id: False, canceled.statement_id: True}
 
-    async def test_a_lease_that_ran_out_and_was_not_taken_can_be_renewed(self, desk: LeaseDesk) -> None:
+    async def test_expired_unclaimed_lease_can_be_renewed(self, desk: LeaseDesk) -> None:
         lease = await desk.add(lease_s=-1)
         assert lease.statement_id in await desk.leases.renew([lease.statement_id], owner=ME, lease=LEASE)
         assert lease.statement_id not in await desk.orphans(owner=OTHER)
 
-    async def test_lines_written_again_with_more_behind_them_are_kept_once(self, desk: LeaseDesk) -> None:
+    async def test_rewritten_log_lines_are_kept_once(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.report(lease, progress=None, lines=["a", "b"], start_line=0)
         assert await desk.leases.report(lease, progress=None, lines=["a", "b", "c"], start_line=0)
@@ -368,13 +368,13 @@ class LeasesContract:
         assert await desk.finish(lease, FAILED, ["d"], start_line=3)
         assert (await desk.look(lease.statement_id)).lines == ["a", "b", "c", "d"]
 
-    async def test_lines_without_a_number_come_last(self, desk: LeaseDesk) -> None:
+    async def test_unnumbered_log_lines_come_last(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.report(lease, progress=None, lines=["a", "b"], start_line=0)
         assert await desk.finish(lease, FAILED, ["gone"], start_line=None)
         assert (await desk.look(lease.statement_id)).lines == ["a", "b", "gone"]
 
-    async def test_rows_become_visible_only_of_a_running_statement(self, desk: LeaseDesk) -> None:
+    async def test_rows_become_visible_only_while_statement_runs(self, desk: LeaseDesk) -> None:
         lease, segment = await desk.add(), Segment(0, 0, 10, 100)
         assert not await desk.leases.add_segment(lease, segment, columns=COLUMNS)
         assert await desk.leases.mark_running(lease)
@@ -382,7 +382,7 @@ class LeasesContract:
         assert await desk.leases.add_segment(lease, segment, columns=COLUMNS)
 
     @pytest.mark.item(25)
-    async def test_who_takes_over_learns_how_far_the_statement_had_come(self, desk: LeaseDesk) -> None:
+    async def test_takeover_returns_statement_progress(self, desk: LeaseDesk) -> None:
         old = await desk.add(owner=OTHER)
         mark, later = EngineCheckpoint("at the engine: 1", 2), EngineCheckpoint("at the engine: 2", 3)
         assert await desk.leases.report(old, progress=1, lines=["a", "b", "c"], start_line=0)
@@ -395,7 +395,7 @@ class LeasesContract:
         )
 
     @pytest.mark.item(25)
-    async def test_a_statement_that_the_engine_goes_on_with_can_be_handed_over(self, desk: LeaseDesk) -> None:
+    async def test_resumable_statement_can_be_handed_over(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         assert not await desk.leases.hand_over(lease)
@@ -405,14 +405,14 @@ class LeasesContract:
         assert not await desk.finish(lease, SUCCESS)
         assert lease.statement_id in await desk.orphans(owner=OTHER)
 
-    async def test_a_statement_that_ends_with_its_client_cannot_be_handed_over(self, desk: LeaseDesk) -> None:
+    async def test_client_bound_statement_cannot_be_handed_over(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.leases.mark_running(lease)
         assert not await desk.leases.hand_over(lease)
         assert (await desk.resumptions(ignore_leases=True))[lease.statement_id] is None
 
     @pytest.mark.item(41)
-    async def test_an_end_is_final(self, desk: LeaseDesk) -> None:
+    async def test_outcome_is_final(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
         assert await desk.finish(lease, FAILED)
         assert not await desk.finish(lease, SUCCESS)

@@ -1,4 +1,4 @@
-"""What the loading suite stands on: loads made from facts, a ledger in memory, what was read made comparable."""
+"""The base of the loading suite: loads made from facts, an in-memory ledger, comparable rows."""
 
 import asyncio
 import datetime as dt
@@ -29,7 +29,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class MemoryLedger:
-    """A LoadLedger that remembers what it was told. `on_made` is called before `made` returns."""
+    """A LoadLedger that remembers its calls. It calls `on_made` before `made` returns."""
 
     def __init__(self, on_made: Callable[[TableName], Awaitable[None]] | None = None) -> None:
         self.open: set[TableName] = set()
@@ -48,14 +48,15 @@ class MemoryLedger:
 
 
 class LoadingBasis:
-    """Declared by each adapter's test class: `loading_facts`, fixture `engine`, `running_statements`."""
+    """Base of the adapters' test classes, which declare `loading_facts`, the fixture `engine`, and
+    `running_statements`."""
 
     loading_facts: ClassVar[LoadingFacts]
     tested_with: ClassVar[str] = ""
-    """What the support table says."""
+    """The peer's name in the support table."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """How many statements of the tests the engine is at work on, asked of the engine itself."""
+        """Ask the engine how many of the tests' statements it is running."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -65,19 +66,19 @@ class LoadingBasis:
 
     @pytest.fixture
     async def target(self, engine: Engine) -> AsyncGenerator[TableName]:
-        """The name of a table that is not there; what a test makes under it is dropped."""
+        """Yield the name of a table that does not exist yet; drop the table afterwards."""
         table = TableName(None, f"t_{uuid4().hex[:12]}")
         yield table
         await self.drop(engine, table)
 
     @pytest.fixture
     def reading_engine(self) -> Engine:
-        """The same engine on the same data, by a connector that may only read."""
+        """Return an engine on the same data whose connector is read-only."""
         pytest.skip("connectors of this engine cannot be made to read only")
 
     @asynccontextmanager
     async def loading(self, engine: Engine) -> AsyncGenerator[TableLoader]:
-        """A session for one import."""
+        """Open a session for one import."""
         assert isinstance(engine, LoadingEngine)
         async with engine.loader(USER, NO_OPTIONS) as loader:
             yield loader
@@ -87,7 +88,7 @@ class LoadingBasis:
             await loader.drop(table)
 
     async def load(self, loader: TableLoader, load: TableLoad, *batches: pa.RecordBatch) -> int:
-        """A load with a ledger that must be clean afterwards."""
+        """Run a load and check that its ledger is empty afterwards."""
         ledger = MemoryLedger()
         try:
             return await loader.load(load, stream(*batches), ledger)
@@ -95,23 +96,23 @@ class LoadingBasis:
             assert not ledger.open
 
     async def run(self, engine: Engine, sql: str, table: TableName) -> list[tuple[Any, ...]]:
-        """A statement in a session of its own; `{t}` stands for the table."""
+        """Run a statement in its own session; `{t}` stands for the table."""
         async with engine.session(USER, NO_OPTIONS) as session:
             answer = await run(session, sql.format(t=self.loading_facts.sql_name(table)))
             return answer.rows
 
     async def rows(self, engine: Engine, load: TableLoad) -> list[tuple[Any, ...]]:
-        """The rows of the target in the order of their first column, comparable with what was sent."""
+        """Return the target's rows, sorted by the first column, in a form comparable with the rows sent."""
         found = await self.run(engine, self.loading_facts.select_sql, load.target)
         return sorted((comparable(row, load.columns) for row in found), key=lambda row: row[0])
 
     async def missing(self, engine: Engine, *tables: TableName) -> bool:
-        """Asked in a new session."""
+        """Check in a new session that none of the tables exists."""
         async with self.loading(engine) as loader:
             return not any([await loader.exists(table) for table in tables])
 
     async def eventually_idle(self, engine: Engine) -> None:
-        """The engine has stopped all work within `STOP_S`."""
+        """Wait up to `STOP_S` until the engine runs no statement."""
         async with asyncio.timeout(STOP_S):
             while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.05)
@@ -127,7 +128,7 @@ class LoadingBasis:
         replace: bool = False,
         staging: TableName | None = None,
     ) -> TableLoad:
-        """Columns are `n` and `s` unless some are given."""
+        """Return a load with the columns `n` and `s`, or the given ones."""
         given = columns or (self.column("n", INT64), self.column("s", STRING))
         return TableLoad(target, staging or staging_of(target), given, append, replace)
 
@@ -137,7 +138,7 @@ def staging_of(target: TableName) -> TableName:
 
 
 def batch_of(load: TableLoad, rows: Rows) -> pa.RecordBatch:
-    """Rows as one batch of the load's types."""
+    """Return the rows as one batch of the load's types."""
     types = [arrow_type(column.type) for column in load.columns]
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
@@ -145,7 +146,7 @@ def batch_of(load: TableLoad, rows: Rows) -> pa.RecordBatch:
 
 
 def numbered(load: TableLoad, start: int, count: int, text: str = "x") -> pa.RecordBatch:
-    """Rows (start, text), (start + 1, text), …"""
+    """Return the rows (start, text), (start + 1, text), …"""
     numbers = pa.array(range(start, start + count), pa.int64())
     return pa.RecordBatch.from_arrays(
         [numbers, pa.array([text] * count, pa.string())], names=[column.name for column in load.columns]
@@ -158,14 +159,14 @@ async def stream(*batches: pa.RecordBatch) -> AsyncIterator[pa.RecordBatch]:
 
 
 async def failing(*batches: pa.RecordBatch, error: Exception) -> AsyncIterator[pa.RecordBatch]:
-    """The batches, then the error."""
+    """Yield the batches, then raise the error."""
     for batch in batches:
         yield batch
     raise error
 
 
 def comparable(row: Sequence[Any], columns: Sequence[LoadColumn]) -> tuple[Any, ...]:
-    """What was read, in the Python types of what was sent: engines that lack a type give its values as others."""
+    """Convert a row read to the Python types of the row sent, since engines may substitute types that they lack."""
     assert len(row) == len(columns)
     return tuple(_value(value, column.type.base) for value, column in zip(row, columns, strict=True))
 
@@ -184,7 +185,7 @@ def _value(value: Any, base: BaseType) -> Any:
 
 
 def _float(value: Any) -> Any:
-    """NaN equals nothing, and zero equals its negative: texts do as they should."""
+    """Return a text, because NaN equals nothing and zero equals its negative."""
     number = float(value)
     return "nan" if math.isnan(number) else repr(number)
 
@@ -203,7 +204,7 @@ def _time(value: Any) -> dt.time:
 
 
 _INTERVAL = re.compile(r"(-?)(\d+) (\d\d):(\d\d):(\d\d)\.(\d{3})")
-"""An interval of SQL: its sign counts for all of it."""
+"""An SQL interval; its sign applies to the whole value."""
 _CLOCK = re.compile(r"(?:(-?\d+) days? ?)?([+-]?)(?:(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?")
 
 

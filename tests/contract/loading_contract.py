@@ -1,6 +1,6 @@
-"""The rules that every loader keeps (engines/protocol.py, Contract importer 13.4, 13.5), as one suite.
+"""The contract of every loader (engines/protocol.py, Contract importer 13.4, 13.5), as one suite.
 
-A test class per adapter inherits `LoadingContract`, declares its `loading_facts` and gives the fixture `engine`.
+A test class per adapter inherits `LoadingContract`, declares its `loading_facts` and provides the fixture `engine`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TYPES = {base: DECIMAL if base is BaseType.DECIMAL else ColumnType(base) for bas
 
 
 class RowsBroke(Exception):
-    """What batches of the tests raise."""
+    """Raised by the tests' batches."""
 
 
 class LoadingContract(LoadingBasis):
@@ -45,7 +45,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_values_of_all_types_arrive_as_they_are(self, engine: Engine, loader: TableLoader, target: TableName):
-        """One table with a column of each type, extremes and a NULL in each."""
+        """Loads one table with a column of each type, holding extreme values and a NULL."""
         columns = [self.column("n", INT64)]
         columns += [self.column(base.value, kind) for base, kind in TYPES.items()]
         load = self.load_of(target, *columns)
@@ -59,7 +59,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
-        """One column of each kind of encoding: a row of NULLs must not look like an empty line or a text."""
+        """Loads one column of each kind of encoding: a row of NULLs must not look like an empty line or a text."""
         for kind in (STRING, ColumnType(BaseType.NULL), INT64):
             load = self.load_of(TableName(None, f"{target.name}_x"), self.column("only", kind))
             assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
@@ -67,9 +67,7 @@ class LoadingContract(LoadingBasis):
             await loader.drop(load.target)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_values_that_the_engine_cannot_hold_are_refused(
-        self, engine: Engine, loader: TableLoader, target: TableName
-    ):
+    async def test_unrepresentable_values_are_refused(self, engine: Engine, loader: TableLoader, target: TableName):
         for base, value, words in self.loading_facts.refused:
             load = self.load_of(target, self.column("n", INT64), self.column("c", TYPES[base]))
             with pytest.raises(StatementRejected, match=words):
@@ -88,7 +86,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.importer(57)
     @pytest.mark.security("T23")
     async def test_names_are_data(self, engine: Engine, loader: TableLoader, target: TableName):
-        """As columns, all in one table, and as names of tables."""
+        """Column names, all in one table, and table names."""
         names = self.loading_facts.names
         load = self.load_of(target, *(self.column(name, INT64) for name in names))
         await self.load(loader, load, batch_of(load, [tuple(range(len(names)))]))
@@ -115,7 +113,7 @@ class LoadingContract(LoadingBasis):
     async def test_names_that_the_engine_cannot_hold_are_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
-        """Never cut: two long names must not become one."""
+        """Long names are never cut: two of them must not become the same name."""
         longest = self.loading_facts.longest_name
         names = ["a" * length for length in (128, (longest or 0) + 1) if longest and length > longest]
         facts = self.loading_facts
@@ -180,7 +178,7 @@ class LoadingContract(LoadingBasis):
             await self.run(engine, drop, target)
 
     @pytest.mark.capability("Tables from files")
-    async def test_what_another_session_made_is_seen(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_table_of_another_session_is_visible(self, engine: Engine, loader: TableLoader, target: TableName):
         assert not await loader.exists(target)
         await self.run(engine, self.loading_facts.create_sql, target)
         assert await loader.exists(target)
@@ -189,7 +187,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     @pytest.mark.importer(55)
-    async def test_append_adds(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_append_adds_rows(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target)
         await self.load(loader, load, numbered(load, 1, 2))
         more = self.load_of(target, append=True)
@@ -199,7 +197,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_append_goes_by_names(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Columns in another order find their place; one that is left out is NULL."""
+        """Reordered columns are matched by name; an omitted column is NULL."""
         load = self.load_of(target)
         await self.load(loader, load, numbered(load, 1, 1))
         swapped = self.load_of(target, self.column("s", STRING), self.column("n", INT64), append=True)
@@ -210,7 +208,8 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("Tables from files")
     async def test_replacing(self, engine: Engine, loader: TableLoader, target: TableName):
-        """A table of other columns makes way, once all rows are there; of it, and of its staging, nothing is left."""
+        """A table with other columns is replaced once all rows have arrived; nothing of the table or its staging table
+        is left."""
         if not self.loading_facts.replaces:
             old, new = self.load_of(target), self.load_of(target, replace=True)
             await self.load(loader, old, numbered(old, 7, 1))
@@ -233,7 +232,7 @@ class LoadingContract(LoadingBasis):
         assert await self.missing(engine, *left)
 
     @pytest.mark.capability("Tables from files")
-    async def test_replacing_what_is_not_there_makes_it(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_replacing_missing_table_creates_it(self, engine: Engine, loader: TableLoader, target: TableName):
         load = self.load_of(target, replace=True)
         if self.loading_facts.replaces:
             await self.load(loader, load, numbered(load, 1, 2))
@@ -278,7 +277,7 @@ class LoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(54)
-    async def test_a_null_where_none_may_be_leaves_no_table(
+    async def test_null_in_not_null_column_leaves_no_table(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         if not self.loading_facts.has_not_null:
@@ -297,7 +296,7 @@ class LoadingContract(LoadingBasis):
     async def test_batches_that_raise_leave_nothing(
         self, engine: Engine, loader: TableLoader, target: TableName, error: Exception
     ):
-        """And their error comes out as it was, whatever the driver would make of one like it."""
+        """The error is raised unchanged, whatever the driver does with similar errors."""
         load, ledger = self.load_of(target), MemoryLedger()
         with pytest.raises(type(error)) as raised:
             await loader.load(load, failing(numbered(load, 1, self.loading_facts.batch_rows), error=error), ledger)
@@ -345,8 +344,8 @@ class LoadingContract(LoadingBasis):
             assert await self.rows(engine, load) == []
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_the_engine_goes_on_after_many_cancels(self, engine: Engine, target: TableName):
-        """No connection stays busy, no half of a load shows in another."""
+    async def test_engine_works_after_many_cancels(self, engine: Engine, target: TableName):
+        """No connection stays busy, and no partial load shows up in another one."""
         for pause_s in (0, 0.001, 0.005, 0.02):
             load, ledger = self.load_of(target), MemoryLedger()
             async with self.loading(engine) as loader:
@@ -365,7 +364,7 @@ class LoadingContract(LoadingBasis):
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_the_ledger_is_told_before_the_staging_table_is_made_and_after_it_is_gone(
+    async def test_ledger_records_staging_table_before_creation_and_after_removal(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         load = self.load_of(target)
@@ -384,7 +383,7 @@ class LoadingContract(LoadingBasis):
         assert await self.missing(engine, load.staging)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_nothing_is_made_that_the_ledger_does_not_know(
+    async def test_no_staging_table_is_created_without_ledger_entry(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         load = self.load_of(target)
@@ -403,7 +402,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.importer(56)
     async def test_a_left_over_table_is_dropped(self, engine: Engine, loader: TableLoader, target: TableName):
-        """By another session than the one that made it; one that is not there does no harm."""
+        """The table is dropped by a session other than its creator's; dropping a missing table succeeds."""
         staging = staging_of(target)
         await self.run(engine, self.loading_facts.create_sql, staging)
         await self.run(engine, self.loading_facts.insert_sql, staging)
@@ -497,7 +496,7 @@ class LoadingContract(LoadingBasis):
             await loader.drop(victim)
 
     @pytest.mark.capability("Tables from files")
-    async def test_many_rows_pass_in_bounded_memory(self, engine: Engine, loader: TableLoader, target: TableName):
+    async def test_many_rows_are_loaded_in_bounded_memory(self, engine: Engine, loader: TableLoader, target: TableName):
         load, process = self.load_of(target), psutil.Process()
         each, total, peak = self.loading_facts.batch_rows, self.loading_facts.many_rows, 0
 

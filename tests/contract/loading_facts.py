@@ -1,4 +1,4 @@
-"""What an engine's tests declare before the loading suite runs over it."""
+"""What an engine's tests declare for the loading suite."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ TEXTS = (
     "line\nbreak", "carriage\r\nreturn", "\r", "\n", "\n\\.\n", " blanks ", ",", ";", "Zoë 🐘 日本",
     "%s %(x)s {y} :z ? $1", "'); DROP TABLE x; --", "/* x */ -- y", "\x01\x1f\x7f", "e\u0301", "\ufeff", "\u2028",
 )  # fmt: skip
-"""Texts that some engine's way of writing values might change."""
+"""Texts that an engine's encoding of values might change."""
 
 VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
     {
@@ -54,7 +54,7 @@ VALUES: Mapping[BaseType, Sequence[object]] = MappingProxyType(
         BaseType.NULL: (),
     }
 )  # fmt: skip
-"""Values of each type that an imported column may have; a NULL comes to each."""
+"""Values of each type that an imported column may have; a NULL is added to each."""
 
 DECIMAL = ColumnType(BaseType.DECIMAL, 38, 10)
 
@@ -63,17 +63,17 @@ NAMES = (
     "UPPER", "Mixed Case", "percent%s", "{brace}", ":colon", "?", "$1", "back\\slash", "-- comment", "/*", "tab\there",
     "[bracket]", "#hash", "@at", "1digit", "comma,comma",
 )  # fmt: skip
-"""Names of tables and columns that are data, not SQL."""
+"""Table and column names that must be treated as data, not SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingFacts:
-    """What the suite must know of an engine. In statements `{t}` stands for the quoted name of a table."""
+    """What the suite must know about an engine. In statements `{t}` stands for a table's quoted name."""
 
     dialect: str
-    """The name in `imports.model`."""
+    """The dialect's name in `imports.model`."""
     quoted: Callable[[str], str]
-    """A name as the engine's SQL has it."""
+    """Quotes a name for the engine's SQL."""
     select_sql: str = "SELECT * FROM {t}"
     count_sql: str = "SELECT count(*) FROM {t}"
     create_sql: str = "CREATE TABLE {t} (a INTEGER)"
@@ -81,44 +81,44 @@ class LoadingFacts:
     insert_sql: str = "INSERT INTO {t} VALUES (1)"
     drop_sql: str = "DROP TABLE {t}"
     view_sql: tuple[str, str] | None = ("CREATE VIEW {t} AS SELECT 1 AS a", "DROP VIEW {t}")
-    """How a view is made and dropped."""
+    """Statements that create and drop a view."""
     database: str | None = None
-    """Another database or schema than the session's."""
+    """A database or schema other than the session's."""
     database_sql: tuple[str, ...] = ()
-    """Makes it, if it is not there yet; `{d}` stands for its quoted name."""
+    """Statements that create the database if it does not exist; `{d}` stands for its quoted name."""
     passing_database: str | None = None
-    """One whose tables end with their session."""
+    """A database whose tables are dropped at the end of the session."""
     values: Mapping[BaseType, Sequence[object]] = field(default_factory=lambda: MappingProxyType({}))
-    """In the place of VALUES, where the engine's types hold less."""
+    """Replaces entries of VALUES for types with a smaller range in this engine."""
     refused: tuple[tuple[BaseType, object, str], ...] = ()
-    """Values that the engine cannot hold, with a part of what is said about them."""
+    """Values that the engine cannot hold, with part of the error message."""
     names: Sequence[str] = NAMES
     table_names: Sequence[str] | None = None
-    """Of tables, where they are others than those of columns, or each table takes long."""
+    """Table names, if they differ from the column names or creating each table is slow."""
     refused_names: Sequence[str] = ()
-    """Of tables and columns."""
+    """Refused table and column names."""
     refused_columns: Sequence[str] = ()
     refused_tables: Sequence[str] = ()
     longest_name: int | None = 128
-    """Characters; a longer one is refused. None: all are taken."""
+    """The limit in characters; longer names are refused. None if all names are accepted."""
     long_text: int = 1024 * 1024
-    """Characters of a text that is loaded and read."""
+    """The number of characters in a text that is loaded and read."""
     many_rows: int = 200_000
-    """Loaded while memory stays bounded."""
+    """How many rows are loaded while memory stays bounded."""
     batch_rows: int = 5000
-    """In one batch, where a test wants the engine busy for a while."""
+    """Rows in one batch, for tests that keep the engine busy for a while."""
     replaces: bool = True
-    """Whether a table can make way for a new one."""
+    """Whether a table can be replaced by a new one."""
     has_not_null: bool = True
-    """Whether the engine refuses a NULL in a column that may hold none."""
+    """Whether the engine refuses a NULL in a NOT NULL column."""
     uses_ledger: bool = True
-    """False: a staging table ends with its transaction, so that no crash leaves one."""
+    """False if a staging table ends with its transaction, so that crashes leave none."""
 
     def sql_name(self, table: TableName) -> str:
-        """The table in SQL."""
+        """Return the table's quoted name."""
         parts = (table.database, table.name) if table.database else (table.name,)
         return ".".join(map(self.quoted, parts))
 
     def values_of(self, base: BaseType) -> Sequence[object]:
-        """Values that must arrive as they are."""
+        """Return the type's values, which must arrive unchanged."""
         return self.values.get(base, VALUES[base])

@@ -1,4 +1,4 @@
-"""What the tests on a real MariaDB share, whichever adapter speaks to it."""
+"""Shared code of the tests on a real MariaDB, whichever adapter connects to it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ CELL_LIMIT = 1024 * 1024
 
 @asynccontextmanager
 async def limited_session(server: ServerAddress) -> AsyncGenerator[EngineSession]:
-    """On the database `users`; values of its rows may have `CELL_LIMIT` bytes."""
+    """Open a session on the database `users`; values in its rows may have `CELL_LIMIT` bytes."""
     address = MysqlAddress(server.host, server.port, "users", server.user, server.password, cell_max_bytes=CELL_LIMIT)
     engine = MysqlEngine(address)
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -30,10 +30,10 @@ class MariadbBasis:
     """Inherited, before the contract, by a class whose tests run on the fixture `mariadb`."""
 
     engine_on: ClassVar[Callable[[ServerAddress], Engine]]
-    """The adapter on the database `users` of a server."""
+    """Makes the adapter's engine for the database `users` of a server."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Statements of others that the server is at work on."""
+        """Return how many other statements the server is running."""
         async with engine.session(USER, NO_OPTIONS) as session:
             sql = (
                 "SELECT COUNT(*) FROM information_schema.processlist"

@@ -1,4 +1,5 @@
-"""What the tests on a real Phoenix share: none begins while the servers are at work on what the one before has left."""
+"""Shared code of the tests on a real Phoenix: each test waits until the servers have finished the previous test's
+work."""
 
 import asyncio
 
@@ -9,9 +10,9 @@ from tests.engines.servers import HttpAddress
 from queryserver.engines.protocol import Engine
 
 _REST_S = 30.0
-"""The Query Server ends its part at once; what it waits for of the region server may take some seconds more."""
+"""The Query Server stops its own part immediately; the region server's part may take some seconds more."""
 _START_S = 250.0
-"""HBase does not stop an aggregation, and beside other engines one took longer than 100 s."""
+"""HBase does not stop an aggregation, which took longer than 100 s while other engines were running."""
 
 
 class PhoenixBasis:
@@ -23,22 +24,22 @@ class PhoenixBasis:
         await self._idle(within_s=_START_S)
 
     async def running_statements(self, engine: Engine) -> int:
-        """Statements that the Query Server is at work on."""
+        """Return how many statements the Query Server is running."""
         return await statements_of(self._port)
 
     async def eventually_idle(self, engine: Engine) -> None:
-        """The Query Server is at work on nothing."""
+        """Wait until the Query Server runs no statement."""
         await self._idle(within_s=_REST_S)
 
     async def scanning(self, *, within_s: float) -> None:
-        """By then HBase has been at work for a second: what is canceled earlier may not have reached it."""
+        """Wait until HBase has been scanning for a second: an earlier cancel may not have reached it."""
         async with asyncio.timeout(within_s):
             while not await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)
             await asyncio.sleep(1)
 
     async def no_scans(self, *, within_s: float) -> None:
-        """By then HBase has ended all scans, and the Query Server waits for none."""
+        """Wait until HBase has ended all scans and the Query Server waits for none."""
         async with asyncio.timeout(within_s):
             while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)

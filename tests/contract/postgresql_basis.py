@@ -1,4 +1,4 @@
-"""What the tests on a real PostgreSQL share."""
+"""Shared code of the tests on a real PostgreSQL."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
@@ -15,7 +15,7 @@ from queryserver.engines.protocol import Engine
 
 
 def address_of(dsn: str) -> PostgresqlAddress:
-    """The parts of a connection URL."""
+    """Parse a connection URL into an address."""
     url = urlsplit(dsn)
     assert url.hostname
     assert url.port
@@ -23,10 +23,10 @@ def address_of(dsn: str) -> PostgresqlAddress:
 
 
 class PostgresqlBasis:
-    """Inherited, before the contract, by the tests of any release."""
+    """Inherited, before the contract, by the tests of every release."""
 
     adapter: ClassVar[type[PostgresqlEngine]]
-    """What is under test; the fixture `address` tells where it connects."""
+    """The adapter under test; the fixture `address` provides its target."""
 
     @pytest.fixture
     async def engine(self, address: PostgresqlAddress) -> AsyncGenerator[Engine]:
@@ -35,7 +35,7 @@ class PostgresqlBasis:
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        """Sessions of the database that are at work or hold a transaction."""
+        """Return how many sessions of the database run a statement or hold a transaction."""
         async with engine.session(USER, NO_OPTIONS) as session:
             sql = (
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -51,7 +51,7 @@ class PostgresqlBasis:
 
 
 class EmbeddedBasis(PostgresqlBasis):
-    """The release that the embedded default runs, in a database of each test's own."""
+    """The release that the embedded default runs, with a separate database per test."""
 
     tested_with = "PostgreSQL 18 of the embedded default"
 
@@ -61,7 +61,7 @@ class EmbeddedBasis(PostgresqlBasis):
 
 
 class Release15Basis(PostgresqlBasis):
-    """An older release, from the system's packages, with its contributed extensions."""
+    """An older release from the system's packages, with its contributed extensions."""
 
     tested_with = "PostgreSQL 15"
 

@@ -1,4 +1,4 @@
-"""What every ResultStore does. A test class per adapter inherits `ResultStoreContract`."""
+"""The contract of every ResultStore. A test class per adapter inherits `ResultStoreContract`."""
 
 import asyncio
 from datetime import UTC, date, datetime
@@ -16,11 +16,11 @@ from queryserver.results import blocks
 from queryserver.results.segments import ResultStore
 
 STATEMENTS = [UUID(int=n) for n in range(3)]
-"""They share their first digits, as ids made at one time do."""
+"""They share their first digits, like ids created at the same time."""
 
 
 def mixed_table(rows: int) -> pa.Table:
-    """One column of each kind that engines hand over."""
+    """Return a table with one column of each kind that engines return."""
     values = range(rows)
     return pa.table(
         {
@@ -49,11 +49,11 @@ def numbered(start: int, rows: int) -> pa.Table:
 class ResultStoreContract:
     @pytest.fixture
     async def results(self) -> ResultStore:
-        """An empty store; the adapter's class gives it."""
+        """Provide an empty store; defined by the adapter's class."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("rows", [0, 1, 1000])
-    async def test_a_segment_is_read_as_it_was_stored(self, results, rows):
+    async def test_stored_segment_round_trips(self, results, rows):
         statement_id, table = uuid4(), mixed_table(rows)
         segment = await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
         read = await results.read(statement_id, fence=1, number=0)
@@ -61,7 +61,7 @@ class ResultStoreContract:
         assert read.to_pylist() == table.to_pylist()
         assert (segment.number, segment.start_row, segment.rows) == (0, 0, rows)
 
-    async def test_a_slice_is_stored_without_the_rest(self, results):
+    async def test_slice_is_stored_without_the_other_rows(self, results):
         statement_id, table = uuid4(), mixed_table(2000)
         part = table.slice(1500, 10)
         segment = await results.append(statement_id, fence=1, number=7, start_row=1500, table=part)
@@ -70,12 +70,12 @@ class ResultStoreContract:
         assert (segment.number, segment.start_row, segment.rows) == (7, 1500, 10)
         assert segment.size_bytes < whole.size_bytes
 
-    async def test_the_schema_is_told_without_the_rows(self, results):
+    async def test_schema_is_read_without_rows(self, results):
         statement_id, table = uuid4(), mixed_table(100)
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
         assert blocks.schema_of(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
 
-    async def test_any_part_of_what_is_stored_is_read(self, results):
+    async def test_any_range_of_stored_rows_is_read(self, results):
         statement_id, table = uuid4(), mixed_table(3000)
         segment = await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
         size, step = segment.size_bytes, segment.size_bytes // 3
@@ -87,12 +87,12 @@ class ResultStoreContract:
         assert stored.startswith(await results.head(statement_id, fence=1, number=0))
         assert pa.ipc.open_stream(stored).read_all().to_pylist() == table.to_pylist()
 
-    async def test_the_schema_of_thousands_of_columns_is_told(self, results):
+    async def test_schema_of_thousands_of_columns_is_read(self, results):
         statement_id, table = uuid4(), pa.table({f"a column of number {n}": [n] for n in range(3000)})
         await results.append(statement_id, fence=1, number=0, start_row=0, table=table)
         assert blocks.schema_of(await results.head(statement_id, fence=1, number=0)).equals(table.schema)
 
-    async def test_a_segment_that_is_not_there_is_not_found(self, results):
+    async def test_missing_segment_is_not_found(self, results):
         statement_id = uuid4()
         await results.append(statement_id, fence=2, number=1, start_row=0, table=numbered(0, 1))
         for fence, number in ((2, 0), (1, 1), (3, 1), (2, 2)):
@@ -105,21 +105,21 @@ class ResultStoreContract:
         with pytest.raises(PathNotFound):
             await results.read(uuid4(), fence=2, number=1)
 
-    async def test_a_successor_never_touches_the_bytes_of_the_one_before(self, results):
+    async def test_successor_never_overwrites_predecessor_bytes(self, results):
         statement_id = uuid4()
         for fence in (1, 2):
             await results.append(statement_id, fence=fence, number=0, start_row=0, table=numbered(fence, 3))
         assert (await results.read(statement_id, fence=1, number=0)).to_pylist() == numbered(1, 3).to_pylist()
         assert (await results.read(statement_id, fence=2, number=0)).to_pylist() == numbered(2, 3).to_pylist()
 
-    async def test_an_append_may_be_repeated(self, results):
+    async def test_append_is_idempotent(self, results):
         statement_id = uuid4()
         first = await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 3))
         again = await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 3))
         assert first == again
         assert (await results.read(statement_id, fence=1, number=0)).num_rows == 3
 
-    async def test_delete_takes_all_fences_of_one_statement(self, results):
+    async def test_delete_removes_all_fences_of_one_statement(self, results):
         mine, other = uuid4(), uuid4()
         for statement_id in (mine, other):
             for fence in (1, 2):
@@ -131,14 +131,14 @@ class ResultStoreContract:
                 await results.read(mine, fence=fence, number=0)
             assert (await results.read(other, fence=fence, number=0)).num_rows == 1
 
-    async def test_delete_twice_is_harmless(self, results):
+    async def test_delete_is_idempotent(self, results):
         statement_id = uuid4()
         await results.delete(statement_id)
         await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
         await asyncio.gather(*(results.delete(statement_id) for _ in range(4)))
         await results.delete(statement_id)
 
-    async def test_many_statements_side_by_side(self, results):
+    async def test_many_statements_work_concurrently(self, results):
         ids = [uuid4() for _ in range(40)]
 
         async def spool(n: int, statement_id: UUID) -> None:
@@ -156,7 +156,7 @@ class ResultStoreContract:
         await results.ping()
         await results.ping()
 
-    # Each example starts by emptying the one store; and the adapters' classes share this method on purpose.
+    # Each example starts by emptying the only store; the adapters' classes share this method on purpose.
     @settings(
         examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
     )
@@ -170,8 +170,8 @@ class ResultStoreContract:
             max_size=25,
         )
     )
-    async def test_pages_over_segments_equal_slices_of_a_list(self, results, steps):
-        """The record, which says what segments there are, is a list here; so are the rows."""
+    async def test_pages_across_segments_equal_list_slices(self, results, steps):
+        """A list stands for the record of the segments, and another one for the rows."""
         for statement_id in STATEMENTS:
             await results.delete(statement_id)
         model = {statement_id: [] for statement_id in STATEMENTS}

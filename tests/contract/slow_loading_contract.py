@@ -1,7 +1,7 @@
-"""The rules of loaders in brief, for engines that take seconds for each statement.
+"""A short version of the loader contract, for engines that take seconds per statement.
 
-Tests are those of `LoadingContract`; what is not here is kept by what all loaders of statements share, which the other
-engines' suites hold against the same rules.
+Its tests are those of `LoadingContract`; the other engines' suites check the remaining rules, which all statement-based
+loaders share.
 """
 
 import pytest
@@ -41,7 +41,7 @@ class SlowLoadingContract(LoadingBasis):
 
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_batches_that_raise_leave_nothing(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Of all kinds of errors one."""
+        """One error stands for all kinds."""
         whole = LoadingContract.test_batches_that_raise_leave_nothing
         await whole(self, engine, loader, target, RowsBroke("broke"))  # type: ignore[arg-type]
 
@@ -49,5 +49,5 @@ class SlowLoadingContract(LoadingBasis):
     @pytest.mark.importer(56)
     @pytest.mark.parametrize("state", ["loading", "appending"])
     async def test_a_cancel_leaves_nothing(self, engine: Engine, target: TableName, state: str):
-        """Of all states those in which the engine is at work."""
+        """Only states in which the engine is working are tested."""
         await LoadingContract.test_a_cancel_leaves_nothing(self, engine, target, state)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the suites of Spark share: what its Thrift server says is at work."""
+"""Shared code of the Spark suites: which statements its Thrift server is running."""
 
 import httpx
 import pytest
@@ -8,14 +8,14 @@ from queryserver.engines.protocol import Engine
 
 
 class SparkBasis:
-    """To be inherited before the contract."""
+    """Inherited before the contract."""
 
     @pytest.fixture(autouse=True)
     def _spark(self, spark_server: SparkAddress) -> None:
         self.ui = f"http://{spark_server.host}:{spark_server.ui_port}/api/v1/applications"
 
     async def running_statements(self, engine: Engine) -> int:
-        """Statements with jobs that Spark is at work on, as it tells itself; a statement is a group of jobs."""
+        """Return how many statements with jobs Spark reports as running; a statement is a job group."""
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             (application,) = (await client.get(self.ui)).json()
             jobs = (await client.get(f"{self.ui}/{application['id']}/jobs?status=running")).json()

@@ -1,4 +1,4 @@
-"""What files of statements are held to over each store (Contract editor 4.7). See `StorageBasis` for the fixtures."""
+"""The contract of a statement's files over each store (Contract editor 4.7). See `StorageBasis` for the fixtures."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 def shown(scheme: Scheme, path: str) -> str:
-    """The path as a statement writes it."""
+    """Return the path as a statement writes it."""
     text = str(StoragePath(scheme, path))
     return text if "://" in text else f"{scheme}://{ROOTS[scheme]}{path}"
 
@@ -32,10 +32,10 @@ class StatementFilesContract(StorageBasis):
 
     @pytest.fixture
     def top(self, file_system: FileSystem, base: str) -> str:
-        """The empty directory of the test, as statements write it."""
+        """Return the test's empty directory as statements write it."""
         return shown(file_system.scheme, base)
 
-    async def test_a_written_file_is_read_by_ranges_side_by_side(self, files: SessionFiles, top: str):
+    async def test_concurrent_range_reads_return_written_file(self, files: SessionFiles, top: str):
         whole = bytes(number * 7 % 251 for number in range(MIB)) * 3 + b"end"
         async with files.acting(ALICE), files.write(f"{top}/f.bin", overwrite=False) as sink:
             for start in range(0, len(whole), 300_000):
@@ -51,7 +51,7 @@ class StatementFilesContract(StorageBasis):
             assert await files.read(found.path, offset=0, length=len(whole)) == whole
 
     @pytest.mark.item(96)
-    async def test_patterns_find_partitions_and_their_paths_can_be_opened(self, files: SessionFiles, top: str):
+    async def test_globbed_partition_paths_can_be_opened(self, files: SessionFiles, top: str):
         parts = [f"{top}/t/year={year}/month={month}/p 0.csv" for year in (2024, 2025) for month in (1, 2)]
         async with files.acting(ALICE):
             for part in parts:
@@ -85,14 +85,12 @@ class StatementFilesContract(StorageBasis):
             ]
             assert (await files.status(f"{top}/t/year=2024")).is_directory
 
-    async def test_names_that_look_like_something_else_come_back_as_they_are(
-        self, files: SessionFiles, storage: Storage, base: str, top: str
-    ):
+    async def test_awkward_names_round_trip(self, files: SessionFiles, storage: Storage, base: str, top: str):
         awkward = [name for name in AWKWARD_NAMES if name in self.facts.awkward_names]
         for name in awkward:
             await put(storage, f"{base}/{name}", name.encode())
         async with files.acting(ALICE):
-            # Names that hide dots can be shown and not be written, as in all calls.
+            # Names with escaped dots are listed but cannot be written, as in all calls.
             found = {file.path: file for file in await files.glob(f"{top}/*")}
             assert sorted(found) == sorted(f"{top}/{name}" for name in awkward)
             for name in awkward:
@@ -103,7 +101,7 @@ class StatementFilesContract(StorageBasis):
                 assert await files.read(f"{top}/{name}", offset=0, length=999) == name.encode()
 
     @pytest.mark.item(97)
-    async def test_a_block_that_fails_leaves_nothing_and_the_old_file_as_it_was(
+    async def test_failing_block_leaves_old_file_unchanged(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
         await put(storage, f"{base}/old", b"old")
@@ -120,7 +118,7 @@ class StatementFilesContract(StorageBasis):
         assert await names(storage, base) == ["old"]
         assert await content(storage, f"{base}/old") == b"old"
 
-    async def test_a_file_is_replaced_only_where_the_statement_says_so(
+    async def test_file_is_replaced_only_if_statement_allows(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
         await put(storage, f"{base}/old", b"old")
@@ -136,7 +134,7 @@ class StatementFilesContract(StorageBasis):
             assert await names(storage, base) == []
 
     @pytest.mark.item(100)
-    async def test_absent_paths_and_directories_are_no_files(
+    async def test_missing_paths_and_directories_are_no_files(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
         await put(storage, f"{base}/d/file")
@@ -153,7 +151,7 @@ class StatementFilesContract(StorageBasis):
                     await sink.send(b"x")
 
     @pytest.mark.item(101)
-    async def test_a_file_that_was_changed_is_not_read_as_if_it_were_the_old_one(
+    async def test_changed_file_is_not_read_as_the_old_version(
         self, files: SessionFiles, storage: Storage, base: str, top: str
     ):
         await put(storage, f"{base}/f", b"first")
@@ -165,17 +163,17 @@ class StatementFilesContract(StorageBasis):
 
 
 class OwnersOfFilesContract(StorageBasis):
-    """For stores in which users have homes: `alice` closes hers to `bob`."""
+    """For stores in which users have home directories: `alice` closes hers to `bob`."""
 
     @pytest.fixture
     def files(self, file_system: FileSystem) -> SessionFiles:
         return GivenFiles(file_system).session()
 
     async def close_to_others(self, storage: Storage, base: str) -> None:
-        """Nothing, where homes are closed by themselves."""
+        """Close the directory to other users; does nothing where home directories are private by default."""
 
     @pytest.mark.item(95)
-    async def test_the_files_of_one_user_are_none_for_the_statements_of_another(
+    async def test_statements_cannot_access_files_of_another_user(
         self, file_system: FileSystem, files: SessionFiles, storage: Storage, base: str
     ):
         await put(storage, f"{base}/f", b"of alice")

@@ -1,4 +1,4 @@
-"""What all parts of the storage contract stand on: the facts of the adapter, and the fixtures made from them."""
+"""The base of the storage contract: the adapter's facts, and fixtures made from them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -18,24 +18,24 @@ USER = StorageUser("alice")
 
 
 class StorageBasis:
-    """Declared by each adapter's test class: `facts`, `known_failures`, and the fixture `file_system`.
+    """Base of the adapters' test classes, which declare `facts`, `known_failures`, and the fixture `file_system`.
 
-    A Storage without a FileSystem gives the fixtures `storage`, `same_storage` and `traits` instead.
+    A Storage without a FileSystem provides the fixtures `storage`, `same_storage` and `traits` instead.
     """
 
     facts: ClassVar[StorageFacts]
     tested_with: ClassVar[str] = ""
-    """The peer of these tests, for the support table: `Hadoop 3.4`."""
+    """The peer of these tests for the support table, such as `Hadoop 3.4`."""
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {}
 
     @pytest.fixture
     async def storage(self, file_system: FileSystem) -> Storage:
-        """The store as the user of these tests sees it."""
+        """Return the store as these tests' user sees it."""
         return file_system.as_user(USER)
 
     @pytest.fixture
     async def same_storage(self, file_system: FileSystem) -> Storage:
-        """The same once more, as another request of the same user gets it."""
+        """Return the same store again, as another request of the same user gets it."""
         return file_system.as_user(USER)
 
     @pytest.fixture
@@ -44,7 +44,7 @@ class StorageBasis:
 
     @pytest.fixture
     async def base(self, storage: Storage) -> AsyncGenerator[str]:
-        """An empty directory of this test alone."""
+        """Yield an empty directory that only this test uses."""
         name = f"t {uuid4().hex[:12]}"
         path = f"{self.facts.place}/{name}" if self.facts.place else name
         await storage.mkdir(path)
@@ -53,7 +53,7 @@ class StorageBasis:
             await storage.delete(path, recursive=True)
 
     def assert_tidy(self, error: QueryServerError) -> None:
-        """The message is for a person (Contract storage 3.2)."""
+        """Assert that the message is fit for end users (Contract storage 3.2)."""
         assert error.message.strip() == error.message != ""
         for word in ("Traceback", "Errno", "Exception", "http://", "https://", "0x", *self.facts.server_words):
             assert word not in error.message
@@ -65,7 +65,7 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
 
 
 async def failing_body(*pieces: bytes, error: BaseException) -> AsyncIterator[bytes]:
-    """Pieces, then an error instead of the next."""
+    """Yield the chunks, then raise the error."""
     for piece in pieces:
         yield piece
     raise error
@@ -84,7 +84,7 @@ async def batches(storage: Storage, path: str, **options: Any) -> list[Batch]:
 
 
 async def entries(storage: Storage, path: str) -> list[FileStatus]:
-    """All entries, in order of names."""
+    """Return all entries, sorted by name."""
     found = [entry for batch in await batches(storage, path) for entry in batch.entries]
     return sorted(found, key=lambda entry: entry.name)
 

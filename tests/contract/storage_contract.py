@@ -1,8 +1,8 @@
-"""The rules that every store keeps (files/protocol.py), as one suite.
+"""The contract of every store (files/protocol.py), as one suite.
 
 A test class per adapter inherits `StorageContract` and the suites of its powers (storage_powers.py), declares its
-`facts` and gives the fixture `file_system`. What an adapter cannot do is said in `known_failures`, test name to mark:
-`notimpl`, `notyet` or `never`, each with its reason; a mark that is no longer true fails (conftest.py).
+`facts` and provides the fixture `file_system`. Its `known_failures` map a test name to a mark (`notimpl`, `notyet` or
+`never`) with a reason; a mark that no longer holds fails the test (conftest.py).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -51,21 +51,21 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
     """Inherited by one test class per adapter."""
 
     @pytest.mark.power("Attributes")
-    async def test_stat_tells_files_and_directories_apart(self, storage: Storage, base: str) -> None:
+    async def test_stat_distinguishes_files_from_directories(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/d/file", b"four")
         directory, file = await storage.stat(f"{base}/d"), await storage.stat(f"{base}/d/file")
         assert (directory.kind, directory.size_bytes, directory.path) == (EntryKind.DIRECTORY, 0, f"{base}/d")
         assert (file.kind, file.size_bytes, file.path) == (EntryKind.FILE, 4, f"{base}/d/file")
 
     @pytest.mark.power("Attributes")
-    async def test_a_new_file_tells_when_it_was_written(self, storage: Storage, base: str) -> None:
+    async def test_new_file_has_modification_time(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         modified_at = (await storage.stat(f"{base}/file")).modified_at
         assert modified_at is not None
         assert abs(datetime.now(UTC) - modified_at) < timedelta(minutes=10)
 
     @pytest.mark.power("Attributes")
-    async def test_the_same_content_is_told_from_another(self, storage: Storage, base: str) -> None:
+    async def test_versions_distinguish_content(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file", b"old")
         first, again = await storage.stat(f"{base}/file"), await storage.stat(f"{base}/file")
         assert first.is_same_content(again)
@@ -73,7 +73,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert not first.is_same_content(await storage.stat(f"{base}/file"))
 
     @pytest.mark.power("Attributes")
-    async def test_listing_and_stat_say_the_same(self, storage: Storage, base: str) -> None:
+    async def test_listing_and_stat_agree(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file", b"four")
         (listed,) = await entries(storage, base)
         found = await storage.stat(f"{base}/file")
@@ -82,27 +82,27 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert (listed.owner, listed.group) == (found.owner, found.group)
 
     @pytest.mark.power("Attributes")
-    async def test_new_entries_have_the_modes_of_the_settings(self, storage: Storage, base: str) -> None:
+    async def test_new_entries_have_default_permissions(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/d")
         await put(storage, f"{base}/file")
         found = [(await storage.stat(f"{base}/{name}")).permissions for name in ("d", "file")]
         assert tuple(found) == self.facts.default_permissions
 
     @pytest.mark.power("Directories")
-    async def test_the_root_and_the_place_of_work_are_directories(self, storage: Storage, base: str) -> None:
+    async def test_root_and_working_place_are_directories(self, storage: Storage, base: str) -> None:
         assert (await storage.stat("")).is_directory
         assert (await storage.stat(base)).is_directory
         assert base in [entry.path for entry in await entries(storage, self.facts.place)]
 
     @pytest.mark.power("Directories")
-    async def test_mkdir_makes_missing_parents(self, storage: Storage, base: str) -> None:
+    async def test_mkdir_creates_missing_parents(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/a/b/c")
         assert (await storage.stat(f"{base}/a/b/c")).is_directory
         assert (await storage.stat(f"{base}/a")).is_directory
         assert await names(storage, f"{base}/a") == ["b"]
 
     @pytest.mark.power("Directories")
-    async def test_mkdir_of_what_is_there_is_refused(self, storage: Storage, base: str) -> None:
+    async def test_mkdir_of_existing_path_is_refused(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/d")
         await put(storage, f"{base}/file")
         await put(storage, f"{base}/parent/file")
@@ -142,7 +142,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert await content(storage, f"{base}/file") == written
 
     @pytest.mark.power("Copy")
-    async def test_a_directory_is_not_copied_as_a_file(self, storage: Storage, base: str) -> None:
+    async def test_directory_cannot_be_copied_as_file(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/d/file")
         await put(storage, f"{base}/file", b"kept")
         with pytest.raises(NotAFile):
@@ -152,7 +152,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert not await is_there(storage, f"{base}/e")
 
     @pytest.mark.power("Delete")
-    async def test_delete_of_a_full_directory_must_be_meant(self, storage: Storage, base: str) -> None:
+    async def test_delete_of_nonempty_directory_requires_recursive(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/a/b/file")
         with pytest.raises(DirectoryNotEmpty):
             await storage.delete(f"{base}/a", recursive=False)
@@ -162,7 +162,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert not await is_there(storage, f"{base}/a/b/file")
 
     @pytest.mark.power("Delete")
-    async def test_the_directory_stays_when_its_last_entry_is_deleted(self, storage: Storage, base: str) -> None:
+    async def test_directory_stays_after_its_last_entry_is_deleted(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/a/file")
         await storage.delete(f"{base}/a/file", recursive=False)
         assert (await storage.stat(f"{base}/a")).is_directory
@@ -172,7 +172,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert (await storage.stat(base)).is_directory
 
     @pytest.mark.power("Delete")
-    async def test_delete_takes_no_neighbour_of_a_like_name(self, storage: Storage, base: str) -> None:
+    async def test_delete_spares_neighbours_with_similar_names(self, storage: Storage, base: str) -> None:
         for path in ("a/file", "ab/file", "a.txt", "a b"):
             await put(storage, f"{base}/{path}")
         await storage.delete(f"{base}/a", recursive=True)
@@ -198,7 +198,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
     @pytest.mark.security("T1")
     @pytest.mark.storage(16, 18)
     @pytest.mark.power("Failures")
-    async def test_no_call_takes_a_path_that_leaves_the_root_or_is_none(self, storage: Storage, base: str) -> None:
+    async def test_every_call_refuses_invalid_and_escaping_paths(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         for path in INVALID_PATHS:
             for call in (
@@ -223,7 +223,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         assert await names(storage, base) == ["file"]
 
     @pytest.mark.power("Failures")
-    async def test_messages_are_for_people(self, storage: Storage, base: str) -> None:
+    async def test_messages_are_fit_for_end_users(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         for call in (
             storage.stat(f"{base}/missing"),
@@ -236,7 +236,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
                 await call
             self.assert_tidy(told.value)
 
-    async def test_exactly_the_powers_are_declared_whose_rules_are_tested(self, storage: Storage) -> None:
-        """Callers refuse what is not declared, before any call to the store (Contract storage 11)."""
+    async def test_declared_powers_match_inherited_suites(self, storage: Storage) -> None:
+        """Callers refuse undeclared operations before any call to the store (Contract storage 11)."""
         declared = {suite for protocol, suite in SUITES if isinstance(storage, protocol)}
         assert declared == {suite for _, suite in SUITES if isinstance(self, suite)}

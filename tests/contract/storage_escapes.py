@@ -1,4 +1,4 @@
-"""The rules for names that no path can hold (Contract storage 2.2.8), for stores that can have such names."""
+"""The contract for names that no path can hold (Contract storage 2.2.8), for stores that can have such names."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,21 +16,21 @@ Raw = Callable[[str], Awaitable[set[bytes]]]
 
 
 class EscapesContract(StorageBasis):
-    """`facts.unnameable` are names, relative to a directory, that other programs can give to files of the store."""
+    """`facts.unnameable` are names, relative to a directory, that other programs can give to files in the store."""
 
     @pytest.fixture
     def plant(self) -> Plant:
-        """Makes a file below a directory as another program does; its content is its name."""
+        """Return a function that creates a file below a directory as another program would; its content is its name."""
         raise NotImplementedError
 
     @pytest.fixture
     def raw(self) -> Raw:
-        """The names of all files below a directory, as the store has them."""
+        """Return a function that lists the raw names of all files below a directory."""
         raise NotImplementedError
 
     @pytest.fixture
     async def tree(self, storage: Storage, base: str, plant: Plant) -> str:
-        """A directory with all of them and a file of an ordinary name."""
+        """Create a directory with all of these files and one with an ordinary name."""
         await put(storage, f"{base}/tree/plain", b"plain")
         for name in self.facts.unnameable:
             await plant(f"{base}/tree", name)
@@ -38,7 +38,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")
-    async def test_every_file_is_shown_and_its_path_reaches_it(self, storage: Storage, tree: str) -> None:
+    async def test_every_file_is_listed_and_reachable_by_its_path(self, storage: Storage, tree: str) -> None:
         shown = await files(storage, tree)
         assert {await content(storage, file.path) for file in shown} == {b"plain", *self.facts.unnameable}
         assert len(shown) == 1 + len(self.facts.unnameable)
@@ -49,7 +49,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")
-    async def test_a_tree_is_carried_with_its_names(self, storage: Storage, base: str, tree: str, raw: Raw) -> None:
+    async def test_copied_tree_keeps_unnameable_names(self, storage: Storage, base: str, tree: str, raw: Raw) -> None:
         top = await storage.stat(tree)
         found = [(path, entry) async for path, entry in walk(storage, top)]
         for path, entry in found:
@@ -63,7 +63,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")
-    async def test_a_file_gets_an_ordinary_name_and_is_deleted_alone(
+    async def test_unnameable_file_is_copied_to_ordinary_name_and_deleted_alone(
         self, storage: Storage, base: str, tree: str, raw: Raw
     ) -> None:
         left = {b"plain", *self.facts.unnameable}
@@ -77,7 +77,9 @@ class EscapesContract(StorageBasis):
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")
-    async def test_a_tree_is_deleted_whole(self, storage: Storage, base: str, tree: str, raw: Raw) -> None:
+    async def test_tree_with_unnameable_files_is_deleted_whole(
+        self, storage: Storage, base: str, tree: str, raw: Raw
+    ) -> None:
         await put(storage, f"{base}/beside", b"kept")
         await storage.delete(tree, recursive=True)
         assert await raw(tree) == set()
@@ -85,7 +87,7 @@ class EscapesContract(StorageBasis):
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")
-    async def test_an_escape_of_an_ordinary_or_impossible_name_is_no_path(self, storage: Storage, base: str) -> None:
+    async def test_escapes_of_ordinary_or_impossible_names_are_invalid_paths(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         for name in (escaped(b"file"), escaped(b"a/b"), escaped_file(b"a/b"), escaped(b"._qs_upload_0"), "._qs_name_F"):
             for path in (f"{base}/{name}", f"{base}/{name}/x"):
@@ -105,5 +107,5 @@ class EscapesContract(StorageBasis):
 
 
 async def files(storage: Storage, directory: str) -> list[FileStatus]:
-    """All files of a tree, as listings show them."""
+    """Return all files of a tree as listed."""
     return [entry async for _, entry in walk(storage, await storage.stat(directory)) if entry.is_file]

@@ -1,4 +1,4 @@
-"""What a storage adapter declares about itself before the contract suite runs over it."""
+"""What a storage adapter declares about itself for the contract suite."""
 
 from dataclasses import dataclass
 
@@ -19,33 +19,33 @@ AWKWARD_NAMES = (
     "\u2024\u2024",
     "x" * 200,
 )
-"""Names that every store must keep as they are; the two dots are look-alikes (Contract storage 2.2.6)."""
+"""Names that every store must keep unchanged; the two dots are look-alikes (Contract storage 2.2.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
-    """What the suite must know of a store."""
+    """What the suite must know about a store."""
 
     name: str
-    """As it stands in the support table: `HDFS (WebHDFS)`."""
+    """The store's name in the support table, such as `HDFS (WebHDFS)`."""
     place: str = ""
-    """An existing directory in which the tests may make theirs: `bucket`, `user/alice`, `service/volume/bucket`."""
+    """An existing directory in which the tests may create theirs: `bucket`, `user/alice`, `service/volume/bucket`."""
     has_directories: bool = True
-    """Whether a directory is more than a prefix of names: then a file cannot have anything below it."""
+    """Whether a directory is more than a name prefix; if so, a file cannot have entries below it."""
     reads_parts: bool = True
     """Whether parts can be read before they are joined (`ReadableParts`)."""
     excludes_writers: bool = True
-    """Whether of several writers of one new file exactly one succeeds, also when they write at the same moment."""
+    """Whether exactly one of several simultaneous writers of a new file succeeds."""
     excludes_makers: bool = True
-    """Whether of several that make one directory at a time exactly one succeeds."""
+    """Whether exactly one of several simultaneous mkdir calls for a directory succeeds."""
     awkward_names: tuple[str, ...] = AWKWARD_NAMES
     unnameable: tuple[bytes, ...] = ()
-    """Names of files, relative to a directory, that the store can have and no path can hold."""
+    """File names, relative to a directory, that the store can have and no path can hold."""
     default_permissions: tuple[int, int] = (0o755, 0o644)
-    """Of new directories and files."""
+    """The permissions of new directories and files."""
     server_words: tuple[str, ...] = ()
-    """What a message must not hold: addresses, paths of the server, words of its implementation."""
+    """Words that must not appear in messages: addresses, server paths, implementation terms."""
     owner_change: tuple[str, str] | None = None
-    """Owner and group that the user of these tests may set; None: a superuser is needed."""
+    """Owner and group that the tests' user may set; None if that takes a superuser."""
     patience_s: float = 30
-    """How long one test waits for something at most."""
+    """How long a test waits for an event at most."""

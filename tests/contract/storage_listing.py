@@ -16,7 +16,7 @@ class ListingContract(StorageBasis):
     """Part of StorageContract."""
 
     @pytest.mark.power("List")
-    async def test_a_listing_shows_one_level(self, storage: Storage, base: str) -> None:
+    async def test_listing_shows_one_level(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/inner/deep/file")
         await put(storage, f"{base}/top", b"four")
         found = [(entry.path, entry.kind, entry.size_bytes) for entry in await entries(storage, base)]
@@ -24,16 +24,14 @@ class ListingContract(StorageBasis):
 
     @pytest.mark.storage(29)
     @pytest.mark.power("List")
-    async def test_an_empty_directory_gives_one_empty_batch(self, storage: Storage, base: str) -> None:
+    async def test_empty_directory_yields_one_empty_batch(self, storage: Storage, base: str) -> None:
         await storage.mkdir(f"{base}/empty")
         (batch,) = await batches(storage, f"{base}/empty")
         assert (tuple(batch.entries), batch.cursor) == ((), None)
         assert batch.remaining in {None, 0}
 
     @pytest.mark.power("List")
-    async def test_a_listing_comes_in_the_order_that_is_declared(
-        self, storage: Storage, base: str, traits: StorageTraits
-    ) -> None:
+    async def test_listing_has_declared_order(self, storage: Storage, base: str, traits: StorageTraits) -> None:
         for name in UNORDERED:
             await put(storage, f"{base}/{name}")
         found = [entry.name for batch in await batches(storage, base) for entry in batch.entries]
@@ -43,9 +41,7 @@ class ListingContract(StorageBasis):
 
     @pytest.mark.storage(33)
     @pytest.mark.power("List")
-    async def test_a_listing_goes_on_where_it_was_left(
-        self, storage: Storage, same_storage: Storage, base: str
-    ) -> None:
+    async def test_listing_resumes_at_cursor(self, storage: Storage, same_storage: Storage, base: str) -> None:
         for name in UNORDERED:
             await put(storage, f"{base}/{name}")
         whole = [entry.name for batch in await batches(storage, base, batch_size=3) for entry in batch.entries]
@@ -61,12 +57,12 @@ class ListingContract(StorageBasis):
         assert sorted(whole) == sorted(UNORDERED)
 
     async def _first(self, storage: Storage, path: str, cursor: str | None) -> Batch:
-        """Left after one batch, as a page is."""
+        """Return the first batch and stop, as a page does."""
         async with aclosing(storage.list_directory(path, cursor=cursor, batch_size=3)) as listing:
             return await anext(listing)
 
     @pytest.mark.power("List")
-    async def test_what_remains_is_exact_where_it_is_told(self, storage: Storage, base: str) -> None:
+    async def test_remaining_count_is_exact_if_known(self, storage: Storage, base: str) -> None:
         for name in UNORDERED:
             await put(storage, f"{base}/{name}")
         listed = 0
@@ -76,7 +72,7 @@ class ListingContract(StorageBasis):
         assert listed == len(UNORDERED)
 
     @pytest.mark.power("List")
-    async def test_a_listing_may_be_left(self, storage: Storage, base: str) -> None:
+    async def test_listing_can_be_stopped_early(self, storage: Storage, base: str) -> None:
         for name in UNORDERED:
             await put(storage, f"{base}/{name}")
         for _ in range(3):
@@ -85,7 +81,7 @@ class ListingContract(StorageBasis):
 
     @pytest.mark.storage(36)
     @pytest.mark.power("List")
-    async def test_only_directories_are_listed(self, storage: Storage, base: str) -> None:
+    async def test_only_directories_can_be_listed(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file")
         with pytest.raises(NotADirectory):
             await names(storage, f"{base}/file")

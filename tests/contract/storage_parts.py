@@ -1,4 +1,4 @@
-"""The part of the storage contract about files that arrive in parts (Contract storage 9.2)."""
+"""The part of the storage contract about multipart files (Contract storage 9.2)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from queryserver.files.protocol import PartPlan, ReadableParts, Storage, Storage
 
 
 class PartsContract(StorageBasis):
-    """Part of StorageContract. Files of two parts and a half, of the smallest size that the store takes."""
+    """Part of StorageContract. Files have two and a half parts of the store's smallest size."""
 
     @pytest.fixture
     def whole(self, traits: StorageTraits) -> bytes:
@@ -25,7 +25,7 @@ class PartsContract(StorageBasis):
 
     @pytest.mark.storage(89)
     @pytest.mark.power("Uploads in parts")
-    async def test_parts_in_any_order_and_repeated_make_the_file(
+    async def test_unordered_and_repeated_parts_make_the_file(
         self, storage: Storage, same_storage: Storage, base: str, plan: PartPlan, whole: bytes
     ) -> None:
         staging = await storage.begin_parts(plan)
@@ -41,7 +41,9 @@ class PartsContract(StorageBasis):
 
     @pytest.mark.storage(89)
     @pytest.mark.power("Uploads in parts")
-    async def test_parts_may_come_side_by_side(self, storage: Storage, base: str, plan: PartPlan, whole: bytes) -> None:
+    async def test_parts_can_be_uploaded_concurrently(
+        self, storage: Storage, base: str, plan: PartPlan, whole: bytes
+    ) -> None:
         staging = await storage.begin_parts(plan)
         parts = await asyncio.gather(
             *(storage.write_part(plan, staging, index, body(part_of(plan, whole, index))) for index in range(3))
@@ -67,9 +69,7 @@ class PartsContract(StorageBasis):
         assert await content(storage, plan.path) == whole
 
     @pytest.mark.power("Uploads in parts")
-    async def test_a_part_that_fails_leaves_the_former_one(
-        self, storage: Storage, plan: PartPlan, whole: bytes
-    ) -> None:
+    async def test_failed_part_keeps_its_previous_version(self, storage: Storage, plan: PartPlan, whole: bytes) -> None:
         staging = await storage.begin_parts(plan)
         parts = await all_parts(storage, plan, staging, whole)
         with raises_code("upload_aborted"):
@@ -83,7 +83,7 @@ class PartsContract(StorageBasis):
 
     @pytest.mark.storage(85)
     @pytest.mark.power("Uploads in parts")
-    async def test_a_taken_name_keeps_file_and_parts(
+    async def test_taken_name_keeps_file_and_parts(
         self, storage: Storage, base: str, plan: PartPlan, whole: bytes
     ) -> None:
         staging = await storage.begin_parts(plan)
@@ -97,9 +97,7 @@ class PartsContract(StorageBasis):
         assert await names(storage, base) == ["file"]
 
     @pytest.mark.power("Uploads in parts")
-    async def test_a_missing_part_makes_no_file(
-        self, storage: Storage, base: str, plan: PartPlan, whole: bytes
-    ) -> None:
+    async def test_missing_part_makes_no_file(self, storage: Storage, base: str, plan: PartPlan, whole: bytes) -> None:
         staging = await storage.begin_parts(plan)
         parts = await all_parts(storage, plan, staging, whole)
         with pytest.raises(VerificationFailed):
@@ -122,7 +120,7 @@ class PartsContract(StorageBasis):
 
     @pytest.mark.storage(92)
     @pytest.mark.power("Uploads in parts")
-    async def test_the_directory_must_be_there(self, storage: Storage, base: str) -> None:
+    async def test_parts_in_missing_directory_are_refused(self, storage: Storage, base: str) -> None:
         with pytest.raises(PathNotFound):
             await storage.begin_parts(PartPlan(f"{base}/missing/file", 1, 1, 1))
 

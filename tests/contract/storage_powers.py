@@ -1,4 +1,4 @@
-"""The rules of what only some stores can do, a suite for each power. Inherited beside `StorageContract`."""
+"""The contracts of optional powers, one suite per power. Inherited besides `StorageContract`."""
 
 import pytest
 from tests.contract.storage_basis import StorageBasis, content, is_there, names, put
@@ -18,7 +18,7 @@ from queryserver.files.protocol import (
 
 
 class RenamingContract(StorageBasis):
-    """Rules of RenamingStorage."""
+    """The contract of RenamingStorage."""
 
     @pytest.fixture
     def renaming(self, storage: Storage) -> RenamingStorage:
@@ -38,7 +38,7 @@ class RenamingContract(StorageBasis):
 
     @pytest.mark.storage(17)
     @pytest.mark.power("Rename in one step")
-    async def test_names_are_kept_by_a_rename(self, storage: Storage, renaming: RenamingStorage, base: str) -> None:
+    async def test_rename_keeps_awkward_names(self, storage: Storage, renaming: RenamingStorage, base: str) -> None:
         await put(storage, f"{base}/file")
         before = "file"
         for name in self.facts.awkward_names:
@@ -83,7 +83,7 @@ class RenamingContract(StorageBasis):
         assert await names(storage, base) == ["d", "empty", "other"]
 
     @pytest.mark.power("Rename in one step")
-    async def test_rename_needs_source_and_the_parent_of_the_target(
+    async def test_rename_requires_source_and_target_parent(
         self, storage: Storage, renaming: RenamingStorage, base: str
     ) -> None:
         await put(storage, f"{base}/file")
@@ -98,7 +98,7 @@ class RenamingContract(StorageBasis):
 
     @pytest.mark.storage(62)
     @pytest.mark.power("Rename in one step")
-    async def test_a_directory_is_not_moved_into_itself(
+    async def test_directory_is_not_moved_into_itself(
         self, storage: Storage, renaming: RenamingStorage, base: str
     ) -> None:
         await storage.mkdir(f"{base}/a/b")
@@ -109,10 +109,10 @@ class RenamingContract(StorageBasis):
 
 
 class TrashContract(StorageBasis):
-    """Rules of TrashStorage."""
+    """The contract of TrashStorage."""
 
     @pytest.mark.power("Trash")
-    async def test_the_trash_is_the_user_s_and_takes_what_is_renamed_into_it(self, storage: Storage, base: str) -> None:
+    async def test_trash_belongs_to_user_and_accepts_renames(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, TrashStorage)
         assert isinstance(storage, RenamingStorage)
         await put(storage, f"{base}/file")
@@ -129,7 +129,7 @@ class TrashContract(StorageBasis):
         await storage.delete(parent, recursive=True)
 
     @pytest.mark.power("Trash")
-    async def test_parents_in_the_trash_are_their_user_s_alone(self, storage: Storage, base: str) -> None:
+    async def test_new_trash_parents_are_private_to_their_user(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, TrashStorage)
         root = await storage.trash_root(base)
         await storage.mkdir(f"{root}/Current/{base}/d", permissions=0o700)
@@ -138,7 +138,7 @@ class TrashContract(StorageBasis):
 
 
 class ReplicationContract(StorageBasis):
-    """Rules of ReplicatedStorage."""
+    """The contract of ReplicatedStorage."""
 
     @pytest.mark.storage(79)
     @pytest.mark.power("Replication")
@@ -157,24 +157,24 @@ class ReplicationContract(StorageBasis):
 
 
 class SummaryContract(StorageBasis):
-    """Rules of SummarizedStorage."""
+    """The contract of SummarizedStorage."""
 
     @pytest.mark.storage(80)
     @pytest.mark.power("Content summary")
-    async def test_a_summary_counts_the_whole_tree(self, storage: Storage, base: str) -> None:
+    async def test_summary_counts_whole_tree(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, SummarizedStorage)
         await put(storage, f"{base}/a/b/file", b"1234")
         await put(storage, f"{base}/a/file", b"12345")
         await storage.mkdir(f"{base}/a/empty")
         summary = await storage.content_summary(f"{base}/a")
-        # The directory itself counts, as the first of them.
+        # The directory count includes the directory itself.
         assert (summary.directory_count, summary.file_count, summary.length_bytes) == (3, 2, 9)
         assert summary.space_consumed_bytes >= 9
         assert (summary.quota, summary.space_quota_bytes) == (-1, -1)
 
     @pytest.mark.storage(80)
     @pytest.mark.power("Content summary")
-    async def test_a_summary_of_a_file_counts_it_alone(self, storage: Storage, base: str) -> None:
+    async def test_summary_of_file_counts_only_the_file(self, storage: Storage, base: str) -> None:
         assert isinstance(storage, SummarizedStorage)
         await put(storage, f"{base}/file", b"1234")
         summary = await storage.content_summary(f"{base}/file")
@@ -184,7 +184,7 @@ class SummaryContract(StorageBasis):
 
 
 class ModesContract(StorageBasis):
-    """Rules of ModeStorage."""
+    """The contract of ModeStorage."""
 
     @pytest.mark.storage(81)
     @pytest.mark.power("Permissions")
@@ -205,7 +205,7 @@ class ModesContract(StorageBasis):
 
 
 class OwnersContract(StorageBasis):
-    """Rules of OwnedStorage."""
+    """The contract of OwnedStorage."""
 
     @pytest.mark.power("Owners")
     async def test_owner_and_group_are_those_that_were_set(self, storage: Storage, base: str) -> None:
@@ -230,4 +230,4 @@ SUITES: tuple[tuple[type, type[StorageBasis]], ...] = (
     (ModeStorage, ModesContract),
     (OwnedStorage, OwnersContract),
 )
-"""Protocol to the suite of its rules."""
+"""Maps each Protocol to its suite."""

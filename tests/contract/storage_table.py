@@ -1,7 +1,7 @@
-"""The support table of docs/storage.md, from the marks of the contract suite; `make docs` writes it.
+"""The support table of docs/storage.md, generated from the contract suite's marks by `make docs`.
 
-A row is what tests are marked with by `power`, a column a test class that says what it was tested with. A power whose
-suite a class does not inherit is none of its store. No cell is written by hand.
+A row is a `power` that tests are marked with; a column is a test class that declares its peer. A store lacks the powers
+whose suites its class does not inherit. No cell is written by hand.
 """
 
 from collections.abc import Iterator
@@ -30,25 +30,25 @@ POWERS = (
     "Owners",
     "Failures",
 )
-"""All names that the mark `power` may have, in the order of the table."""
+"""All permitted names of the mark `power`, in table order."""
 
 _SUITES = Path(__file__).parent
 
 
 def tested_stores() -> Iterator[type[StorageContract]]:
-    """The test classes that say what they were tested with, by the name of their store."""
+    """Yield the test classes that declare a peer, by store name."""
     found: dict[str, type[StorageContract]] = {}
     for file in sorted(_SUITES.glob("test_*_storage.py")):
         for member in vars(import_module(f"tests.contract.{file.stem}")).values():
             is_suite = isinstance(member, type) and issubclass(member, StorageContract)
-            # What several suites have in common is none.
+            # Base classes shared by several suites are skipped.
             if is_suite and member.tested_with and hasattr(member, "facts"):
                 found[member.facts.name] = member
     return (found[name] for name in sorted(found, key=str.casefold))
 
 
 def table() -> str:
-    """The table in Markdown, with its notes."""
+    """Return the table in Markdown, with its notes."""
     notes = Footnotes()
     stores = list(tested_stores())
     suites = [suite_of(tests, "power", POWERS) for tests in stores]

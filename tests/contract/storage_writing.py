@@ -1,4 +1,4 @@
-"""The part of the storage contract about the content of files."""
+"""The part of the storage contract about file content."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,20 +17,20 @@ class WritingContract(StorageBasis):
     """Part of StorageContract."""
 
     @pytest.mark.power("Read and write")
-    async def test_what_was_written_is_read(self, storage: Storage, base: str) -> None:
+    async def test_written_content_is_read_back(self, storage: Storage, base: str) -> None:
         status = await storage.write(f"{base}/file", body(b"one", b"", b"two"), overwrite=False)
         assert (status.path, status.kind, status.size_bytes) == (f"{base}/file", EntryKind.FILE, 6)
         assert await content(storage, f"{base}/file") == b"onetwo"
         assert (await storage.stat(f"{base}/file")).is_same_content(status)
 
     @pytest.mark.power("Read and write")
-    async def test_missing_parents_are_made(self, storage: Storage, base: str) -> None:
+    async def test_missing_parents_are_created(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/a/b/file")
         assert (await storage.stat(f"{base}/a/b")).is_directory
         assert await names(storage, f"{base}/a") == ["b"]
 
     @pytest.mark.power("Read and write")
-    async def test_a_file_may_be_empty(self, storage: Storage, base: str) -> None:
+    async def test_file_may_be_empty(self, storage: Storage, base: str) -> None:
         assert (await storage.write(f"{base}/empty", body(), overwrite=False)).size_bytes == 0
         assert await content(storage, f"{base}/empty") == b""
         assert (await storage.stat(f"{base}/empty")).is_file
@@ -50,7 +50,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(17)
     @pytest.mark.power("Names")
-    async def test_names_are_kept_as_they_are(self, storage: Storage, base: str) -> None:
+    async def test_awkward_names_are_kept(self, storage: Storage, base: str) -> None:
         awkward = sorted(self.facts.awkward_names)
         for name in awkward:
             await put(storage, f"{base}/{name}", name.encode())
@@ -63,14 +63,14 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(17)
     @pytest.mark.power("Names")
-    async def test_directories_have_awkward_names_too(self, storage: Storage, base: str) -> None:
+    async def test_directories_keep_awkward_names(self, storage: Storage, base: str) -> None:
         for name in sorted(self.facts.awkward_names)[:5]:
             await put(storage, f"{base}/{name}/{name}", name.encode())
             assert await names(storage, f"{base}/{name}") == [name]
             assert await content(storage, f"{base}/{name}/{name}") == name.encode()
 
     @pytest.mark.power("Read and write")
-    async def test_reading_gives_the_bytes_from_offset_for_length(self, storage: Storage, base: str) -> None:
+    async def test_read_returns_requested_range(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file", b"0123456789")
         for offset, length, expected in (
             (3, 4, b"3456"),
@@ -83,7 +83,7 @@ class WritingContract(StorageBasis):
             assert await content(storage, f"{base}/file", offset=offset, length=length) == expected
 
     @pytest.mark.power("Read and write")
-    async def test_reading_may_be_stopped(self, storage: Storage, base: str) -> None:
+    async def test_read_can_be_stopped_early(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/big", b"x" * (3 * MIB))
         for _ in range(3):
             async with aclosing(storage.read(f"{base}/big")) as pieces:
@@ -91,7 +91,7 @@ class WritingContract(StorageBasis):
         await storage.delete(f"{base}/big", recursive=False)
 
     @pytest.mark.power("Read and write")
-    async def test_a_version_is_read_or_refused_but_never_mixed(self, storage: Storage, base: str) -> None:
+    async def test_version_is_read_or_refused_but_never_mixed(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file", b"old")
         version = await storage.stat(f"{base}/file")
         assert await content(storage, f"{base}/file", version=version) == b"old"
@@ -109,7 +109,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(64, 85)
     @pytest.mark.power("Nothing is replaced by accident")
-    async def test_a_file_is_replaced_only_with_overwrite(self, storage: Storage, base: str) -> None:
+    async def test_file_is_replaced_only_with_overwrite(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/file", b"old")
         with pytest.raises(PathExists):
             await put(storage, f"{base}/file", b"new")
@@ -120,7 +120,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(57)
     @pytest.mark.power("Nothing is replaced by accident")
-    async def test_of_many_writers_without_overwrite_one_wins(self, storage: Storage, base: str) -> None:
+    async def test_one_of_many_writers_without_overwrite_wins(self, storage: Storage, base: str) -> None:
         writes = [put(storage, f"{base}/file", b"%d" % n) for n in range(5)]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         winners = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, BaseException)]
@@ -131,7 +131,7 @@ class WritingContract(StorageBasis):
         assert await names(storage, base) == ["file"]
 
     @pytest.mark.power("Nothing is replaced by accident")
-    async def test_of_many_makers_of_a_directory_one_wins(self, storage: Storage, base: str) -> None:
+    async def test_one_of_many_mkdir_calls_wins(self, storage: Storage, base: str) -> None:
         makings = [storage.mkdir(f"{base}/d") for _ in range(5)]
         outcomes = await asyncio.gather(*makings, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} <= {type(None), PathExists}
@@ -140,7 +140,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(64)
     @pytest.mark.power("Nothing is replaced by accident")
-    async def test_a_directory_is_never_replaced_by_a_file(self, storage: Storage, base: str) -> None:
+    async def test_file_never_replaces_directory(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/full/file")
         await storage.mkdir(f"{base}/empty")
         for name in ("full", "empty"):
@@ -152,7 +152,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(86)
     @pytest.mark.power("Files appear complete")
-    async def test_a_file_appears_only_when_it_is_complete(self, storage: Storage, base: str) -> None:
+    async def test_file_appears_only_when_complete(self, storage: Storage, base: str) -> None:
         async def watching() -> AsyncIterator[bytes]:
             yield b"one"
             assert await names(storage, base) == []
@@ -164,7 +164,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(86)
     @pytest.mark.power("Files appear complete")
-    async def test_the_old_file_is_read_until_the_new_one_is_complete(self, storage: Storage, base: str) -> None:
+    async def test_old_file_is_read_until_new_one_is_complete(self, storage: Storage, base: str) -> None:
         async def watching() -> AsyncIterator[bytes]:
             yield b"new"
             assert await content(storage, f"{base}/file") == b"old"
@@ -176,7 +176,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(59, 86)
     @pytest.mark.power("Files appear complete")
-    async def test_a_body_that_fails_leaves_what_was_there(self, storage: Storage, base: str) -> None:
+    async def test_failing_body_leaves_existing_file(self, storage: Storage, base: str) -> None:
         for piece in (b"x", b"x" * (2 * MIB)):
             with raises_code("upload_aborted"):
                 await storage.write(
@@ -191,7 +191,7 @@ class WritingContract(StorageBasis):
 
     @pytest.mark.storage(86)
     @pytest.mark.power("Files appear complete")
-    async def test_a_cancelled_write_leaves_nothing(self, storage: Storage, base: str) -> None:
+    async def test_canceled_write_leaves_nothing(self, storage: Storage, base: str) -> None:
         begun = asyncio.Event()
 
         async def endless() -> AsyncIterator[bytes]:
@@ -207,11 +207,11 @@ class WritingContract(StorageBasis):
             with pytest.raises(asyncio.CancelledError):
                 await writing
         assert await names(storage, base) == []
-        # The name is free again.
+        # The name is available again.
         await put(storage, f"{base}/file")
 
     @pytest.mark.power("Files appear complete")
-    async def test_sweeping_leaves_files_and_writes_under_way_alone(self, storage: Storage, base: str) -> None:
+    async def test_sweep_spares_files_and_active_writes(self, storage: Storage, base: str) -> None:
         await put(storage, f"{base}/old")
 
         async def swept_meanwhile() -> AsyncIterator[bytes]:
@@ -224,7 +224,7 @@ class WritingContract(StorageBasis):
         assert await names(storage, base) == ["file", "old"]
 
     @pytest.mark.power("Failures")
-    async def test_sweeping_a_missing_directory_is_told(self, storage: Storage, base: str) -> None:
+    async def test_sweep_of_missing_directory_is_reported(self, storage: Storage, base: str) -> None:
         try:
             assert await storage.sweep_orphans(f"{base}/missing", older_than_s=3600) == 0
         except PathNotFound:

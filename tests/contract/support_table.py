@@ -1,11 +1,11 @@
-"""What the generated support tables share: verdicts from the marks of test classes, numbered reasons."""
+"""Shared code of the generated support tables: verdicts from test class marks, numbered reasons."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Proved = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""Row of the table to test to the reasons why it is known to fail."""
+"""Maps a table row to its tests, and each test to the reasons for its known failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,26 +16,26 @@ class Suite:
     proved: Proved
 
     def verdict(self, row: str) -> str:
-        """`yes`, `part`, `no`, or nothing when no test is about it."""
+        """Return `yes`, `part` or `no`, or an empty text if no test covers the row."""
         failing = [bool(reasons) for reasons in self.proved.get(row, {}).values()]
         if not failing:
             return ""
         return "no" if all(failing) else "part" if any(failing) else "yes"
 
     def reasons(self, row: str) -> Iterator[str]:
-        """Why tests about it fail."""
+        """Yield why tests of the row fail."""
         for reasons in self.proved.get(row, {}).values():
             yield from reasons
 
 
 class Footnotes:
-    """Reasons by number; the same reason has one number."""
+    """Numbered reasons; equal reasons share a number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def mark(self, texts: Iterator[str]) -> str:
-        """The numbers to put behind a cell."""
+        """Return the note numbers to append to a cell."""
         numbers = dict.fromkeys(self._number(text) for text in texts)
         return "".join(f" [{number}]" for number in numbers)
 
@@ -46,7 +46,7 @@ class Footnotes:
 
 
 def suite_of(tests: type, mark: str, known: Sequence[str]) -> Suite:
-    """What a class proves by its tests that carry `mark`; their names must be among the `known` ones."""
+    """Return what a class proves through its tests with `mark`, whose names must be among the `known` ones."""
     proved: dict[str, dict[str, tuple[str, ...]]] = {}
     for owner in tests.__mro__:
         whole = names_in(vars(owner).get("pytestmark", ()), mark, known)
@@ -60,7 +60,7 @@ def suite_of(tests: type, mark: str, known: Sequence[str]) -> Suite:
 
 
 def reasons_of(tests: type, name: str) -> Iterator[str]:
-    """Why a test is known to fail there."""
+    """Yield why a test is known to fail in the class."""
     for declared, mark in getattr(tests, "known_failures", {}).items():
         if declared.partition("[")[0] == name:
             reason = mark.args[0] if mark.args else mark.kwargs["reason"]
@@ -69,7 +69,7 @@ def reasons_of(tests: type, name: str) -> Iterator[str]:
 
 
 def names_in(marks: object, mark: str, known: Sequence[str]) -> list[str]:
-    """The rows that marks of that name tell."""
+    """Return the table rows that marks of the given name declare."""
     found = [one.args[0] for one in marks if one.name == mark]  # type: ignore[attr-defined]
     if unknown := set(found) - set(known):
         raise SystemExit(f"no rows of the table: {sorted(unknown)}")
@@ -77,12 +77,12 @@ def names_in(marks: object, mark: str, known: Sequence[str]) -> list[str]:
 
 
 def is_test(name: str) -> bool:
-    """Whether pytest takes it for a test."""
+    """Return whether pytest collects the name as a test."""
     return name.startswith("test_")
 
 
 def rendered(rows: Sequence[Sequence[str]], notes: Footnotes) -> str:
-    """The table, its first row being the head, and the notes below it."""
+    """Render the table, whose first row is the header, and the notes below it."""
     head, *body = rows
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)]
     return "\n".join([*lines, "", *(f"{number}. {text}." for number, text in enumerate(notes.texts, 1))])
