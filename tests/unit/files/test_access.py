@@ -1,4 +1,4 @@
-"""Homes on stores, whatever the users are called."""
+"""Homes in the stores for unusual user names."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ class Nobody:
 
 
 @pytest.mark.parametrize("name", [TOO_LONG, RESERVED])
-async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all_the_same(name: str) -> None:
+async def test_user_without_a_valid_directory_name_has_no_home_but_can_list(name: str) -> None:
     caller = Caller.of(User(1, name, is_admin=True))
     hdfs, s3a = MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)
     homes = {Scheme.S3A: "s3a://lake/user/${USER}"}
@@ -34,12 +34,12 @@ async def test_a_user_whose_name_no_directory_can_have_has_no_home_and_lists_all
     assert await file_systems.existing_home(caller, place) is None
 
 
-def test_other_users_have_the_home_of_the_settings() -> None:
+def test_other_users_have_the_configured_home() -> None:
     stores = Stores([], PathReader((Scheme.S3A,)), {Scheme.S3A: "s3a://lake/user/${USER}"})
     assert str(stores.home(Caller.of(User(1, "ana")), Scheme.S3A)) == "s3a://lake/user/ana"
 
 
-def test_a_refusal_names_only_the_stores_that_the_caller_may_use() -> None:
+def test_error_names_only_the_stores_the_caller_may_use() -> None:
     stores = Stores(
         [MemoryFileSystem(Scheme.HDFS), MemoryFileSystem(Scheme.S3A)], PathReader((Scheme.HDFS, Scheme.S3A))
     )

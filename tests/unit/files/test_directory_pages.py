@@ -1,4 +1,4 @@
-"""Pages of directories, and the marks that lead to them."""
+"""Directory pages, and the marks at which they start."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 
 
 def unhurried(**limits: int) -> Listings:
-    """That count to the end also where the machine has no time."""
+    """Return listings that count to the end even on a slow machine."""
     return Listings(ListingLimits(**limits), count_s=600.0)
 
 
@@ -50,7 +50,7 @@ def numbers(page: DirectoryPage) -> list[int]:
 class TestStoreOrder:
     @pytest.mark.storage(31)
     @pytest.mark.slow
-    async def test_a_total_is_counted_up_to_its_limit_and_every_page_is_there(self) -> None:
+    async def test_total_is_capped_while_every_page_is_reachable(self) -> None:
         directory, listings = LongDirectory(100_001), unhurried()
         first = await page_of(directory, PageRequest(), listings)
         assert (first.total, first.total_is_exact, first.next_number) == (100_000, False, 2)
@@ -61,32 +61,32 @@ class TestStoreOrder:
         assert (last.total, last.total_is_exact, last.next_number, last.previous_number) == (100_001, True, 0, 3333)
 
     @pytest.mark.storage(33)
-    async def test_a_first_page_asks_no_more_than_the_page_and_the_count_need(self) -> None:
+    async def test_first_page_lists_only_what_page_and_count_need(self) -> None:
         directory = LongDirectory(10_000_000)
         page = await page_of(directory, PageRequest(size=10))
         assert (numbers(page), directory.calls) == (list(range(10)), 100)
 
     @pytest.mark.storage(30)
-    async def test_a_store_that_tells_what_follows_is_asked_once(self) -> None:
+    async def test_store_reporting_remaining_entries_is_called_once(self) -> None:
         directory = LongDirectory(100_001, Scheme.HDFS, tells_remaining=True)
         first = await page_of(directory, PageRequest())
         assert (first.total, first.total_is_exact, first.pages, directory.calls) == (100_001, True, 3334, 1)
         last = await page_of(directory, PageRequest(3334))
         assert (numbers(last)[-1], len(last.entries), last.total, last.next_number) == (100_000, 11, 100_001, 0)
 
-    async def test_a_page_behind_a_known_end_is_not_looked_for(self) -> None:
+    async def test_page_beyond_a_known_end_is_not_searched(self) -> None:
         directory = LongDirectory(100_001, Scheme.HDFS, tells_remaining=True)
         page = await page_of(directory, PageRequest(10**9))
         assert (page.entries, page.is_past_the_end, page.total, directory.calls) == ([], True, 100_001, 1)
 
-    async def test_with_a_filter_what_follows_is_counted_too(self) -> None:
+    async def test_filtered_listing_counts_the_remaining_entries(self) -> None:
         directory = LongDirectory(3000, Scheme.HDFS, tells_remaining=True)
         page = await page_of(directory, PageRequest(2, 3, filter="99.c"))
         assert (numbers(page), page.total, page.total_is_exact) == ([399, 499, 599], 30, True)
 
     @pytest.mark.storage(33)
     @pytest.mark.parametrize("part", ["", "7"])
-    async def test_a_page_is_the_same_from_its_mark_and_from_the_beginning(self, part: str) -> None:
+    async def test_page_is_the_same_from_its_mark_and_from_the_start(self, part: str) -> None:
         directory, warm = LongDirectory(4345), unhurried()
         for number in range(1, 7):
             wanted = PageRequest(number, 797, filter=part)
@@ -94,20 +94,20 @@ class TestStoreOrder:
             assert page == await page_of(directory, wanted)
         assert any(directory.cursors)
 
-    async def test_a_next_page_begins_at_its_mark(self) -> None:
+    async def test_next_page_starts_at_its_mark(self) -> None:
         directory, listings = LongDirectory(5000), unhurried(count=1)
         for number in (1, 2, 3):
             await page_of(directory, PageRequest(number, 1500), listings)
         assert (directory.cursors, directory.calls) == ([None, "1000", "3000"], 2 + 3 + 2)
 
-    async def test_marks_are_of_one_user_and_one_filter(self) -> None:
+    async def test_marks_belong_to_one_user_and_filter(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageRequest(1, 1500), listings)
         await page_of(directory, PageRequest(2, 1500), listings, BOB)
         await page_of(directory, PageRequest(2, 1500, filter="0"), listings)
         assert directory.cursors == [None, None, None]
 
-    async def test_a_cursor_that_the_store_forgot_costs_a_listing_from_the_beginning(self) -> None:
+    async def test_forgotten_cursor_restarts_the_listing(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageRequest(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageError("The token is not valid.")
@@ -115,7 +115,7 @@ class TestStoreOrder:
         assert numbers(page) == list(range(1500, 3000))
         assert directory.cursors == [None, "1000", None]
 
-    async def test_a_store_out_of_reach_is_not_asked_again(self) -> None:
+    async def test_unavailable_store_is_not_called_again(self) -> None:
         directory, listings = LongDirectory(5000), unhurried()
         await page_of(directory, PageRequest(1, 1500), listings)
         directory.unknown, directory.failure = {"1000"}, StorageUnavailable("No answer.")
@@ -123,27 +123,27 @@ class TestStoreOrder:
             await page_of(directory, PageRequest(2, 1500), listings)
         assert directory.cursors == [None, "1000"]
 
-    async def test_counting_ends_after_its_time(self) -> None:
+    async def test_counting_stops_after_its_time_limit(self) -> None:
         directory = LongDirectory(100_000)
         directory.late_after = 3
         async with asyncio.timeout(30):
             page = await page_of(directory, PageRequest(), Listings(ListingLimits(), count_s=0.05))
         assert (len(page.entries), page.total, page.total_is_exact, page.next_number) == (30, 3000, False, 2)
 
-    async def test_a_store_that_fails_while_it_is_counted_does_not_take_the_page(self) -> None:
+    async def test_store_failure_during_the_count_keeps_the_page(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
         page = await page_of(directory, PageRequest())
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
-    async def test_a_directory_that_goes_while_it_is_counted_does_not_take_the_page(self) -> None:
+    async def test_directory_deleted_during_the_count_keeps_the_page(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, PathNotFound("It is gone.")
         page = await page_of(directory, PageRequest())
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
     @pytest.mark.security("S13")
-    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(self, monkeypatch) -> None:
+    async def test_failed_count_is_logged_without_addresses(self, monkeypatch) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
         directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
@@ -152,7 +152,7 @@ class TestStoreOrder:
         await page_of(directory, PageRequest())
         assert [(call.method_name, call.kwargs) for call in captured.calls] == [("debug", {"reason": "No answer."})]
 
-    async def test_a_store_that_fails_before_the_page_is_whole_fails_the_call(self) -> None:
+    async def test_store_failure_before_the_page_is_complete_fails_the_call(self) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageError("Out of order.")
         with pytest.raises(StorageError):
@@ -160,7 +160,7 @@ class TestStoreOrder:
 
     @pytest.mark.storage(9)
     @pytest.mark.parametrize("wanted", [PageRequest(10**9), PageRequest(sort_by=SortKey.SIZE)])
-    async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageRequest) -> None:
+    async def test_slow_listing_is_abandoned(self, wanted: PageRequest) -> None:
         directory = LongDirectory(10**9)
         directory.late_after = 3
         async with asyncio.timeout(30):
@@ -170,15 +170,15 @@ class TestStoreOrder:
     @pytest.mark.parametrize(
         ("entries", "limit", "size", "total", "is_exact", "next_number"),
         [
-            (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
-            (3000, 2000, 2000, 2001, False, 2),  # the page ends there, and there is more
+            (3000, 2000, 1000, 2000, False, 2),  # the count stops at its limit
+            (3000, 2000, 2000, 2001, False, 2),  # the page ends at the limit, and more entries follow
             (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
             (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
             (2000, 100, 2000, 2000, True, 0),
             (2001, 2000, 30, 2000, False, 2),
         ],
     )
-    async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
+    async def test_total_covers_at_least_the_shown_page(self, entries, limit, size, total, is_exact, next_number):
         page = await page_of(LongDirectory(entries), PageRequest(size=size), unhurried(count=limit))
         assert (page.total, page.total_is_exact, page.next_number) == (total, is_exact, next_number)
 
@@ -186,7 +186,7 @@ class TestStoreOrder:
 class TestOtherOrders:
     @pytest.mark.storage(32)
     @pytest.mark.slow
-    async def test_the_first_page_of_200000_by_size_is_right(self) -> None:
+    async def test_first_page_by_size_of_200000_entries_is_correct(self) -> None:
         directory = LongDirectory(200_000)
         page = await page_of(directory, PageRequest(sort_by=SortKey.SIZE, descending=True))
         best = sorted(range(200_000), key=lambda n: (-(n * 7919 % 100_003), n))[:30]
@@ -194,7 +194,7 @@ class TestOtherOrders:
         assert (page.total, page.total_is_exact) == (200_000, True)
 
     @pytest.mark.storage(32)
-    async def test_a_window_above_the_limit_of_sorting_is_refused(self) -> None:
+    async def test_page_beyond_the_sort_limit_is_rejected(self) -> None:
         directory, listings = LongDirectory(200), unhurried(sort=100)
         wanted = PageRequest(2, 50, sort_by=SortKey.SIZE)
         assert len((await page_of(directory, wanted, listings)).entries) == 50
@@ -202,14 +202,14 @@ class TestOtherOrders:
             with raises_code("too_many_entries", match=r"100 .*listing_sort_limit.*filter.*sortby=name"):
                 await page_of(directory, PageRequest(number, size, sort_by=SortKey.SIZE), listings)
 
-    async def test_a_window_above_the_limit_in_a_small_directory_is_none(self) -> None:
+    async def test_sort_limit_does_not_apply_to_a_small_directory(self) -> None:
         directory, listings = LongDirectory(100), unhurried(sort=100)
         assert len((await page_of(directory, PageRequest(1, 9000, sort_by=SortKey.SIZE), listings)).entries) == 100
         past = await page_of(directory, PageRequest(999, 30, sort_by=SortKey.SIZE), listings)
         assert (past.is_past_the_end, past.total, past.previous_number) == (True, 100, 4)
 
     @pytest.mark.storage(32)
-    async def test_a_directory_above_the_limit_of_looking_is_refused(self) -> None:
+    async def test_directory_beyond_the_scan_limit_is_rejected(self) -> None:
         listings = unhurried(scan=2500)
         wanted = PageRequest(sort_by=SortKey.MTIME)
         assert (await page_of(LongDirectory(2500), wanted, listings)).total == 2500
@@ -218,26 +218,26 @@ class TestOtherOrders:
             await page_of(directory, wanted, listings)
         assert directory.calls == 3
 
-    async def test_a_store_without_order_is_not_told_to_sort(self) -> None:
+    async def test_unordered_store_gets_no_advice_to_sort(self) -> None:
         directory = LongDirectory(3000, Scheme.FILE, in_order=False)
         with raises_code("too_many_entries", match=r"listing_scan_limit\). This store has to read them all"):
             await page_of(directory, PageRequest(), unhurried(scan=2500))
         with raises_code("too_many_entries", match=r"listing_sort_limit\). Use a filter\.$"):
             await page_of(directory, PageRequest(1, 200), unhurried(sort=100))
 
-    async def test_a_store_without_order_is_sorted_by_name(self) -> None:
+    async def test_unordered_store_is_sorted_by_name(self) -> None:
         directory = LongDirectory(3500, Scheme.FILE, in_order=False)
         page = await page_of(directory, PageRequest(2, 10))
         assert (numbers(page), page.total, page.total_is_exact) == (list(range(10, 20)), 3500, True)
 
-    async def test_the_filter_comes_before_order_and_page(self) -> None:
+    async def test_filter_applies_before_order_and_page(self) -> None:
         directory = LongDirectory(3500)
         page = await page_of(directory, PageRequest(2, 2, filter="99.", sort_by=SortKey.NAME, descending=True))
         assert (numbers(page), page.total) == ([3299, 3199], 35)
 
     @pytest.mark.security("S10")
     @pytest.mark.slow
-    async def test_a_user_sorts_four_large_directories_at_a_time(self) -> None:
+    async def test_user_sorts_four_large_directories_at_a_time(self) -> None:
         listings, wanted = unhurried(), PageRequest(sort_by=SortKey.SIZE)
         large = [page_of(LongDirectory(20_000), wanted, listings) for _ in range(6)]
         small = [page_of(LongDirectory(10_000), wanted, listings) for _ in range(2)]
@@ -252,7 +252,7 @@ class TestOtherOrders:
     "wanted", [PageRequest(20, 10_000), PageRequest(10, 10_000, sort_by=SortKey.MTIME, descending=True)]
 )
 @pytest.mark.slow
-async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageRequest) -> None:
+async def test_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageRequest) -> None:
     directory = LongDirectory(200_000)
     gc.collect()
     before = directory.peak_bytes = resident_bytes()
@@ -269,7 +269,7 @@ def start(entries_before: int, *, user: str = "ana", part: str = "", path: Stora
 
 
 class Clock:
-    """Stands still until it is turned."""
+    """A clock that moves only when `now` is set."""
 
     now = 0.0
 
@@ -277,7 +277,7 @@ class Clock:
         return self.now
 
 
-def test_a_mark_is_found_by_user_path_filter_and_page() -> None:
+def test_mark_is_found_by_user_path_filter_and_page() -> None:
     cursors = Cursors()
     cursors.keep(start(30), Mark(20, "token"))
     assert cursors.mark(start(30)) == Mark(20, "token")
@@ -285,7 +285,7 @@ def test_a_mark_is_found_by_user_path_filter_and_page() -> None:
         assert cursors.mark(other) == BEGINNING
 
 
-def test_a_mark_lives_for_five_minutes() -> None:
+def test_mark_expires_after_five_minutes() -> None:
     clock = Clock()
     cursors = Cursors(clock=clock)
     cursors.keep(start(30), Mark(20, "token"))
@@ -295,7 +295,7 @@ def test_a_mark_lives_for_five_minutes() -> None:
     assert cursors.mark(start(30)) == BEGINNING
 
 
-def test_the_mark_that_was_asked_for_longest_ago_makes_room() -> None:
+def test_least_recently_used_mark_is_evicted() -> None:
     cursors = Cursors(max_marks=3)
     for page in (1, 2, 3):
         cursors.keep(start(page), Mark(page, f"token{page}"))
@@ -304,7 +304,7 @@ def test_the_mark_that_was_asked_for_longest_ago_makes_room() -> None:
     assert [cursors.mark(start(page)).cursor for page in (1, 2, 3, 4)] == ["token1", None, "token3", "token4"]
 
 
-def test_a_page_that_begins_at_the_beginning_takes_no_room() -> None:
+def test_mark_at_the_beginning_is_not_stored() -> None:
     cursors = Cursors(max_marks=1)
     cursors.keep(start(30), Mark(20, "token"))
     cursors.keep(start(60), BEGINNING)

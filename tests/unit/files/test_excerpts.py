@@ -1,4 +1,4 @@
-"""Previews of files."""
+"""File previews."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ def pool(threads: ThreadPoolExecutor) -> FairThreads:
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """At the end it waits for what is still done in them."""
+    """Provide threads; wait for their work at the end."""
     with ThreadPoolExecutor(2) as opened:
         yield opened
 
@@ -46,7 +46,7 @@ async def shown(
     return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)
 
 
-async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Excerpts) -> None:
+async def test_offset_far_beyond_the_end_reads_nothing(viewing: Excerpts) -> None:
     store = OddFileSystem()
     store.odd["a.txt"] = Oddity(10_000_000)
     for offset in (10_000_000 + 4096, 2**63 - 1):
@@ -60,7 +60,7 @@ async def test_what_lies_far_behind_the_end_is_not_asked_for(viewing: Excerpts) 
 
 @pytest.mark.storage(45)
 @pytest.mark.security("S10")
-async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Excerpts) -> None:
+async def test_file_unpacking_to_nothing_is_not_read_to_its_end(viewing: Excerpts) -> None:
     store = OddFileSystem()
     store.odd["a.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
     async with asyncio.timeout(60):
@@ -73,7 +73,7 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Ex
     ("codec", "pattern"),
     [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")],
 )
-async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) -> None:
+async def test_slow_store_does_not_occupy_a_thread(threads, codec, pattern) -> None:
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
@@ -92,20 +92,20 @@ def lines_of(content: bytes, offset: int) -> list:
     return json.loads(hexdump(content, offset))
 
 
-def test_words_of_two_bytes_and_what_is_printable():
+def test_hexdump_groups_two_bytes_and_shows_printable_characters():
     assert lines_of(b"Hi\x00!", 0) == [[0, [[72, 105], [0, 33]], "Hi.!"]]
 
 
-def test_sixteen_bytes_a_line_from_the_offset_on():
+def test_hexdump_has_sixteen_bytes_per_line_from_the_offset():
     lines = lines_of(bytes(range(0x1E, 0x30)) + b"\x7e\x7f\xff", 5)
     assert [offset for offset, _, _ in lines] == [5, 21]
     assert lines[0][2] == ".. !\"#$%&'()*+,-"
     assert lines[1] == [21, [[0x2E, 0x2F], [0x7E, 0x7F], [0xFF]], "./~.."]
 
 
-def test_nothing_has_no_line():
+def test_hexdump_of_nothing_has_no_lines():
     assert lines_of(b"", 7) == []
 
 
-def test_quotes_and_backslashes_are_escaped():
+def test_hexdump_escapes_quotes_and_backslashes():
     assert lines_of(b'a"b\\c%s', 0)[0][2] == 'a"b\\c%s'

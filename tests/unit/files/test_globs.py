@@ -1,4 +1,4 @@
-"""Glob patterns, compared with those of DuckDB over the same files, and which directories they list."""
+"""Glob patterns: matches compared with DuckDB on the same files, and the directories they list."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ FILES = (
 
 
 def memory(*, like_s3: bool = False) -> MemoryFileSystem:
-    """The files in the bucket `lake`, or below the directory `lake`."""
+    """Return the files in the bucket `lake`, or below the directory `lake`."""
     traits = StorageTraits(container_levels=1, lists_in_order=True) if like_s3 else StorageTraits()
     powers = LIKE_S3 if like_s3 else LIKE_LOCAL
     file_system = MemoryFileSystem(Scheme.S3A if like_s3 else Scheme.FILE, traits, powers, containers=["lake"])
@@ -57,7 +57,7 @@ async def matches(storage: Storage, pattern: str, *, levels: int = 0, max_scanne
     "t/*/month=1/*.parquet", "t/year=2024/**/*.parquet", "t/**/month=2/*", "日*/*.csv", "a */c d.*", "[", "c/[",
     "*/sub.csv/*", ".*/*", "**/.*", "t/year=202[!5]/*/p.parquet"])  # fmt: skip
 @pytest.mark.parametrize("like_s3", [False, True])
-async def test_patterns_match_what_they_match_in_duckdb(on_disk: Path, pattern: str, *, like_s3: bool):
+async def test_patterns_match_as_in_duckdb(on_disk: Path, pattern: str, *, like_s3: bool):
     file_system = memory(like_s3=like_s3)
     storage = file_system.as_user(StorageUser("ana"))
     found = duckdb.execute("SELECT file FROM glob(?)", [f"{on_disk}/{pattern}"]).fetchall()
@@ -65,24 +65,24 @@ async def test_patterns_match_what_they_match_in_duckdb(on_disk: Path, pattern: 
     assert await matches(storage, pattern, levels=int(like_s3)) == expected
 
 
-async def test_a_question_mark_is_a_character_where_duckdb_takes_a_byte():
+async def test_question_mark_matches_a_character_where_duckdb_matches_a_byte():
     assert await matches(memory().as_user(StorageUser("ana")), "???/?.csv") == ["日本語/é.csv"]
 
 
-async def test_a_directory_is_no_match():
+async def test_directories_do_not_match():
     storage = memory().as_user(StorageUser("ana"))
     assert await matches(storage, "a/sub.csv") == await matches(storage, "*/sub.csv") == []
     assert await matches(storage, "a/*.csv") == ["a/.dot.csv", "a/X.csv", "a/_hidden.csv", "a/x.csv"]
 
 
-async def test_several_deep_names_match_what_one_would():
+async def test_repeated_double_stars_match_like_one():
     storage = memory().as_user(StorageUser("ana"))
     assert await matches(storage, "**/**/*.csv") == await matches(storage, "**/*.csv")
     assert await matches(storage, "**/year=2024/**/p.parquet") == await matches(storage, "t/year=2024/*/p.parquet")
 
 
 class Listed(FaultyStorage):
-    """Notes which directories were listed."""
+    """Records the listed directories."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -98,13 +98,13 @@ class Listed(FaultyStorage):
     ("t/*/month=1/p.parquet", ["lake/t"]), ("*/x.csv", ["lake"]),
     ("t/year=*/month=*/*", ["lake/t", "lake/t/year=2024", "lake/t/year=2025", "lake/t/year=2024/month=1",
         "lake/t/year=2024/month=2", "lake/t/year=2025/month=1"])])  # fmt: skip
-async def test_only_directories_that_can_hold_matches_are_listed_and_each_once(pattern: str, listed: list[str]):
+async def test_only_directories_with_possible_matches_are_listed_once(pattern: str, listed: list[str]):
     storage = Listed(memory().as_user(StorageUser("ana")))
     await matches(storage, pattern)
     assert storage.paths == Counter(listed)
 
 
-async def test_a_store_with_flat_keys_lists_a_tree_instead_of_its_directories():
+async def test_flat_key_store_lists_a_tree_instead_of_directories():
     class Trees(Listed):
         def list_tree(self, path: str):
             self.calls[f"tree {path}"] += 1
@@ -117,7 +117,7 @@ async def test_a_store_with_flat_keys_lists_a_tree_instead_of_its_directories():
     assert storage.calls == Counter({"tree lake/t": 1})
 
 
-async def test_links_are_passed_over_and_a_path_through_one_is_refused():
+async def test_links_are_skipped_and_a_path_through_a_link_is_rejected():
     file_system = memory()
     file_system.tree.make_entry("lake/link", EntryKind.LINK)
     storage = file_system.as_user(StorageUser("ana"))
@@ -127,7 +127,7 @@ async def test_links_are_passed_over_and_a_path_through_one_is_refused():
         await matches(storage, "link/*.csv")
 
 
-async def test_a_directory_that_may_not_be_listed_fails_the_pattern_instead_of_leaving_files_out():
+async def test_unlistable_directory_fails_the_pattern():
     storage = FaultyStorage(memory().as_user(StorageUser("ana")))
     storage.failures["list_directory"] = lambda _, path: PermissionDenied("no") if path == "lake/b" else None
     with pytest.raises(PermissionDenied):
@@ -135,7 +135,7 @@ async def test_a_directory_that_may_not_be_listed_fails_the_pattern_instead_of_l
     assert await matches(storage, "a/*/*.csv") == ["a/sub.csv/inner.csv", "a/sub/s.csv"]
 
 
-async def test_too_many_entries_matches_or_directories_end_the_search(monkeypatch: pytest.MonkeyPatch):
+async def test_too_many_entries_or_matches_stop_the_search(monkeypatch: pytest.MonkeyPatch):
     storage = memory().as_user(StorageUser("ana"))
     with raises_code("too_many_entries"):
         await matches(storage, "**/*.nope", max_scanned=len(FILES))
@@ -145,7 +145,7 @@ async def test_too_many_entries_matches_or_directories_end_the_search(monkeypatc
         await matches(storage, "c/*")
 
 
-async def test_directories_are_listed_side_by_side_and_a_cancel_leaves_no_task():
+async def test_directories_are_listed_concurrently_and_cancellation_leaves_no_task():
     together = most = 0
 
     class Slow(FaultyStorage):

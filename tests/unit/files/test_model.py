@@ -51,7 +51,7 @@ SPELLINGS = {
 @pytest.mark.parametrize(
     ("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()]
 )
-def test_spellings_of_a_path_have_one_normal_form(spelling: str, normal: str) -> None:
+def test_spellings_of_a_path_share_one_normal_form(spelling: str, normal: str) -> None:
     path = ALL.read(spelling)
     assert str(path) == normal
     assert ALL.read(str(path)) == path
@@ -73,7 +73,7 @@ def test_spellings_of_a_path_have_one_normal_form(spelling: str, normal: str) ->
         ("hdfs:///.reserved", InvalidPath),
     ],
 )
-def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryServerError]) -> None:
+def test_unknown_schemes_and_authorities_are_rejected(text: str, error: type[QueryServerError]) -> None:
     with pytest.raises(error):
         ALL.read(text)
 
@@ -81,12 +81,12 @@ def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryS
 @pytest.mark.parametrize("text",
     ["s3a://b/k", "s3:/b", "abfs://c", "abfs://c@other.example/x", "ofs:///v", "ofs://other/v", "file:///x",
     "file://host/x"])  # fmt: skip
-def test_schemes_that_are_not_configured_are_refused(text: str) -> None:
+def test_unconfigured_schemes_are_rejected(text: str) -> None:
     with pytest.raises(StorageNotConfigured):
         PathReader(configured=(Scheme.HDFS,)).read(text)
 
 
-def test_a_path_without_scheme_lies_in_the_first_store() -> None:
+def test_path_without_scheme_uses_the_first_store() -> None:
     assert str(PathReader(configured=(Scheme.S3A, Scheme.FILE)).read("/b/k")) == "s3a://b/k"
     assert str(PathReader(configured=(Scheme.FILE,)).read("a b/c")) == "file:///a b/c"
     with pytest.raises(StorageNotConfigured):
@@ -101,7 +101,7 @@ def test_a_path_without_scheme_lies_in_the_first_store() -> None:
     "path",
     ["/a/{}/b", "/{}", "{}", "/a/{}", "s3a://{}", "s3a://b/{}/k", "file:///{}/x", "hdfs://nn1/{}", "ofs:///v/{}"],
 )
-def test_relative_segments_are_refused_however_they_are_written(path: str, dots: str) -> None:
+def test_relative_segments_are_rejected_in_any_encoding(path: str, dots: str) -> None:
     with pytest.raises((InvalidPath, UnknownAuthority)):
         ALL.read(path.format(dots))
 
@@ -110,14 +110,14 @@ def test_relative_segments_are_refused_however_they_are_written(path: str, dots:
 @pytest.mark.parametrize("name",
     ["a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..",
     "a\\b"])  # fmt: skip
-def test_names_that_only_look_like_dots_are_names(name: str) -> None:
+def test_names_resembling_dots_are_accepted(name: str) -> None:
     assert ALL.read(f"/x/{name}/y").names == ("x", name, "y")
 
 
 @pytest.mark.storage(18)
 @pytest.mark.security("S2")
 @pytest.mark.parametrize("path", ["/a\0b", "/\0", "s3a://b/\0", "/a/\ud800"])
-def test_nul_and_half_characters_are_refused(path: str) -> None:
+def test_nul_and_lone_surrogates_are_rejected(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
 
@@ -132,7 +132,7 @@ def test_nul_and_half_characters_are_refused(path: str) -> None:
         ("s3a://b/" + "/".join(["x" * 204] * 5), "s3a://b/" + "/".join(["x" * 205] * 5)),
     ],
 )
-def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -> None:
+def test_names_paths_and_keys_have_a_maximum_length(longest: str, too_long: str) -> None:
     assert ALL.read(longest)
     with pytest.raises(InvalidPath):
         ALL.read(too_long)
@@ -140,18 +140,18 @@ def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -
 
 @pytest.mark.storage(35)
 @pytest.mark.parametrize("path", ["/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y"])
-def test_reserved_names_cannot_be_named(path: str) -> None:
+def test_reserved_names_are_rejected(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
 
 
 @pytest.mark.security("S3")
-def test_a_backslash_separates_nothing() -> None:
+def test_backslash_is_not_a_separator() -> None:
     assert ALL.read("/a\\..\\b") == StoragePath(Scheme.HDFS, "a\\..\\b")
 
 
 @pytest.mark.security("S4")
-def test_the_local_root_cannot_be_left() -> None:
+def test_local_root_cannot_be_left() -> None:
     assert ALL.read("file:////etc") == StoragePath(Scheme.FILE, "etc")
     with pytest.raises(InvalidPath):
         ALL.read("file:///../x")
@@ -176,12 +176,12 @@ def test_the_local_root_cannot_be_left() -> None:
         ("a%3Fb%23c", "a?b#c"),
     ],
 )
-def test_what_stands_behind_the_sign_is_decoded_once_and_repaired(raw: str, path: str) -> None:
+def test_path_in_the_url_is_decoded_once_and_repaired(raw: str, path: str) -> None:
     assert decoded_path(raw) == path
 
 
 @pytest.mark.parametrize("raw", ["/%ff", "%C3", "/a/%ED%A0%80"])
-def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
+def test_undecodable_bytes_are_rejected(raw: str) -> None:
     with pytest.raises(InvalidPath):
         decoded_path(raw)
 
@@ -189,12 +189,12 @@ def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
 @pytest.mark.parametrize(("given_path", "path"),
     [("%2Fsome%2Fa%20b", "/some/a%20b"), ("s3a:%2Fsome%2Fpath", "s3a:/some/path"), ("%2fx", "/x"), ("/a%2Fb", "/a%2Fb"),
     ("a%2Fb", "a%2Fb")])  # fmt: skip
-def test_a_path_that_was_encoded_twice_is_repaired(given_path: str, path: str) -> None:
+def test_doubly_encoded_path_is_repaired(given_path: str, path: str) -> None:
     assert repaired(given_path) == path
 
 
 @given(st.text(alphabet="/.%2eE5:\\a\0é", max_size=24))
-def test_whatever_is_read_can_be_read_again_and_goes_nowhere_else(text: str) -> None:
+def test_parsed_path_round_trips_without_hidden_segments(text: str) -> None:
     try:
         path = ALL.read(text)
     except QueryServerError:
@@ -206,7 +206,7 @@ def test_whatever_is_read_can_be_read_again_and_goes_nowhere_else(text: str) -> 
 
 
 class TestStoragePath:
-    def test_steps_lead_up_and_down(self) -> None:
+    def test_child_and_parent_navigate_the_path(self) -> None:
         path = StoragePath(Scheme.S3A, "b/c")
         assert (path.name, path.names, path.parent.path, path.parent.parent.path) == ("c", ("b", "c"), "b", "")
         assert path.parent.parent.is_root
@@ -216,7 +216,7 @@ class TestStoragePath:
     @pytest.mark.parametrize(("inner", "outer", "is_inside"),
         [("a/b", "a", True), ("a/b/c", "a", True), ("a", "", True), ("a", "a", False), ("", "", False),
         ("ab", "a", False), ("a/bc", "a/b", False), ("a", "a/b", False)])  # fmt: skip
-    def test_inside_means_below_name_by_name(self, inner: str, outer: str, is_inside: bool) -> None:
+    def test_is_inside_compares_whole_names(self, inner: str, outer: str, is_inside: bool) -> None:
         assert StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.HDFS, outer)) is is_inside
         assert not StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.S3A, outer))
 
@@ -224,7 +224,7 @@ class TestStoragePath:
 @pytest.mark.parametrize(
     ("path", "names"), [("", ()), ("a", ("a",)), ("a/b c/é", ("a", "b c", "é")), ("a\\b/%2e", ("a\\b", "%2e"))]
 )
-def test_a_path_is_taken_apart_as_it_is(path: str, names: tuple[str, ...]) -> None:
+def test_path_is_split_unchanged(path: str, names: tuple[str, ...]) -> None:
     assert names_of(path) == names
 
 
@@ -232,18 +232,18 @@ def test_a_path_is_taken_apart_as_it_is(path: str, names: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     "path", ["/a", "a/", "a//b", "a/./b", "a/../b", "..", ".", "a\0", "a/._qs_x", "x" * 256, "/".join(["x" * 200] * 21)]
 )
-def test_a_path_that_was_not_checked_gets_no_further(path: str) -> None:
+def test_unchecked_path_is_rejected(path: str) -> None:
     with pytest.raises(InvalidPath):
         names_of(path)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800"])
-def test_what_can_be_no_name_is_none(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     assert not is_name(name)
 
 
 @pytest.mark.parametrize("name", ["...", "._qs", "a._qs_", "\\", "\n", "#", " ", "x" * 255, "é" * 127])
-def test_strange_names_can_be_asked_for(name: str) -> None:
+def test_unusual_names_are_valid(name: str) -> None:
     assert is_name(name)
 
 
@@ -251,7 +251,7 @@ def test_strange_names_can_be_asked_for(name: str) -> None:
     ("%2e", True), ("%2E%2e", True), (".%2e", True), ("%252e%252e", True), ("%25252e", True),
      ("%2525252e", False),
      ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False)])  # fmt: skip
-def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None:
+def test_encoded_dots_are_detected_through_three_encodings(name: str, hidden: bool) -> None:
     assert hides_dots(name) is hidden
 
 
@@ -260,20 +260,20 @@ def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None
     ["", " ", ".", " .. ", "a/b", "a\\b", "..\\x", "a\nb", "a\r\n", "\na", "a\tb", "\x7f", "a\0", "._qs_x", "x" * 256,
     "%2e%2e"])  # fmt: skip
 @pytest.mark.parametrize("is_directory", [False, True])
-def test_names_that_new_entries_cannot_have(name: str, is_directory: bool) -> None:
+def test_invalid_names_of_new_entries_are_rejected(name: str, is_directory: bool) -> None:
     with pytest.raises(InvalidName):
         new_name(name, is_directory=is_directory)
 
 
 @pytest.mark.storage(56)
-def test_a_number_sign_is_for_files_only() -> None:
+def test_number_sign_is_allowed_in_files_only() -> None:
     assert new_name("a#b") == "a#b"
     with pytest.raises(InvalidName):
         new_name("a#b", is_directory=True)
 
 
 @pytest.mark.parametrize("name", ["a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255])
-def test_new_entries_may_have_all_other_names(name: str) -> None:
+def test_other_names_of_new_entries_are_accepted(name: str) -> None:
     assert new_name(f"  {name}\u00a0", is_directory=True) == name
 
 
@@ -281,17 +281,17 @@ def test_new_entries_may_have_all_other_names(name: str) -> None:
 @pytest.mark.parametrize(("name", "extension"),
     [("a.TXT", ".txt"), ("archive.tar.gz", ".gz"), ("a", ""), (".env", ""), (".env.x", ".x"), ("a.", "."),
     ("", "")])  # fmt: skip
-def test_the_extension_begins_at_the_last_dot(name: str, extension: str) -> None:
+def test_extension_starts_at_the_last_dot(name: str, extension: str) -> None:
     assert extension_of(name) == extension
 
 
 @pytest.mark.storage(58)
 class TestExtensionRules:
-    def test_without_rules_all_is_permitted(self) -> None:
+    def test_no_rules_permit_everything(self) -> None:
         for name in ("a", "a.exe", ".env"):
             ExtensionRules().check(name)
 
-    def test_dots_blanks_and_case_of_settings_do_not_matter(self) -> None:
+    def test_rules_ignore_dots_blanks_and_case(self) -> None:
         rules = ExtensionRules(allowed=(" CSV ", ".txt"), restricted=(".Exe",))
         rules.check("a.csv")
         rules.check("a.TXT")
@@ -301,7 +301,7 @@ class TestExtensionRules:
             'File type ".exe" is not permitted. Modify file extension settings to allow this type.'
         )
 
-    def test_restricted_ones_are_named(self) -> None:
+    def test_restricted_extension_is_named(self) -> None:
         rules = ExtensionRules(restricted=("exe",))
         rules.check("exe")
         rules.check("a.exe.txt")
@@ -311,19 +311,19 @@ class TestExtensionRules:
             'File type ".exe" is restricted. Update file extension restrictions to allow this type.'
         )
 
-    def test_the_list_of_permitted_ones_comes_first(self) -> None:
+    def test_allowed_list_is_checked_first(self) -> None:
         rules = ExtensionRules(allowed=("csv", "exe"), restricted=("exe",))
         with raises_code("extension_not_permitted"):
             rules.check("a.bat")
         with raises_code("extension_restricted"):
             rules.check("a.exe")
 
-    def test_no_extension_fails_permission_and_passes_restriction(self) -> None:
+    def test_missing_extension_fails_the_allowed_list_and_passes_the_restricted_list(self) -> None:
         with raises_code("extension_not_permitted"):
             ExtensionRules(allowed=("csv",)).check(".env")
         ExtensionRules(restricted=("env",)).check(".env")
 
-    def test_an_entry_keeps_the_extension_that_it_has(self) -> None:
+    def test_entry_may_keep_its_extension(self) -> None:
         rules = ExtensionRules(restricted=("txt",))
         rules.check("b.txt", former="a.TXT")
         with raises_code("extension_restricted"):

@@ -1,4 +1,4 @@
-"""Files in statements: the rights of their callers, audit events, writes that appear whole (Contract editor 4.7)."""
+"""Files in statements: caller permissions, audit events, and atomic writes (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ ALL = frozenset(Scope) - {Scope.ADMIN}
 
 
 def lake(*files: str) -> MemoryFileSystem:
-    """S3 with the bucket `lake`."""
+    """Return S3 with the bucket `lake`."""
     traits = StorageTraits(container_levels=1, lists_in_order=True)
     file_system = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"])
     for file in files:
@@ -33,7 +33,7 @@ def lake(*files: str) -> MemoryFileSystem:
 
 
 def hdfs() -> MemoryFileSystem:
-    """Homes of ana and bob, each closed to others, with a file."""
+    """Return private homes of ana and bob, each with a file."""
     private = {"user/ana": "ana", "user/bob": "bob"}
     file_system = MemoryFileSystem(Scheme.HDFS, StorageTraits(acts_as_user=True), LIKE_HDFS, private=private)
     for name in ("ana", "bob"):
@@ -57,7 +57,7 @@ async def write(files: SessionFiles, path: str, *pieces: bytes, overwrite: bool 
             await sink.send(piece)
 
 
-async def test_each_statement_of_a_session_has_the_rights_of_its_caller():
+async def test_each_statement_of_a_session_has_the_permissions_of_its_caller():
     files = GivenFiles(hdfs()).session()
     async with files.acting(ANA):
         assert await content(files, "hdfs:///user/ana/own.csv") == b"ana"
@@ -71,7 +71,7 @@ async def test_each_statement_of_a_session_has_the_rights_of_its_caller():
             await files.read("hdfs:///user/ana/own.csv", offset=0, length=1)
 
 
-async def test_sessions_of_two_users_at_once_never_get_the_files_of_the_other():
+async def test_concurrent_sessions_never_read_files_of_the_other_user():
     given = GivenFiles(hdfs())
     refused = 0
 
@@ -93,7 +93,7 @@ async def test_sessions_of_two_users_at_once_never_get_the_files_of_the_other():
     assert refused == 500
 
 
-async def test_between_statements_and_after_them_every_call_is_refused():
+async def test_calls_outside_a_statement_are_denied():
     files = GivenFiles(lake("a.csv")).session()
     calls = (
         lambda: files.glob("s3a://lake/*"),
@@ -117,7 +117,7 @@ async def test_between_statements_and_after_them_every_call_is_refused():
     ([Scope.QUERY], False, False), ([Scope.QUERY, Scope.FILES_READ], True, False),
     ([Scope.QUERY, Scope.FILES_WRITE], False, True), (ALL, True, True)])  # fmt: skip
 @pytest.mark.parametrize("user", [ANA, ADMIN])
-async def test_a_statement_does_with_files_what_the_scopes_of_its_token_permit(
+async def test_token_scopes_limit_file_access_of_a_statement(
     scopes: Sequence[Scope], user: User, *, may_read: bool, may_write: bool
 ):
     files = GivenFiles(lake("a.csv")).session()
@@ -136,7 +136,7 @@ async def test_a_statement_does_with_files_what_the_scopes_of_its_token_permit(
                     await work
 
 
-async def test_the_token_of_an_administrator_opens_no_homes_of_others():
+async def test_administrator_token_does_not_open_other_homes():
     file_system = hdfs()
     files = GivenFiles(file_system).session()
     async with files.acting(by_token(ADMIN, *ALL)):
@@ -144,7 +144,7 @@ async def test_the_token_of_an_administrator_opens_no_homes_of_others():
             await files.require_readable("hdfs:///user/ana/own.csv")
 
 
-async def test_the_right_of_a_store_is_needed_and_a_refusal_names_the_path():
+async def test_store_permission_is_required_and_the_error_names_the_path():
     files = GivenFiles(lake("a.csv")).session()
     async with files.acting(User(7, "eve")):
         with raises_code("permission_denied") as refusal:
@@ -152,7 +152,7 @@ async def test_the_right_of_a_store_is_needed_and_a_refusal_names_the_path():
     assert refusal.value.message == "s3a://lake/*.csv: You have no access to the store s3a."
 
 
-async def test_where_the_engine_or_the_connector_forbids_it_nothing_is_written():
+async def test_read_only_engine_or_connector_writes_nothing():
     files = GivenFiles(lake("a.csv")).access.of_session(may_write=False)
     async with files.acting(ANA):
         assert paths(await files.glob("s3a://lake/*")) == ["s3a://lake/a.csv"]
@@ -161,7 +161,7 @@ async def test_where_the_engine_or_the_connector_forbids_it_nothing_is_written()
                 await call
 
 
-async def test_paths_come_back_as_the_statement_writes_them():
+async def test_paths_are_returned_in_the_spelling_of_the_statement():
     reader = PathReader(
         [Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS, Scheme.FILE],
         name_nodes=frozenset({"nn:8020", "nn"}),
@@ -204,7 +204,7 @@ async def test_paths_come_back_as_the_statement_writes_them():
     ("hdfs:///x", "storage_not_configured"), ("s3a://lake/._qs_upload_x", "invalid_path"), ("", "missing_parameter"),
     ("s3a://lake/nope.csv", "path_not_found"), ("s3a://lake/d", "not_a_file"),
     ("s3a://lake/~/x", "path_not_found")])  # fmt: skip
-async def test_odd_and_absent_paths_fail_as_in_the_storage_calls_and_name_the_path(path: str, code: str):
+async def test_invalid_and_missing_paths_fail_as_in_storage_calls_and_are_named(path: str, code: str):
     files = GivenFiles(lake("d/x")).session()
     async with files.acting(ANA):
         for call in (files.require_readable, partial(files.read, offset=0, length=1)):
@@ -213,7 +213,7 @@ async def test_odd_and_absent_paths_fail_as_in_the_storage_calls_and_name_the_pa
             assert path in failure.value.message
 
 
-async def test_an_unknown_scheme_names_the_stores_of_the_caller():
+async def test_unknown_scheme_names_the_stores_of_the_caller():
     files = GivenFiles(lake()).session()
     async with files.acting(ANA):
         with raises_code("unknown_scheme") as failure:
@@ -221,7 +221,7 @@ async def test_an_unknown_scheme_names_the_stores_of_the_caller():
     assert failure.value.message == "gs://lake/*: No store has the scheme gs. Configured: s3a."
 
 
-async def test_names_of_files_that_are_patterns_are_found_as_written():
+async def test_file_names_with_pattern_characters_match_literally():
     files = GivenFiles(lake("[1].csv", "1.csv", "*.csv", "a?.csv")).session()
     async with files.acting(ANA):
         assert paths(await files.glob("s3a://lake/[2].csv")) == []
@@ -233,7 +233,7 @@ async def test_names_of_files_that_are_patterns_are_found_as_written():
         assert paths(await files.glob("s3a://lake/[1].csv")) == ["s3a://lake/[1].csv"]
 
 
-async def test_links_are_refused_and_left_out():
+async def test_links_are_rejected_and_omitted_from_listings():
     file_system = lake("a.csv")
     file_system.tree.make_entry("lake/link", EntryKind.LINK)
     files = GivenFiles(file_system).session()
@@ -245,7 +245,7 @@ async def test_links_are_refused_and_left_out():
 
 
 @pytest.mark.item(101)
-async def test_reads_are_ranges_of_the_version_that_the_statement_saw_first():
+async def test_reads_use_the_version_first_seen_by_the_statement():
     file_system = lake("a.csv")
     files = GivenFiles(file_system).session()
     async with files.acting(ANA):
@@ -267,7 +267,7 @@ async def test_reads_are_ranges_of_the_version_that_the_statement_saw_first():
         assert await content(files, "s3a://lake/a.csv") == b"changed"
 
 
-async def test_a_store_that_gives_too_few_bytes_fails_the_read():
+async def test_short_read_of_the_store_is_an_error():
     class Short(MemoryFileSystem):
         def as_user(self, user: StorageUser):
             storage = super().as_user(user)
@@ -288,7 +288,7 @@ async def test_a_store_that_gives_too_few_bytes_fails_the_read():
             await files.read("file:///a.csv", offset=0, length=5)
 
 
-async def test_where_the_store_decides_a_file_is_opened_as_the_caller_and_elsewhere_not():
+async def test_file_is_opened_as_the_caller_only_if_the_store_checks_permissions():
     for inner, path, reads in ((hdfs(), "hdfs:///user/ana/own.csv", 1), (lake("a.csv"), "s3a://lake/a.csv", 0)):
         faulty = FaultyFileSystem(inner)
         files = GivenFiles(faulty).session()
@@ -305,7 +305,7 @@ async def test_where_the_store_decides_a_file_is_opened_as_the_caller_and_elsewh
                 await files.require_readable(path)
 
 
-async def test_files_of_a_pattern_are_opened_without_a_further_call():
+async def test_files_of_a_pattern_open_without_another_call():
     faulty = FaultyFileSystem(lake(*(f"d/{number}.csv" for number in range(20))))
     files = GivenFiles(faulty).session()
     async with files.acting(ANA):
@@ -314,7 +314,7 @@ async def test_files_of_a_pattern_are_opened_without_a_further_call():
     assert faulty.calls["stat"] == 0
 
 
-async def test_a_file_appears_with_the_end_of_its_block_and_not_before():
+async def test_written_file_appears_when_its_block_ends():
     file_system = lake()
     given = GivenFiles(file_system)
     files = given.session()
@@ -335,7 +335,7 @@ async def test_a_file_appears_with_the_end_of_its_block_and_not_before():
 
 @pytest.mark.item(97)
 @pytest.mark.parametrize("failure", [ValueError("of the engine"), asyncio.CancelledError()])
-async def test_a_block_that_fails_leaves_the_old_file_or_none(failure: BaseException):
+async def test_failed_block_keeps_the_previous_state(failure: BaseException):
     file_system = lake("old.csv")
     given = GivenFiles(file_system)
     files = given.session()
@@ -354,7 +354,7 @@ async def test_a_block_that_fails_leaves_the_old_file_or_none(failure: BaseExcep
     assert [outcome for _, _, outcome in given.audit.events] == ["interrupted"] * 2
 
 
-async def test_a_store_that_fails_ends_the_write_at_the_next_piece_and_at_the_exit():
+async def test_store_failure_aborts_the_write_at_the_next_chunk_and_at_the_exit():
     faulty = FaultyFileSystem(lake())
     faulty.failures["write"] = StorageError("The disk is full.")
     files = GivenFiles(faulty).session()
@@ -374,7 +374,7 @@ async def test_a_store_that_fails_ends_the_write_at_the_next_piece_and_at_the_ex
             await write(files, "s3a://lake/b.csv", b"x")
 
 
-async def test_the_failure_of_a_piece_names_the_path_wherever_it_is_raised():
+async def test_chunk_failure_names_the_path_wherever_it_is_raised():
     faulty = FaultyFileSystem(lake())
     faulty.failures["write"] = PermissionDenied("Only administrators may change a.csv.")
     files = GivenFiles(faulty).session()
@@ -393,7 +393,7 @@ async def test_the_failure_of_a_piece_names_the_path_wherever_it_is_raised():
             await writes()
 
 
-async def test_a_caller_that_goes_on_after_a_failed_piece_gets_no_file():
+async def test_continuing_after_a_failed_chunk_writes_no_file():
     file_system = lake()
     files = GivenFiles(file_system, max_bytes=10).session()
 
@@ -409,7 +409,7 @@ async def test_a_caller_that_goes_on_after_a_failed_piece_gets_no_file():
     assert "lake/a.csv" not in file_system.tree.entries
 
 
-async def test_the_end_of_a_statement_gives_up_what_it_still_writes():
+async def test_statement_end_aborts_its_open_writes():
     file_system = lake()
     given = GivenFiles(file_system)
     files = given.session()
@@ -440,7 +440,7 @@ async def test_the_end_of_a_statement_gives_up_what_it_still_writes():
     ("s3a://", False, "already_exists"), ("s3a://lake/x.exe", False, "extension_restricted"),
     ("s3a://lake/a\\b", False, "invalid_name"), ("s3a://lake/ x.csv", False, "invalid_name"),
     ("s3a://lake/a\nb", False, "invalid_name"), ("s3a://lake/../x.csv", False, "invalid_path")])  # fmt: skip
-async def test_the_rules_of_uploads_hold_for_writes(path: str, code: str, *, overwrite: bool):
+async def test_upload_rules_apply_to_writes(path: str, code: str, *, overwrite: bool):
     file_system = lake("old.csv", "d/x")
     before = dict(file_system.tree.entries)
     files = GivenFiles(file_system, extensions=ExtensionRules(restricted=["exe"])).session()
@@ -451,14 +451,14 @@ async def test_the_rules_of_uploads_hold_for_writes(path: str, code: str, *, ove
     assert file_system.tree.entries == before
 
 
-async def test_uploads_that_are_switched_off_are_no_way_for_statements_either():
+async def test_disabled_uploads_also_disable_statement_writes():
     files = GivenFiles(lake(), may_upload=False).session()
     async with files.acting(ANA):
         with pytest.raises(PermissionDenied, match="switched off"):
             await write(files, "s3a://lake/a.csv", b"x")
 
 
-async def test_directories_of_object_stores_come_with_their_files_and_others_are_made():
+async def test_object_store_directories_are_implicit_and_others_are_created():
     s3, file_system = lake(), hdfs()
     files = GivenFiles(file_system, s3).session()
     async with files.acting(ANA):
@@ -482,7 +482,7 @@ async def test_directories_of_object_stores_come_with_their_files_and_others_are
             await files.status("s3a://lake/other")
 
 
-async def test_a_statement_removes_what_it_wrote_itself_and_nothing_else():
+async def test_statement_removes_only_its_own_files():
     file_system = lake("old.csv")
     given = GivenFiles(file_system)
     files = given.session()
@@ -502,7 +502,7 @@ async def test_a_statement_removes_what_it_wrote_itself_and_nothing_else():
     assert set(file_system.tree.entries) >= {"lake/old.csv", "lake/b.csv"}
 
 
-async def test_so_many_files_at_a_time_and_the_next_one_after_one_has_ended(monkeypatch: pytest.MonkeyPatch):
+async def test_open_writes_are_limited_per_statement(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(statement_files, "MAX_OPEN_WRITES", 2)
     files = GivenFiles(lake()).session()
     async with files.acting(ANA):
@@ -512,7 +512,7 @@ async def test_so_many_files_at_a_time_and_the_next_one_after_one_has_ended(monk
         await write(files, "s3a://lake/3", b"x")
 
 
-async def test_each_file_that_a_statement_opens_leaves_one_event_and_each_refusal_one():
+async def test_each_opened_file_and_each_denial_is_audited_once():
     given = GivenFiles(hdfs(), lake("a.csv", "b.csv"))
     files = given.session()
     async with files.acting(ANA, operation_id="op-1"):
@@ -536,7 +536,7 @@ async def test_each_file_that_a_statement_opens_leaves_one_event_and_each_refusa
     assert all(details["operation_id"] == "op-1" for details in given.audit.details)
 
 
-async def test_an_invalid_path_is_an_invalid_path_for_every_call():
+async def test_invalid_path_is_rejected_by_every_call():
     files = GivenFiles(lake()).session()
     async with files.acting(ANA):
         for call in (files.glob, files.status, files.list_directory, files.require_readable, files.remove):

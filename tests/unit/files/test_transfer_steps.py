@@ -1,4 +1,4 @@
-"""Going through trees, and doing many things side by side."""
+"""Walking trees, and running work concurrently."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from queryserver.files.model import EntryKind
 from queryserver.files.transfer_steps import attempt_each, joined, walk
 
 
-async def test_directories_come_before_what_they_hold_and_links_are_not_followed():
+async def test_walk_yields_directories_before_their_content_and_follows_no_links():
     storage = MemoryStorage()
     for path in ("t/a/b/x", "t/a/y", "t/z"):
         storage.tree.put(path, b"")
@@ -19,17 +19,17 @@ async def test_directories_come_before_what_they_hold_and_links_are_not_followed
     assert all(found.index(path.rpartition("/")[0]) < found.index(path) for path in found if path)
 
 
-async def test_a_file_is_a_tree_of_its_own():
+async def test_walk_of_a_file_yields_the_file():
     storage = MemoryStorage()
     storage.tree.put("f", b"content")
     assert [(path, status.size_bytes) async for path, status in walk(storage, await storage.stat("f"))] == [("", 7)]
 
 
-def test_paths_are_joined_whichever_is_empty():
+def test_joining_paths_handles_empty_parts():
     assert [joined("", ""), joined("a", ""), joined("", "b"), joined("a", "b")] == ["", "a", "b", "a/b"]
 
 
-async def test_after_a_failure_those_under_way_end_and_no_other_begins():
+async def test_failure_lets_running_work_finish_and_starts_no_more():
     begun: list[int] = []
     failed = asyncio.Event()
 
@@ -46,7 +46,7 @@ async def test_after_a_failure_those_under_way_end_and_no_other_begins():
     assert [(number, error.message) for number, error in attempts.failed] == [(1, "Broken.")]
 
 
-async def test_no_more_than_so_many_run_side_by_side():
+async def test_concurrency_is_limited():
     running = most = 0
 
     async def work(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Records of uploads, on a real PostgreSQL."""
+"""Upload records in a real PostgreSQL database."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ def part(index: int = 0) -> ArrivedPart:
     return ArrivedPart(StoredPart(index, 10, f"receipt {index}"), bytes([index]) * 32)
 
 
-async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, uploads: PartUploads) -> None:
+async def test_upload_keeps_the_terms_of_its_first_part(database: Database, uploads: PartUploads) -> None:
     first = new(await user(database))
     found = await opened(uploads, first)
     assert (found.id, found.user, found.terms, found.staging, found.arrived) == (first.id, ANA, first.terms, None, {})
@@ -77,7 +77,7 @@ async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, upl
 
 
 @pytest.mark.security("T20")
-async def test_the_same_number_of_another_user_is_another_upload(database: Database, uploads: PartUploads) -> None:
+async def test_same_uuid_of_another_user_is_another_upload(database: Database, uploads: PartUploads) -> None:
     mine = await opened(uploads, new(await user(database)))
     bob = await user(database, "bob")
     assert await uploads.read(bob, mine.client_uuid) is None
@@ -85,13 +85,13 @@ async def test_the_same_number_of_another_user_is_another_upload(database: Datab
 
 
 @pytest.mark.security("T30")
-async def test_users_have_so_many_open_uploads_also_when_they_begin_at_once(database, uploads) -> None:
+async def test_open_uploads_are_limited_per_user_even_if_concurrent(database, uploads) -> None:
     ana = await user(database)
     begun = await asyncio.gather(*(uploads.open(new(ana), keep=DAY, max_open=3) for _ in range(8)))
     assert sum(upload is not None for upload in begun) == 3
 
 
-async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(database: Database, uploads: PartUploads) -> None:
+async def test_one_of_many_claimants_wins_until_the_claim_ends(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     claimants = [uuid4() for _ in range(6)]
     won = await asyncio.gather(*(uploads.claim(upload.id, claimant, lease=LEASE) for claimant in claimants))
@@ -106,7 +106,7 @@ async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(database: Data
     assert await uploads.claim(upload.id, loser, lease=LEASE)
 
 
-async def test_a_part_arrives_once(database: Database, uploads: PartUploads) -> None:
+async def test_part_is_stored_once(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     first, second = uuid4(), uuid4()
     assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
@@ -126,13 +126,13 @@ async def _owner(database: Database) -> int:
     return await database.value("select max(user_id) from part_uploads")
 
 
-async def test_a_claim_on_a_part_passes_on_when_it_ends(database: Database, uploads: PartUploads) -> None:
+async def test_expired_part_claim_can_be_taken_over(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     assert await uploads.claim_part(upload.id, 1, uuid4(), lease=ENDED)
     assert await uploads.claim_part(upload.id, 1, uuid4(), lease=LEASE)
 
 
-async def test_what_the_parts_became_is_kept_to_the_last_field(database: Database, uploads: PartUploads) -> None:
+async def test_result_is_stored_completely(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
     claimant = uuid4()
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
@@ -148,7 +148,7 @@ async def test_what_the_parts_became_is_kept_to_the_last_field(database: Databas
     assert not await uploads.claim_part(upload.id, 0, claimant, lease=LEASE)
 
 
-async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(database, uploads) -> None:
+async def test_expired_upload_is_unknown_and_awaits_cleanup(database, uploads) -> None:
     ana = await user(database)
     old = await opened(uploads, new(ana))
     await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
@@ -161,14 +161,14 @@ async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(database,
     assert await uploads.expired(limit=10) == []
 
 
-async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uploads: PartUploads) -> None:
+async def test_uploads_of_a_deleted_user_expire_immediately(database: Database, uploads: PartUploads) -> None:
     ana = await user(database)
     upload = await opened(uploads, new(ana))
     await database.execute("delete from users where id = $1", ana)
     assert [found.id for found in await uploads.expired(limit=10)] == [upload.id]
 
 
-async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(database, uploads) -> None:
+async def test_old_writes_are_abandoned_except_next_to_an_open_upload(database, uploads) -> None:
     writes = UnfinishedWrites(database)
     root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
@@ -177,7 +177,7 @@ async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(databas
         await writes.begin(write)
     upload = await opened(uploads, new(await user(database)))
     assert await abandoned(writes, timedelta(minutes=1)) == []
-    # Other writes of a directory that are still alive protect it.
+    # Other live writes of a directory protect it.
     assert await abandoned(writes, timedelta(0)) == []
     await database.execute("update unfinished_writes set touched_at = now() - interval '1 day'")
     assert set(await abandoned(writes, timedelta(0))) == {root, elsewhere}
@@ -186,7 +186,7 @@ async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(databas
     assert set(await abandoned(writes, timedelta(0))) == {beside, elsewhere}
 
 
-async def test_a_transfer_under_way_protects_the_directories_of_its_target(database: Database) -> None:
+async def test_running_transfer_protects_the_directories_of_its_target(database: Database) -> None:
     writes = UnfinishedWrites(database)
     inner = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/t/d"), "x", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/tt"), "x", ANA)

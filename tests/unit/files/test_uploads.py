@@ -1,4 +1,4 @@
-"""The bytes of uploads, the plans of parts, and the joining of them."""
+"""Upload content, part plans, and joining of parts."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ PLACE = StoragePath(Scheme.FILE, "d")
 
 
 class Source:
-    """Pieces of an upload, and how far they were asked for."""
+    """Upload chunks, and a count of the chunks read."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.asked = 0
@@ -39,14 +39,14 @@ class Source:
             self.is_closed = True
 
 
-async def test_digest_and_size_are_those_of_all_pieces() -> None:
+async def test_digest_and_size_cover_all_chunks() -> None:
     with ThreadPoolExecutor(1) as threads:
         checked = CheckedContent(Source(b"ab", b"c" * 100_000).content(), threads)
         passed = b"".join([piece async for piece in checked.pieces()])
     assert (checked.size_bytes, checked.sha256) == (100_002, hashlib.sha256(passed).digest())
 
 
-async def test_a_wrong_digest_and_too_many_bytes_are_raised_before_the_end() -> None:
+async def test_wrong_digest_and_excess_bytes_fail_before_the_end() -> None:
     with ThreadPoolExecutor(1) as threads:
         source = Source(b"ab", b"c", b"d")
         with pytest.raises(VerificationFailed):
@@ -55,7 +55,7 @@ async def test_a_wrong_digest_and_too_many_bytes_are_raised_before_the_end() -> 
             [piece async for piece in CheckedContent(source.content(), threads, max_bytes=3).pieces()]
 
 
-async def test_one_piece_is_read_ahead_and_an_early_end_closes_the_source() -> None:
+async def test_one_chunk_is_read_ahead_and_early_close_closes_the_source() -> None:
     source = Source(*[b"x" * 64 * 1024] * 10)
     with ThreadPoolExecutor(1) as threads:
         pieces = CheckedContent(source.content(), threads).pieces()
@@ -66,7 +66,7 @@ async def test_one_piece_is_read_ahead_and_an_early_end_closes_the_source() -> N
     assert source.is_closed
 
 
-async def test_attempts_end_after_their_time() -> None:
+async def test_attempts_stop_after_their_time_limit() -> None:
     assert len([None async for _ in attempts(0)]) == 1
     assert len([None async for _ in attempts(0.1)]) >= 2
 
@@ -79,7 +79,7 @@ def given(index: int, offset: int, total: int, parts: int, part_bytes: int | Non
     [(given(0, 0, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 10), (10, 3)), (given(2, 20, 25, 3, 5), (10, 3)),
     (given(1, 10, 20, 2, 10), (10, 2)), (given(0, 0, 25, 1, 100), (25, 1)), (given(0, 0, 25, 0, None), (25, 1)),
     (given(0, 0, 0, 1, 10), (0, 1))])  # fmt: skip
-def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: PartRequest, cut: tuple[int, int]) -> None:
+def test_part_numbers_determine_the_plan(part: PartRequest, cut: tuple[int, int]) -> None:
     plan = plan_of(part, "d/a")
     assert (plan.part_bytes, plan.parts) == cut
 
@@ -93,7 +93,7 @@ def test_numbers_that_contradict_each_other_are_refused(part: PartRequest) -> No
         plan_of(part, "d/a")
 
 
-def test_ranges_are_joined() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     plan = PartPlan("d/a", 45, 10, 5)
     arrived = {index: ArrivedPart(StoredPart(index, 10, ""), b"") for index in (4, 0, 1, 3)}
     upload = PartUpload(
@@ -105,7 +105,7 @@ def test_ranges_are_joined() -> None:
 
 
 class Records:
-    """Out of reach for the first calls."""
+    """Upload records whose database is unavailable for the first calls."""
 
     def __init__(self, outages: int, *, is_ours: bool = True) -> None:
         self.outages = outages
@@ -141,13 +141,13 @@ async def keep(records: Records) -> None:
         await joining.keep(UPLOAD, uuid4(), ENTRY)
 
 
-async def test_a_moment_without_database_does_not_lose_the_file() -> None:
+async def test_short_database_outage_does_not_lose_the_file() -> None:
     records = Records(outages=3)
     await keep(records)
     assert records.ended == [UPLOAD.id]
 
 
-async def test_a_lost_claim_is_told_at_once() -> None:
+async def test_lost_claim_is_reported_immediately() -> None:
     records = Records(outages=0, is_ours=False)
     with raises_code("part_conflict"):
         await keep(records)

@@ -1,4 +1,4 @@
-"""What the stores share: sizes of reads, and times that no calendar reaches."""
+"""Shared parts of the stores: read sizes, and times beyond the calendar."""
 
 import os
 from contextlib import ExitStack
@@ -25,11 +25,11 @@ def test_readers_share_eight_mib(readers: int, piece_bytes: int) -> None:
     assert sizes.piece_bytes == 1024 * KIB
 
 
-def test_no_reader_takes_more_than_the_store_wants() -> None:
+def test_read_size_is_limited_by_the_store() -> None:
     assert ReadSizes(most_bytes=256 * KIB).piece_bytes == 256 * KIB
 
 
-def test_a_reader_that_fails_counts_no_more() -> None:
+def test_failed_reader_is_no_longer_counted() -> None:
     sizes = ReadSizes()
     with ExitStack() as reading:
         for _ in range(15):
@@ -45,7 +45,7 @@ _YEAR_10000_S = 253402300800
 
 
 @pytest.mark.parametrize("seconds", [_YEAR_10000_S, 2**62, -(2**40)])
-def test_a_time_out_of_reach_is_unknown(seconds: int) -> None:
+def test_time_beyond_the_calendar_is_unknown(seconds: int) -> None:
     times = {"st_mtime_ns": seconds * 10**9, "st_atime_ns": seconds * 10**9}
     local = status_of("f", os.stat_result((0o100644, 1, 1, 1, 0, 0, 5, 0, 0, 0), times))
     told = {**_TOLD, "modificationTime": seconds * 1000, "accessTime": seconds * 1000}
@@ -53,6 +53,6 @@ def test_a_time_out_of_reach_is_unknown(seconds: int) -> None:
         assert (status.size_bytes, status.modified_at, status.accessed_at) == (5, None, None)
 
 
-def test_the_last_second_of_the_calendar_is_a_time() -> None:
+def test_last_second_of_the_calendar_is_valid() -> None:
     told = {**_TOLD, "modificationTime": _YEAR_10000_S * 1000 - 1000}
     assert file_status(told, "f").modified_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)

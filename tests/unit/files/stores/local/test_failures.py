@@ -49,18 +49,18 @@ async def run_program(program: str, *arguments: Path) -> subprocess.CompletedPro
     return await asyncio.to_thread(subprocess.run, command, timeout=60, capture_output=True, text=True)
 
 
-async def test_files_of_the_service_are_its_own(private, own):
+async def test_service_files_are_private(private, own):
     await put(private, "a/b/file")
     modes = {path: stat.S_IMODE((own / path).stat().st_mode) for path in ("", "a", "a/b", "a/b/file")}
     assert modes == {"": 0o700, "a": 0o700, "a/b": 0o700, "a/b/file": 0o600}
 
 
-async def test_many_writers_of_new_directories_do_not_disturb_each_other(private):
+async def test_concurrent_writers_share_new_directories(private):
     await asyncio.gather(*(put(private, f"a/b/c/{n}") for n in range(50)))
     assert len(await names(private, "a/b/c")) == 50
 
 
-async def test_two_deletes_of_one_tree_help_each_other(private):
+async def test_concurrent_deletes_of_a_tree_complete(private):
     for n in range(200):
         await put(private, f"tree/{n % 10}/{n}")
     deletes = [private.delete("tree", recursive=True) for _ in range(4)]
@@ -69,7 +69,7 @@ async def test_two_deletes_of_one_tree_help_each_other(private):
     assert await names(private, "") == []
 
 
-async def test_a_directory_that_is_filled_while_it_is_deleted_goes_in_the_end(private, own):
+async def test_directory_filled_during_deletion_is_eventually_deleted(private, own):
     for n in range(50):
         (own / "tree" / str(n)).mkdir(parents=True)
 
@@ -84,8 +84,8 @@ async def test_a_directory_that_is_filled_while_it_is_deleted_goes_in_the_end(pr
     assert await names(private, "") == []
 
 
-async def test_a_tree_deeper_than_descriptors_last_is_deleted(private, own):
-    """Renames make trees deeper than any path can be."""
+async def test_very_deep_tree_is_deleted(private, own):
+    """Renaming makes trees deeper than any path or descriptor limit allows."""
 
     def dig() -> None:
         bottom = os.open(own, os.O_RDONLY)
@@ -102,14 +102,14 @@ async def test_a_tree_deeper_than_descriptors_last_is_deleted(private, own):
     assert everything(own) == []
 
 
-async def test_a_root_that_is_gone_is_an_unavailable_store(private, own):
+async def test_missing_root_is_an_unavailable_store(private, own):
     own.rename(own.with_name("elsewhere"))
     for call in (private.stat("x"), names(private, ""), put(private, "x", overwrite=True)):
         with pytest.raises(StorageUnavailable):
             await call
 
 
-async def test_a_cancelled_write_closes_its_file_and_removes_it(private, own):
+async def test_cancelled_write_closes_and_removes_its_file(private, own):
     for step in range(40):
         writing = asyncio.create_task(private.write("d/file", body(b"x" * 65536, b"y" * 65536), overwrite=True))
         await asyncio.sleep(step / 40_000)
@@ -121,7 +121,7 @@ async def test_a_cancelled_write_closes_its_file_and_removes_it(private, own):
         assert (own / "d" / "file").stat().st_size == 131072
 
 
-async def test_a_cancelled_part_closes_its_file_and_removes_it(alice, root):
+async def test_cancelled_part_closes_and_removes_its_file(alice, root):
     plan = PartPlan("user/alice/file", 131072, 131072, 1)
     staging = await alice.begin_parts(plan)
     for step in range(20):
@@ -135,7 +135,7 @@ async def test_a_cancelled_part_closes_its_file_and_removes_it(alice, root):
     assert everything(root / "user") == ["alice"]
 
 
-async def test_listings_and_readings_that_are_left_close_what_they_opened(alice, file_system, root):
+async def test_abandoned_listings_and_reads_close_their_descriptors(alice, file_system, root):
     for n in range(5):
         await put(alice, f"user/alice/{n}", b"x" * 100)
     for _ in range(20):
@@ -149,7 +149,7 @@ async def test_listings_and_readings_that_are_left_close_what_they_opened(alice,
     assert not await asyncio.to_thread(open_below, root)
 
 
-async def test_a_hanging_file_system_is_an_unavailable_store(tmp_path):
+async def test_hanging_file_system_is_an_unavailable_store(tmp_path):
     release = asyncio.Event()
 
     async with PrivateStorage(tmp_path / "root", max_threads=1, timeout_s=0.05) as slow:
@@ -181,7 +181,7 @@ KILLED = """
 
 
 @pytest.mark.storage(35, 86)
-async def test_leftovers_of_a_crash_are_never_seen_and_swept_once_they_are_old(private, own):
+async def test_crash_leftovers_are_hidden_and_swept_once_old(private, own):
     died = await run_program(KILLED, own)
     assert died.returncode == -9
     (leftover,) = [path for path in everything(own) if path not in {"a", "a/b"}]
@@ -199,7 +199,7 @@ async def test_leftovers_of_a_crash_are_never_seen_and_swept_once_they_are_old(p
     assert everything(own) == ["a", "a/b"]
 
 
-async def test_every_directory_of_the_service_is_swept(private, own):
+async def test_all_service_directories_are_swept(private, own):
     for place in ("", "a", "a/b"):
         (own / place).mkdir(parents=True, exist_ok=True)
         (own / place / "._qs_upload_0").touch()
@@ -211,7 +211,7 @@ async def test_every_directory_of_the_service_is_swept(private, own):
     assert everything(own) == ["a", "a/b"]
 
 
-async def test_sweeping_leaves_writes_under_way_and_files_alone(private, own):
+async def test_sweeping_spares_running_writes_and_files(private, own):
     await put(private, "a/file")
     os.utime(own / "a" / "file", (0, 0))
 
@@ -256,8 +256,8 @@ FULL = """
 
 
 @pytest.mark.storage(59)
-async def test_a_full_disk_is_told_and_nothing_is_left(root):
-    """A limit on the size of files stands for the disk: no rights are needed to set it."""
+async def test_full_disk_is_reported_and_nothing_remains(root):
+    """A file-size limit simulates the full disk, since setting it needs no privileges."""
     (root / "user" / "alice").mkdir(parents=True)
     (root / "user" / "alice" / "file").write_text("old")
     ran = await run_program(FULL, root)
@@ -305,8 +305,8 @@ READ_ONLY = """
 """
 
 
-async def test_a_directory_that_the_service_may_not_write_is_refused(tmp_path):
-    """Run as the user nobody when the tests run as an administrator, who may write everywhere."""
+async def test_unwritable_directory_is_rejected(tmp_path):
+    """Runs as the user nobody if the tests run as root, since root may write everywhere."""
     root = tmp_path / "root"
     for directory in ("docs", "shared", "closed"):
         (root / directory).mkdir(parents=True)
@@ -328,7 +328,7 @@ async def test_a_directory_that_the_service_may_not_write_is_refused(tmp_path):
     assert everything(root) == ["closed", "closed/file", "docs", "docs/file", "shared", "shared/file"]
 
 
-async def test_a_file_that_changes_while_it_is_read_as_a_version_is_told(alice, root):
+async def test_version_read_fails_if_the_file_changes(alice, root):
     await put(alice, "shared/file", b"x" * 3_000_000)
     version = await alice.stat("shared/file")
     reading = alice.read("shared/file", version=version)
@@ -339,8 +339,8 @@ async def test_a_file_that_changes_while_it_is_read_as_a_version_is_told(alice, 
         await anext(reading)
 
 
-async def test_a_replaced_file_is_read_to_its_end(alice):
-    """Without a version, too: the bytes are those of the file that was opened."""
+async def test_replaced_file_is_read_to_its_end(alice):
+    """Without a version, the bytes still come from the file that was opened."""
     await put(alice, "shared/file", b"a" * 3_000_000)
     reading = alice.read("shared/file")
     pieces = [await anext(reading)]
@@ -352,7 +352,7 @@ async def test_a_replaced_file_is_read_to_its_end(alice):
 @pytest.mark.parametrize(
     "staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31]
 )
-async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
+async def test_foreign_staging_name_is_rejected(staging, alice, root):
     await put(alice, "shared/file", b"kept", overwrite=True)
     plan = PartPlan("shared/new", 1, 1, 1)
     for call in (
@@ -371,14 +371,14 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
     (errno.ETIMEDOUT, StorageUnavailable), (errno.ESTALE, StorageUnavailable), (errno.EROFS, StorageUnavailable),
     (errno.EACCES, PermissionDenied), (errno.EPERM, PermissionDenied), (errno.ELOOP, SymlinkNotFollowed),
     (errno.ENOTDIR, NotADirectory), (errno.EUSERS, StorageError)])  # fmt: skip
-def test_errors_of_the_system_have_their_kinds(number, kind):
+def test_system_errors_map_to_storage_errors(number, kind):
     told = file_error("a/file", OSError(number, os.strerror(number), "/secret/place"))
     assert type(told) is kind
     assert "secret" not in told.message
 
 
-async def test_a_rename_replaces_nothing_where_the_system_has_no_such_call(root, monkeypatch):
-    """As on file systems without the flag."""
+async def test_rename_never_replaces_without_system_support(root, monkeypatch):
+    """Some file systems lack the no-replace flag."""
     monkeypatch.setattr("queryserver.files.stores.local.tree._renamed_at_once", lambda *_: False)
     file_system = LocalFileSystem(root)
     admin = file_system.as_user(StorageUser("root", is_admin=True))

@@ -1,4 +1,4 @@
-"""Links, pipes and other strangers in the local root (Contract storage 10.5, S5)."""
+"""Links, pipes and other special entries in the local root (Contract storage 10.5, S5)."""
 
 import asyncio
 import ctypes
@@ -30,7 +30,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(root: Path) -> Path:
-    """The directory that everyone may change, with one file that is its own."""
+    """Provide the shared directory with a subdirectory and one regular file."""
     shared = root / "shared"
     (shared / "inside").mkdir(parents=True)
     (shared / "file").write_text("own")
@@ -39,7 +39,7 @@ def shared(root: Path) -> Path:
 
 @pytest.fixture(params=LINKS)
 def link(request: pytest.FixtureRequest, shared: Path, outside: Path) -> str:
-    """A link in `/shared`, by what it leads to."""
+    """Create a link in `/shared`, named after its target; return its path."""
     name = request.param
     targets = {
         "to_directory": outside,
@@ -60,7 +60,7 @@ def everything(root: Path) -> list[str]:
 
 @pytest.mark.security("S5")
 @pytest.mark.storage(97)
-async def test_a_link_is_listed_as_what_it_is(alice, link):
+async def test_link_is_listed_as_a_link(alice, link):
     name = link.rpartition("/")[2]
     (found,) = [entry for entry in await entries(alice, "shared") if entry.name == name]
     assert (found.kind, found.size_bytes) == (EntryKind.LINK, 0)
@@ -117,14 +117,14 @@ async def test_delete_and_rename_act_on_the_link_itself(alice, link, shared, out
 
 
 @pytest.mark.security("S5")
-async def test_a_taken_name_is_taken_by_a_link_too(alice, link):
+async def test_existing_link_occupies_its_name(alice, link):
     for call in (put(alice, link), alice.mkdir(link), alice.copy("shared/file", link)):
         with pytest.raises(PathExists):
             await call
 
 
 @pytest.mark.security("S5")
-async def test_deleting_a_tree_leaves_alone_what_its_links_point_to(alice, shared, outside):
+async def test_deleting_a_tree_spares_link_targets(alice, shared, outside):
     (shared / "tree" / "deep").mkdir(parents=True)
     for place in ("tree", "tree/deep"):
         (shared / place / "to_directory").symlink_to(outside)
@@ -135,7 +135,7 @@ async def test_deleting_a_tree_leaves_alone_what_its_links_point_to(alice, share
 
 
 @pytest.mark.security("S5")
-async def test_a_summary_does_not_count_what_links_lead_to(alice, shared, outside):
+async def test_summary_excludes_link_targets(alice, shared, outside):
     (shared / "link").symlink_to(outside)
     (shared / "loop").symlink_to(shared)
     summary = await alice.content_summary("shared")
@@ -144,7 +144,7 @@ async def test_a_summary_does_not_count_what_links_lead_to(alice, shared, outsid
 
 @contextmanager
 def exchanging(directory: Path, link: Path) -> Iterator[None]:
-    """Meanwhile a directory and a link have each other's name, by turns, as fast as the machine can."""
+    """Swap the names of a directory and a link as fast as possible until the block ends."""
     stop = threading.Event()
     exchange = ctypes.CDLL(None, use_errno=True).renameat2
 
@@ -164,7 +164,7 @@ def exchanging(directory: Path, link: Path) -> Iterator[None]:
 
 @pytest.mark.security("S5")
 @pytest.mark.storage(97)
-async def test_a_directory_that_keeps_turning_into_a_link_leads_nowhere(alice, shared, outside):
+async def test_directory_swapped_with_a_link_leads_nowhere(alice, shared, outside):
     (shared / "door" / "deep").mkdir(parents=True)
     (shared / "door" / "secret").write_text("harmless")
     (shared / "link").symlink_to(outside)
@@ -183,7 +183,7 @@ async def test_a_directory_that_keeps_turning_into_a_link_leads_nowhere(alice, s
             ):
                 try:
                     answer = await call
-                except (SymlinkNotFollowed, NotADirectory):  # a link, or one that is a directory again
+                except (SymlinkNotFollowed, NotADirectory):  # a link, or already a directory again
                     refused += 1
                 except (PathNotFound, PathExists):
                     pass
@@ -199,8 +199,8 @@ async def test_a_directory_that_keeps_turning_into_a_link_leads_nowhere(alice, s
 
 
 @pytest.mark.security("S5")
-async def test_a_tree_that_keeps_turning_into_a_link_is_deleted_without_the_other(alice, shared, outside):
-    """The exchange happens inside of what is deleted, too."""
+async def test_tree_swapped_with_a_link_is_deleted_without_the_link_target(alice, shared, outside):
+    """The swap also happens inside the tree under deletion."""
     for number in range(60):
         (shared / "tree" / "door" / str(number)).mkdir(parents=True)
     (shared / "tree" / "link").symlink_to(outside)
@@ -219,7 +219,7 @@ async def test_a_tree_that_keeps_turning_into_a_link_is_deleted_without_the_othe
 
 @pytest.fixture(params=["pipe", "socket", "device"])
 def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Something that is neither file nor directory nor link."""
+    """Create an entry other than a file, directory or link; yield its path."""
     path = shared / "stranger"
     if request.param == "pipe":
         os.mkfifo(path)
@@ -230,14 +230,14 @@ def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.M
             pytest.skip("only an administrator of the machine makes devices")
     listening = socket.socket(socket.AF_UNIX)
     if request.param == "socket":
-        monkeypatch.chdir(shared)  # addresses of sockets are short
+        monkeypatch.chdir(shared)  # socket addresses must be short
         listening.bind("stranger")
     yield "shared/stranger"
     listening.close()
 
 
 @pytest.mark.security("T1")
-async def test_devices_pipes_and_sockets_are_listed_and_never_opened(alice, stranger):
+async def test_devices_pipes_and_sockets_are_listed_but_never_opened(alice, stranger):
     async with asyncio.timeout(20):
         found = {entry.name: entry.kind for entry in await entries(alice, "shared")}
         assert found["stranger"] is EntryKind.UNKNOWN
@@ -267,7 +267,7 @@ async def test_devices_pipes_and_sockets_are_listed_and_never_opened(alice, stra
     assert await names(alice, "shared") == ["file", "inside"]
 
 
-async def test_names_that_are_no_text_are_listed_with_their_bytes_and_deleted_with_their_directory(alice, shared):
+async def test_undecodable_names_are_listed_as_hex_and_deleted_with_their_directory(alice, shared):
     (shared / "d").mkdir()
     (shared / "d" / os.fsdecode(b"\xff")).touch()
     assert await names(alice, "shared/d") == ["._qs_name_ff"]
@@ -276,7 +276,7 @@ async def test_names_that_are_no_text_are_listed_with_their_bytes_and_deleted_wi
 
 
 @pytest.mark.security("S3")
-async def test_a_backslash_is_an_ordinary_character(alice, shared):
+async def test_backslash_is_an_ordinary_character(alice, shared):
     (shared / "inside" / "x").touch()
     await put(alice, "shared/inside\\x", b"back")
     assert await content(alice, "shared/inside\\x") == b"back"
@@ -287,7 +287,7 @@ async def test_a_backslash_is_an_ordinary_character(alice, shared):
 
 @pytest.mark.security("S4")
 @pytest.mark.parametrize("path", ["../outside/secret", "shared/../../outside/secret", "/etc/passwd", "shared//file"])
-async def test_no_path_leads_out(alice, admin, path, outside, shared):
+async def test_no_path_leaves_the_root(alice, admin, path, outside, shared):
     for storage in (alice, admin):
         for call in (storage.stat(path), content(storage, path), put(storage, path, overwrite=True)):
             with pytest.raises(InvalidPath):
@@ -296,7 +296,7 @@ async def test_no_path_leads_out(alice, admin, path, outside, shared):
 
 
 @pytest.mark.storage(18)
-async def test_a_name_has_at_most_255_bytes(alice, shared):
+async def test_name_is_limited_to_255_bytes(alice, shared):
     for longest, too_long in (("x" * 255, "x" * 256), ("é" * 127, "é" * 128)):
         await put(alice, f"shared/{longest}")
         assert longest in await names(alice, "shared")
@@ -304,7 +304,7 @@ async def test_a_name_has_at_most_255_bytes(alice, shared):
             await put(alice, f"shared/{too_long}")
 
 
-async def test_a_name_taken_while_the_bytes_arrive_is_not_replaced(alice, shared):
+async def test_name_taken_during_a_write_is_not_replaced(alice, shared):
     async def overtaken() -> AsyncIterator[bytes]:
         yield b"late"
         (shared / "new").write_text("first")
@@ -316,7 +316,7 @@ async def test_a_name_taken_while_the_bytes_arrive_is_not_replaced(alice, shared
 
 
 @pytest.mark.security("S5")
-async def test_a_link_that_appears_while_the_bytes_arrive_is_not_written_through(alice, shared, outside):
+async def test_link_created_during_a_write_is_not_written_through(alice, shared, outside):
     async def overtaken() -> AsyncIterator[bytes]:
         yield b"late"
         (shared / "new").symlink_to(outside / "secret")
@@ -328,7 +328,7 @@ async def test_a_link_that_appears_while_the_bytes_arrive_is_not_written_through
 
 
 @pytest.mark.security("S5")
-async def test_the_directory_may_become_a_link_while_the_bytes_arrive(alice, shared, outside):
+async def test_directory_replaced_by_a_link_during_a_write_keeps_the_file(alice, shared, outside):
     """The bytes stay in the directory that was opened."""
 
     async def moved() -> AsyncIterator[bytes]:

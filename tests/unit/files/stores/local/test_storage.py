@@ -1,4 +1,4 @@
-"""The local root: settings, and the area of uploads."""
+"""The local root: its settings and the upload area."""
 
 import os
 import stat
@@ -23,20 +23,20 @@ async def content() -> AsyncGenerator[bytes]:
     yield b"a"
 
 
-async def test_a_directory_that_is_missing_is_made_for_this_service_alone(tmp_path: Path):
+async def test_missing_directory_is_created_for_the_service_only(tmp_path: Path):
     async with LocalUploadArea(tmp_path / "a" / "b") as area:
         await area.write("f", content(), overwrite=False)
         assert area.place("f").read_bytes() == b"a"
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path):
+def test_existing_directory_keeps_its_mode(tmp_path: Path):
     tmp_path.chmod(0o750)
     LocalUploadArea(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
 
 
-def test_a_directory_in_which_everybody_may_delete_is_refused(tmp_path: Path):
+def test_world_writable_directory_is_rejected(tmp_path: Path):
     tmp_path.chmod(_ANYBODY)
     with pytest.raises(ConfigurationError) as told:
         LocalUploadArea(tmp_path)
@@ -51,7 +51,7 @@ def test_a_file_is_no_directory(tmp_path: Path):
         assert told.value.problems[0].startswith(f"importer.upload_dir: {place}: ")
 
 
-async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
+async def test_touch_updates_the_time_and_follows_no_link(tmp_path: Path):
     outside = tmp_path / "outside"
     outside.touch()
     os.utime(outside, (1, 1))
@@ -66,7 +66,7 @@ async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
     assert outside.stat().st_mtime == 1
 
 
-async def test_a_file_that_is_announced_larger_than_the_disk_has_room_is_refused_before_it_is_read(tmp_path: Path):
+async def test_announced_size_beyond_free_space_is_rejected_before_reading(tmp_path: Path):
     read: list[bytes] = []
 
     async def body() -> AsyncGenerator[bytes]:
@@ -97,7 +97,7 @@ async def test_a_file_that_is_announced_larger_than_the_disk_has_room_is_refused
         ("/srv/uploads", None, None),
     ],
 )
-def test_uploads_and_files_of_users_lie_apart(uploads: str, root: str | None, key: str | None):
+def test_upload_directory_and_local_root_must_not_overlap(uploads: str, root: str | None, key: str | None):
     settings = Settings.model_validate({"importer": {"upload_dir": uploads}, "filebrowser": {"local_root": root or ""}})
     found = [complaint[0] for complaint in contradictions(settings, {})]
     assert [one for one in found if one in {"importer.upload_dir", "filebrowser.local_root"}] == ([key] if key else [])
@@ -107,20 +107,20 @@ def settings(**filebrowser: str) -> Settings:
     return Settings.model_validate({"filebrowser": filebrowser})
 
 
-def test_without_a_root_there_is_no_store():
+def test_no_root_means_no_store():
     assert file.build(settings()) is None
     assert file.build(settings(local_root="")) is None
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
-def test_a_root_that_is_no_directory_is_a_problem(tmp_path: Path, kind: str):
+def test_root_must_be_a_directory(tmp_path: Path, kind: str):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError) as told:
         file.build(settings(local_root=str(tmp_path / kind)))
     assert told.value.problems == [f"filebrowser.local_root: {tmp_path / kind} is not a directory."]
 
 
-async def test_the_root_has_the_umask_of_the_settings(tmp_path: Path):
+async def test_root_uses_the_configured_umask(tmp_path: Path):
     file_system = file.build(settings(local_root=str(tmp_path), umask="027"))
     assert file_system is not None
     storage = file_system.as_user(StorageUser("alice"))

@@ -1,4 +1,4 @@
-"""Flushing of the local root, and its large directories."""
+"""Flushing in the local root, and large directories."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ async def test_each_share_of_a_body_is_flushed_and_all_bytes_pass() -> None:
     assert len(flushes) == 3
 
 
-async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one() -> None:
+async def test_chunks_continue_during_a_flush_up_to_the_next_share() -> None:
     may_end, begun = Event(), list[int]()
 
     def flush() -> None:
@@ -65,7 +65,7 @@ async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one()
         await threads.close()
 
 
-async def test_a_disk_that_fails_ends_the_body() -> None:
+async def test_failing_disk_aborts_the_body() -> None:
     def flush() -> None:
         raise StorageUnavailable("The device of the store fails.")
 
@@ -78,7 +78,7 @@ async def test_a_disk_that_fails_ends_the_body() -> None:
         await threads.close()
 
 
-async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
+async def test_unresponsive_disk_aborts_the_body() -> None:
     may_end = Event()
 
     def flush() -> None:
@@ -95,7 +95,7 @@ async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
         await threads.close()
 
 
-async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_on() -> None:
+async def test_flush_queued_after_others_waits_while_they_progress() -> None:
     flush_s, together = 0.3, 5
 
     async def drained(threads: FileThreads) -> int:
@@ -108,7 +108,7 @@ async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_
     await _in_time_once(all_wait)
 
 
-async def test_a_flush_that_was_left_takes_no_time_of_the_next_one() -> None:
+async def test_abandoned_flush_does_not_use_the_time_of_the_next_one() -> None:
     flush_s = 0.7
 
     async def leave_one(threads: FileThreads) -> None:
@@ -128,9 +128,9 @@ async def test_a_flush_that_was_left_takes_no_time_of_the_next_one() -> None:
 
 
 async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> None:
-    """Runs the scenario up to three times; in one of them no flush may be given up.
+    """Run the scenario up to three times; one run must pass without a flush timeout.
 
-    A busy machine may spoil the others.
+    A busy machine may spoil the other runs.
     """
     for left in reversed(range(TRIES)):
         threads = FileThreads(max_threads=1, timeout_s=1)
@@ -146,7 +146,7 @@ async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> N
             await threads.close()
 
 
-async def test_a_listing_that_is_left_within_a_batch_is_closed_after_it(
+async def test_listing_cancelled_within_a_batch_is_closed_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, closed = Event(), Event(), Event()
@@ -159,7 +159,7 @@ async def test_a_listing_that_is_left_within_a_batch_is_closed_after_it(
         finally:
             closed.set()
 
-    listed = batches()  # held here: otherwise it would be closed as garbage
+    listed = batches()  # kept here, so that garbage collection does not close it
 
     def listing(*_: Any) -> Generator[Batch]:
         return listed
@@ -175,7 +175,7 @@ async def test_a_listing_that_is_left_within_a_batch_is_closed_after_it(
     assert closed.is_set()
 
 
-def test_an_upload_can_be_flushed_before_during_and_after(tmp_path: Path) -> None:
+def test_upload_can_be_flushed_at_any_time(tmp_path: Path) -> None:
     upload = LocalUpload(LocalTree(tmp_path), "file", overwrite=False)
     upload.flush()
     upload.open()
@@ -205,7 +205,7 @@ async def large(root: Path) -> Path:
 
 
 @pytest.mark.security("S10")
-async def test_one_batch_at_a_time_is_held(alice, large):
+async def test_listing_holds_one_batch_at_a_time(alice, large):
     seen, largest = 0, 0
     tracemalloc.start()
     try:
@@ -221,7 +221,7 @@ async def test_one_batch_at_a_time_is_held(alice, large):
 
 
 @pytest.mark.security("S10")
-async def test_the_loop_stays_free_while_a_large_directory_is_listed(alice, large):
+async def test_listing_a_large_directory_does_not_block_the_event_loop(alice, large):
 
     async def held_up_s() -> tuple[float, int]:
         worst, ended = 0.0, asyncio.Event()
@@ -239,11 +239,11 @@ async def test_the_loop_stays_free_while_a_large_directory_is_listed(alice, larg
         await watching
         return worst, found
 
-    assert await at_best(held_up_s, below_s=1) == ENTRIES  # a listing in the loop takes longer
+    assert await at_best(held_up_s, below_s=1) == ENTRIES  # a listing inside the event loop takes longer
 
 
-async def test_a_listing_goes_on_although_entries_come_and_go(alice, large):
-    """What was there all the time is told once."""
+async def test_listing_continues_while_entries_are_deleted(alice, large):
+    """Each entry that exists throughout is listed once."""
     seen, cursor = [], None
     for _ in range(10):
         async with aclosing(alice.list_directory("shared", cursor=cursor, batch_size=100)) as listing:
@@ -255,7 +255,7 @@ async def test_a_listing_goes_on_although_entries_come_and_go(alice, large):
     assert len(seen) == len(set(seen)) == 1000
 
 
-async def test_a_listing_goes_on_by_number_when_its_last_entry_is_gone(alice, large):
+async def test_listing_continues_by_number_if_its_last_entry_is_deleted(alice, large):
     async with aclosing(alice.list_directory("shared", batch_size=100)) as listing:
         first = await anext(listing)
     await alice.delete(f"shared/{first.entries[-1].name}", recursive=False)
@@ -265,7 +265,7 @@ async def test_a_listing_goes_on_by_number_when_its_last_entry_is_gone(alice, la
 
 
 @pytest.mark.storage(80)
-async def test_a_summary_of_too_many_entries_is_refused(alice, large, monkeypatch):
+async def test_summary_of_too_many_entries_is_rejected(alice, large, monkeypatch):
     monkeypatch.setattr(summing, "_MAX_ENTRIES", ENTRIES)
     assert (await alice.content_summary("shared")).file_count == ENTRIES
     (large / "one more").touch()

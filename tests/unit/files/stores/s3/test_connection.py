@@ -1,4 +1,4 @@
-"""Which S3 account the settings mean."""
+"""S3 account selection from the settings."""
 
 import pytest
 
@@ -16,18 +16,18 @@ def settings(account: dict[str, object], **filebrowser: object) -> Settings:
     return Settings.model_validate({"aws": {"aws_accounts": {"default": account}}, "filebrowser": filebrowser})
 
 
-def test_without_an_account_there_is_no_store():
+def test_no_account_means_no_store():
     assert s3a.build(Settings()) is None
 
 
-async def test_an_account_makes_a_store_that_connects_to_nothing():
+async def test_account_builds_a_store_without_connecting():
     file_system = s3a.build(settings(KEYS))
     assert file_system is not None
     assert file_system.scheme is Scheme.S3A
     await file_system.close()
 
 
-def test_keys_and_address_are_those_of_the_account():
+def test_keys_and_address_come_from_the_account():
     options = options_of(
         settings({**KEYS, "security_token": "t", "endpoint": "store:9000", "is_secure": False, "path_style": True})
     )
@@ -40,20 +40,20 @@ def test_keys_and_address_are_those_of_the_account():
 @pytest.mark.parametrize(("endpoint", "is_secure", "url"),
     [("", True, None), ("store", True, "https://store"), ("http://store:9000", True, "http://store:9000"),
     ("https://store", False, "https://store")])  # fmt: skip
-def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure, url):
+def test_scheme_in_the_address_overrides_is_secure(endpoint, is_secure, url):
     options = options_of(settings({**KEYS, "endpoint": endpoint, "is_secure": is_secure}))
     assert options is not None
     assert options.endpoint_url == url
 
 
 @pytest.mark.parametrize("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
-def test_half_a_login_is_a_mistake(half):
+def test_incomplete_login_is_a_configuration_error(half):
     with pytest.raises(ConfigurationError, match="belong together"):
         options_of(settings(half))
 
 
 @pytest.mark.security("T8")
-def test_the_environment_is_asked_only_when_allowed():
+def test_environment_credentials_are_used_only_if_allowed():
     options = options_of(settings({}))
     assert options is not None
     assert options.keys is None
@@ -61,7 +61,7 @@ def test_the_environment_is_asked_only_when_allowed():
         options_of(settings({"allow_environment_credentials": False}))
 
 
-def test_buckets_of_other_stores_are_not_ours():
+def test_buckets_of_other_stores_are_ignored():
     options = options_of(settings(KEYS, buckets="lake, s3a://raw/, abfs://box, S3://old", allow_bucket_creation=True))
     assert options is not None
     assert options.buckets == ("lake", "raw", "old")

@@ -1,4 +1,4 @@
-"""Bodies in blocks, and parts of the right size."""
+"""Bodies split into blocks, and part sizes."""
 
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -32,30 +32,30 @@ async def body(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_blocks_are_full_until_the_end():
+async def test_all_blocks_but_the_last_are_full():
     blocks = Blocks(body(b"ab", b"", b"cdefg", b"h"))
     assert [bytes(await blocks.take(3)) for _ in range(4)] == [b"abc", b"def", b"gh", b""]
 
 
 @pytest.mark.parametrize("size", [1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT])
-def test_announced_bodies_fit_into_as_many_parts_as_there_may_be(size):
+def test_announced_body_fits_into_the_part_limit(size):
     part = part_bytes(0, size)
     assert part >= MIN_PART_BYTES
     assert -(-size // part) <= MAX_PARTS
 
 
-def test_parts_of_an_announced_body_stay_small_as_long_as_they_can():
+def test_parts_of_an_announced_body_stay_small_if_possible():
     assert part_bytes(40 * GIB, 48 * GIB) == MIN_PART_BYTES
     assert part_bytes(0, 160 * GIB) <= 17 * MIB
 
 
 @pytest.mark.security("S10")
-def test_who_announces_more_than_any_store_takes_gets_no_larger_parts():
+def test_excessive_announced_size_does_not_enlarge_parts():
     assert part_bytes(0, 10**18) <= part_bytes(0, LARGEST_OBJECT)
 
 
 @pytest.mark.parametrize("announced", [None, 10 * MIB])
-def test_bodies_of_unknown_size_fit_as_well(announced):
+def test_body_of_unknown_size_fits_into_the_part_limit(announced):
     sent = parts = 0
     while sent < LARGEST_OBJECT:
         sent += part_bytes(sent, announced)
@@ -65,7 +65,7 @@ def test_bodies_of_unknown_size_fit_as_well(announced):
 
 @pytest.mark.storage(67)
 @pytest.mark.parametrize("size", [SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT])
-def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
+def test_copy_ranges_cover_the_object_within_the_store_limits(size):
     ranges = list(copy_ranges(size))
     assert len(ranges) <= MAX_PARTS
     assert ranges[0][0] == 0
@@ -77,7 +77,7 @@ def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
 
 @pytest.mark.parametrize("part", [5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB])
 @pytest.mark.parametrize("parts", [1, 2, 900, 10_000])
-def test_numbers_of_parts_are_in_order_and_enough(part, parts):
+def test_part_numbers_are_ordered_and_sufficient(part, parts):
     plan = PartPlan("b/f", parts * part - 3, part, parts)
     numbers = PartNumbers(plan)
     found = [each for index in range(parts) for each in numbers.of(index)]
@@ -90,27 +90,27 @@ def test_numbers_of_parts_are_in_order_and_enough(part, parts):
         assert max(size for _, size in found) <= 16 * MIB
 
 
-def test_an_empty_part_has_a_number_too():
+def test_empty_part_has_a_number():
     assert list(PartNumbers(PartPlan("b/f", 0, 5 * MIB, 1)).of(0)) == [(1, 0)]
 
 
-def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums() -> None:
-    # Of two parts of 5 MiB "y" as a real store told it.
+def test_joined_tag_is_known_if_part_tags_are_checksums() -> None:
+    # A real store returned this tag for two parts of 5 MiB of "y".
     part = "69a41dff505e8c36b0373e700e2c875d"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, part)]) == "796ca8c6e7129ef48d224336f6c20ffc-2"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, "opaque")]) == ""
     assert joined_tag([SentPart(1, 1, "z" * 32)]) == ""
 
 
-async def test_parts_must_be_as_long_as_the_file():
+async def test_part_sizes_must_add_up_to_the_file_size():
     plan = PartPlan("bucket/f", 9, 5, 2)
-    # It is refused before any call of the store.
+    # The plan is rejected before the store is called.
     storage = S3Storage(S3Connection(S3Options()))
     with pytest.raises(VerificationFailed):
         await storage.join_parts(plan, "upload", [StoredPart(0, 5, "a")], overwrite=False)
 
 
-def test_places():
+def test_paths_split_into_bucket_and_key():
     assert (place_of("").bucket, place_of("bucket").bucket, place_of("bucket").key) == ("", "bucket", "")
     place = place_of("bucket/a/b.txt")
     assert (place.bucket, place.key, place.prefix, place.parent.path) == ("bucket", "a/b.txt", "a/b.txt/", "bucket/a")
@@ -118,7 +118,7 @@ def test_places():
     assert place.label == "s3a://bucket/a/b.txt"
 
 
-def test_keys_have_at_most_1024_bytes():
+def test_key_is_limited_to_1024_bytes():
     name = "é" * 127
     longest = f"bucket/{'/'.join([name] * 4)}/abcd"
     assert len(place_of(longest).key.encode()) == 1024
@@ -129,12 +129,12 @@ def test_keys_have_at_most_1024_bytes():
 @pytest.mark.parametrize(
     "bucket", ["x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@"]
 )
-def test_what_cannot_be_a_bucket_is_not_there(bucket):
+def test_invalid_bucket_name_is_not_found(bucket):
     with pytest.raises(PathNotFound):
         place_of(f"{bucket}/key")
 
 
 @pytest.mark.parametrize("path", ["", "bucket"])
-def test_files_lie_in_buckets(path):
+def test_files_must_lie_in_buckets(path):
     with pytest.raises(InvalidPath):
         object_place(path)

@@ -1,4 +1,4 @@
-"""The gateway of HDFS: settings, identities and calls."""
+"""The HDFS gateway: settings, identities and calls."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from queryserver.platform.settings.tree import Settings
 
 ANA = StorageUser("ana")
 QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)
-"""For stores that do not answer."""
+"""For stores that do not respond."""
 PATIENT = Timeouts(connect_s=30, silence_s=30, call_s=60)
 FILE = {
     "pathSuffix": "", "type": "FILE", "length": 5, "owner": "ana", "group": "g", "permission": "644",
@@ -35,7 +35,7 @@ STATUS = Answer(body=json.dumps({"FileStatus": FILE}).encode())
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
@@ -50,7 +50,7 @@ def file_system(*urls: str, timeouts: Timeouts = PATIENT, **options) -> WebHdfsF
 
 @pytest.mark.security("S12")
 @pytest.mark.parametrize("scheme", ["http", "https", "file"])
-async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
+async def test_redirects_to_unlisted_hosts_are_not_followed(scheme):
     async def elsewhere(_: Asked) -> Answer:
         return Answer(body=b"other")
 
@@ -75,7 +75,7 @@ async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
         assert foreign.asked == []
 
 
-async def test_hosts_of_the_list_are_followed():
+async def test_redirects_to_listed_hosts_are_followed():
     async def data(_: Asked) -> Answer:
         return Answer(body=b"bytes")
 
@@ -93,7 +93,7 @@ async def test_hosts_of_the_list_are_followed():
             await store.close()
 
 
-async def test_a_name_node_that_stands_by_or_is_gone_hands_on_to_the_next():
+async def test_standby_or_unreachable_name_node_fails_over():
     async def standby(_: Asked) -> Answer:
         return failure("StandbyException")
 
@@ -104,7 +104,7 @@ async def test_a_name_node_that_stands_by_or_is_gone_hands_on_to_the_next():
         store = file_system("http://127.0.0.1:1/webhdfs/v1", first.url, second.url)
         for _ in range(3):
             assert (await store.as_user(ANA).stat("f")).size_bytes == 5
-        # The one that answered is asked first from then on.
+        # From then on, the node that responded is called first.
         assert (len(first.asked), len(second.asked)) == (1, 3)
         await store.close()
         store = file_system(first.url)
@@ -114,7 +114,7 @@ async def test_a_name_node_that_stands_by_or_is_gone_hands_on_to_the_next():
 
 
 @pytest.mark.storage(9)
-async def test_a_store_that_hangs_is_unavailable_within_the_time_of_a_call():
+async def test_hanging_store_is_unavailable_after_the_call_timeout():
     async def silent(_: Asked) -> Answer:
         await asyncio.sleep(60)
         return STATUS
@@ -130,7 +130,7 @@ async def test_a_store_that_hangs_is_unavailable_within_the_time_of_a_call():
         await store.close()
 
 
-async def test_reads_are_tried_again_and_writes_are_not():
+async def test_reads_are_retried_and_writes_are_not():
     async def busy(_: Asked) -> Answer:
         return failure("RetriableException")
 
@@ -146,7 +146,7 @@ async def test_reads_are_tried_again_and_writes_are_not():
 
 
 @pytest.mark.security("S10")
-async def test_a_gateway_that_answers_with_200_000_entries_at_once_takes_no_memory():
+async def test_huge_listing_response_uses_little_memory():
     before, after = json.dumps({**FILE, "pathSuffix": "NAME"}).split("NAME")
 
     async def all_entries() -> AsyncIterator[bytes]:
@@ -167,14 +167,14 @@ async def test_a_gateway_that_answers_with_200_000_entries_at_once_takes_no_memo
                 count += len(batch.entries)
                 largest = max(largest, len(batch.entries))
                 most_bytes = max(most_bytes, resident_bytes())
-        # Where to begin was passed over, as HttpFS does.
+        # The store ignored the start position, as HttpFS does.
         assert (count, largest) == (100_000, 1000)
-        # All entries at once take 80 MB and more.
+        # All entries together take 80 MB or more.
         assert most_bytes - before_bytes < 24 * 1024 * 1024
         await store.close()
 
 
-async def test_a_listing_that_never_goes_on_is_a_failure_and_no_loop():
+async def test_listing_without_progress_fails_instead_of_looping():
     async def same(_: Asked) -> Answer:
         entries = [{**FILE, "pathSuffix": "a"}]
         partial = {"FileStatuses": {"FileStatus": entries}}
@@ -188,7 +188,7 @@ async def test_a_listing_that_never_goes_on_is_a_failure_and_no_loop():
         await store.close()
 
 
-async def test_a_file_that_ends_early_or_is_another_now_is_no_whole_file():
+async def test_truncated_or_replaced_file_fails_the_read():
     sent = [Answer(body=b"four"), Answer(body=b"four", content_length=5)]
 
     async def script(asked: Asked) -> Answer:
@@ -209,7 +209,7 @@ async def test_a_file_that_ends_early_or_is_another_now_is_no_whole_file():
         answers = Answer(body=json.dumps({"FileStatus": FILE}).encode())
         node.script = _always(answers, Answer(body=b"bytes"))
         with pytest.raises(EntryChanged):
-            # The last piece, here the only one, is held back until the file was looked at again.
+            # The last chunk, here the only one, is held back until the file has been checked again.
             await anext(storage.read("f", version=version))
         FILE["fileId"] = 4
         await store.close()
@@ -223,7 +223,7 @@ def _always(status: Answer, data: Answer):
 
 
 @pytest.mark.storage(88)
-async def test_a_store_that_keeps_fewer_bytes_is_caught_and_its_file_removed():
+async def test_store_losing_bytes_is_detected_and_its_file_removed():
     async def script(asked: Asked) -> Answer:
         if asked.op == "GETFILESTATUS" and "._qs_upload_" in asked.path:
             return STATUS
@@ -243,7 +243,7 @@ async def test_a_store_that_keeps_fewer_bytes_is_caught_and_its_file_removed():
         await store.close()
 
 
-async def test_an_empty_redirect_is_not_taken_for_a_rename_that_was_done():
+async def test_empty_redirect_is_not_a_successful_rename():
     async def script(asked: Asked) -> Answer:
         if asked.op == "RENAME":
             return Answer(307, headers={"Location": f"{node.url}/elsewhere"})
@@ -257,7 +257,7 @@ async def test_an_empty_redirect_is_not_taken_for_a_rename_that_was_done():
 
 
 @pytest.mark.storage(94)
-async def test_every_call_names_its_caller_and_no_cookie_is_kept():
+async def test_each_call_names_its_user_and_sends_no_cookie():
     async def script(_: Asked) -> Answer:
         return Answer(body=STATUS.body, headers={"Set-Cookie": 'hadoop.auth="u=ana&t=simple"; Path=/; HttpOnly'})
 
@@ -277,7 +277,7 @@ async def test_every_call_names_its_caller_and_no_cookie_is_kept():
 
 
 @pytest.mark.security("S12")
-async def test_certificates_are_checked_and_https_is_never_left_for_http(tmp_path):
+async def test_certificates_are_verified_and_https_is_never_downgraded(tmp_path):
     authority = Authority()
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(*authority.certify("127.0.0.1").write(tmp_path))
@@ -305,12 +305,12 @@ async def test_certificates_are_checked_and_https_is_never_left_for_http(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb"])
-def test_names_that_hadoop_would_shorten_to_another_user_s_have_no_access(name):
+def test_names_that_hadoop_would_shorten_are_denied(name):
     with pytest.raises(PermissionDenied):
         acting_name(name)
 
 
-async def test_service_and_caller_are_both_named():
+async def test_call_names_service_user_and_caller():
     async def script(_: Asked) -> Answer:
         return STATUS
 
@@ -338,7 +338,7 @@ class Store:
         return Tokens(self.obtain, self.renew, lambda: self.now)
 
 
-async def test_each_caller_has_a_token_of_his_own_which_is_kept_renewed_and_replaced():
+async def test_each_caller_has_a_token_that_is_renewed_and_replaced():
     store = Store()
     tokens = store.tokens()
     for _ in range(2):
@@ -352,7 +352,7 @@ async def test_each_caller_has_a_token_of_his_own_which_is_kept_renewed_and_repl
     assert store.obtained == ["ana", "bo", "ana"]
 
 
-async def test_a_refused_token_is_replaced_once():
+async def test_rejected_token_is_replaced_once():
     tokens = Store().tokens()
     await tokens.of("ana")
     assert tokens.refused("ana")
@@ -364,12 +364,12 @@ def settings(**tables: object) -> Settings:
     return Settings.model_validate(tables)
 
 
-def test_there_is_no_store_without_a_table():
+def test_missing_table_means_no_store():
     assert hdfs.build(settings()) is None
     assert ofs.build(settings()) is None
 
 
-async def test_a_cluster_may_have_several_name_nodes():
+async def test_cluster_may_have_several_name_nodes():
     given = HdfsClusterSettings.model_validate(
         {"webhdfs_url": "http://a:9870/webhdfs/v1, http://b:9870/webhdfs/v1", "redirect_hosts": "*.data, dn"}
     )
@@ -383,12 +383,12 @@ async def test_a_cluster_may_have_several_name_nodes():
 
 
 @pytest.mark.parametrize("url", ["", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1"])
-def test_an_address_that_is_none_is_told(url):
+def test_invalid_address_is_rejected(url):
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"webhdfs_url": url}}}))
 
 
-async def test_every_table_of_ozone_is_a_service():
+async def test_each_ozone_table_is_a_service():
     tables = {
         name: {"fs_defaultfs": f"ofs://{name}", "webhdfs_url": f"http://{name}:9778/webhdfs/v1", "ofs_chunk_size": size}
         for name, size in (("one", 5), ("two", 7))
@@ -401,7 +401,7 @@ async def test_every_table_of_ozone_is_a_service():
         ofs.build(settings(desktop={"ozone": {"x": {"webhdfs_url": "http://x:1/webhdfs/v1"}}}))
 
 
-def test_kerberos_without_its_package_is_told(monkeypatch):
+def test_kerberos_without_its_package_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"security_enabled": True}}}))

@@ -1,4 +1,4 @@
-"""Answers of WebHDFS: listings and failures."""
+"""WebHDFS responses: listings and failures."""
 
 import json
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ def listing(entries: list[dict[str, Any]], remaining: int, **style: Any) -> byte
     is_ascii=st.booleans(),
     comma=st.sampled_from([",", ",\n", ", "]),
 )
-def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, is_ascii, comma):
+def test_all_entries_are_found_at_any_chunk_boundary(names, cut, remaining, is_ascii, comma):
     entries = [{"pathSuffix": name, "length": 7, "nested": {"FileStatus": [name]}} for name in names]
     text = listing(entries, remaining, ensure_ascii=is_ascii, separators=(comma, ":")).decode("utf-8", "surrogatepass")
     assert scanned(text.encode("utf-8", "replace"), cut) == (
@@ -56,7 +56,7 @@ def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, 
     )
 
 
-def test_what_a_store_does_not_tell_is_unset():
+def test_missing_attributes_are_unset():
     told = {"type": "FILE", "length": 3, "modificationTime": 1_700_000_000_000, "permission": "1644"}
     status = file_status(told, "a")
     assert (status.permissions, status.has_acl, status.owner, status.group) == (0o1644, False, "", "")
@@ -64,12 +64,12 @@ def test_what_a_store_does_not_tell_is_unset():
     assert file_status({**told, "aclBit": True}, "a").has_acl
 
 
-def test_a_listing_without_batches_has_nothing_remaining():
+def test_listing_without_batches_has_nothing_remaining():
     answer = b'{"FileStatuses":{"FileStatus":[\n{"pathSuffix":"a"},\n{"pathSuffix":"b\\/c"}\n]}}'
     assert scanned(answer, 5) == ([{"pathSuffix": "a"}, {"pathSuffix": "b/c"}], 0)
 
 
-def test_names_that_look_like_the_answer_are_names():
+def test_names_resembling_the_response_syntax_are_parsed_as_names():
     entries = [
         {"pathSuffix": name} for name in ('"remainingEntries":5', '"FileStatus":[{}]', "},{", 'a"},{"b', "},\n{")
     ]
@@ -91,12 +91,12 @@ def test_names_that_look_like_the_answer_are_names():
         b'{"RemoteException":{"exception":"X"}}',
     ],
 )
-def test_what_is_no_whole_listing_is_a_failure_of_the_store(answer):
+def test_incomplete_or_foreign_listing_is_a_store_error(answer):
     with pytest.raises(StorageError):
         scanned(answer, 1000)
 
 
-def test_an_entry_without_end_is_not_kept_in_memory():
+def test_endless_entry_is_not_buffered():
     scanner = ListingScanner()
     pieces = [b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"', *([b"x" * 65536] * 100)]
     with pytest.raises(StorageError):
@@ -133,7 +133,7 @@ def told(name: str, message: str | None, status: int = 403) -> bytes:
         ("WebApplicationException", None, StorageError),
     ],
 )
-def test_the_exception_decides_and_not_the_status(status, name, message, kind):
+def test_exception_name_decides_over_the_status(status, name, message, kind):
     error = RemoteFailure.of(status, told(name, message)).error("a")
     assert type(error) is kind
     assert error.message
@@ -150,7 +150,7 @@ def test_the_exception_decides_and_not_the_status(status, name, message, kind):
         "see http://wiki.example.com/hadoop for broken",
     ],
 )
-def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
+def test_messages_contain_no_classes_traces_or_hosts(message):
     shown = RemoteFailure.of(500, told("IOException", message)).error("a").message
     assert "broken" in shown
     for word in ("Exception", "java", "org.apache", "\n", "10.1.2.3", "8020", "example.com", "node7/"):
@@ -160,7 +160,7 @@ def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
 @pytest.mark.parametrize(
     ("status", "kind"), [(500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable)]
 )
-def test_pages_of_html_say_nothing(status, kind):
+def test_html_pages_are_not_quoted(status, kind):
     page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
     error = RemoteFailure.of(status, page).error("a")
     assert type(error) is kind
