@@ -1,7 +1,7 @@
-"""Tables in sixteen languages, with and without a header: at least 95 % come out as a person sees them.
+"""Tables in sixteen languages, with and without a header; at least 95 % are judged as a person would.
 
-`annotated_headers.jsonl`: tables of texts alone, with people, places, companies, jobs, colours and products; headers of
-dates, years, quarters, months, hours and units; and tables without a header whose first row could be one.
+`annotated_headers.jsonl` has tables of text only (people, places, companies, jobs, colors and products), headers of
+dates, years, quarters, months, hours and units, and tables without a header whose first row looks like one.
 """
 
 import json
@@ -29,7 +29,7 @@ def answer(table: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.importer(73)
-def test_headers_of_tables_in_many_languages_come_out() -> None:
+def test_headers_in_many_languages_are_detected() -> None:
     wrong = {table["name"] for table in ANNOTATED if answer(table) is not table["has_header"]}
     assert wrong == set(MISSED)
     assert len(wrong) <= 0.05 * len(ANNOTATED)
@@ -37,7 +37,7 @@ def test_headers_of_tables_in_many_languages_come_out() -> None:
 
 @pytest.mark.importer(73)
 @pytest.mark.parametrize("name", ["header_of_dates.csv", "header_text_only_french.csv", "header_only_euro_sign.csv"])
-def test_headers_of_the_field_are_seen(name: str) -> None:
+def test_headers_of_field_files_are_detected(name: str) -> None:
     content = (FIELD / name).read_bytes()
     found = detect(content, is_whole=True)
     assert has_header(RecordReader(found.delimiters).feed(content.decode(found.encoding), final=True))

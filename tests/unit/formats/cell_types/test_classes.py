@@ -1,4 +1,4 @@
-"""Classes of cells and types of columns (Contract importer 12)."""
+"""Cell classes and column types (Contract importer 12)."""
 
 import calendar
 import re
@@ -132,11 +132,11 @@ CELLS = {
 
 
 @pytest.mark.parametrize(("kind", "cell"), [(kind, cell) for kind, cells in CELLS.items() for cell in cells], ids=ascii)
-def test_a_cell_has_the_class_of_the_table(kind: CellKind, cell: str) -> None:
+def test_cell_has_its_class(kind: CellKind, cell: str) -> None:
     assert classify(cell) is kind
 
 
-def test_quoted_and_unquoted_are_alike_but_for_the_word_null() -> None:
+def test_quoting_matters_only_for_the_word_null() -> None:
     cells = [cell for cells in CELLS.values() for cell in cells if cell.strip().lower() != "null"]
     assert [classify(QuotedText(cell)) for cell in cells] == [classify(cell) for cell in cells]
 
@@ -145,7 +145,7 @@ def test_quoted_and_unquoted_are_alike_but_for_the_word_null() -> None:
 @pytest.mark.parametrize(("text", "kind"),
     [("12", CellKind.TEXT), ("12", CellKind.INTEGER), ("30:00:00", CellKind.DURATION),
     ("null", CellKind.TEXT)])  # fmt: skip
-def test_a_cell_of_a_workbook_has_the_class_of_the_workbook(text: str, kind: CellKind) -> None:
+def test_workbook_cell_keeps_its_class(text: str, kind: CellKind) -> None:
     assert classify(TypedText(text, kind)) is kind
     assert facts_of(TypedText(text, kind)).kind is kind
 
@@ -167,12 +167,12 @@ def test_a_cell_of_a_workbook_has_the_class_of_the_workbook(text: str, kind: Cel
         (TypedText("2.0", CellKind.DOUBLE), CellFacts(CellKind.DOUBLE, 1, 1)),
     ],
 )
-def test_numbers_tell_their_digits(cell: str, facts: CellFacts) -> None:
+def test_number_facts_count_digits(cell: str, facts: CellFacts) -> None:
     assert facts_of(cell) == facts
 
 
 @pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999])
-def test_exactly_the_days_of_the_calendar_are_dates(year: int) -> None:
+def test_only_calendar_days_are_dates(year: int) -> None:
     days = {(month, day) for month in range(14) for day in range(33)}
     found = {(month, day) for month, day in days if classify(f"{year:04}-{month:02}-{day:02}") is CellKind.DATE}
     assert found == {
@@ -180,12 +180,12 @@ def test_exactly_the_days_of_the_calendar_are_dates(year: int) -> None:
     }
 
 
-def test_exactly_the_leap_years_of_the_calendar_have_29_february() -> None:
+def test_only_leap_years_have_29_february() -> None:
     found = {year for year in range(10_000) if classify(f"{year:04}/02/29") is CellKind.DATE}
     assert found == {year for year in range(1, 10_000) if calendar.isleap(year)}
 
 
-def test_no_text_has_two_forms_and_re2_reads_the_patterns_as_python_does() -> None:
+def test_patterns_are_disjoint_and_match_the_same_in_re2_and_python() -> None:
     cells = [cell.strip(" ") for cells in CELLS.values() for cell in cells]
     column = pa.array(cells, pa.string())
     forms = 0
@@ -198,7 +198,7 @@ def test_no_text_has_two_forms_and_re2_reads_the_patterns_as_python_does() -> No
 
 Names = tuple[str, str, str]
 SPECIFIED_DIALECTS = ("hive", "impala", "trino", "phoenix", "sparksql")
-"""Those that the specification lists types of."""
+"""The dialects whose types the specification lists."""
 TEXT: Names = ("STRING", "VARCHAR", "VARCHAR")
 
 
@@ -248,7 +248,7 @@ def exact(cells: Sequence[str]) -> ColumnFacts:
 
 
 def vectorised(cells: Sequence[str], repeated: int = 1) -> ColumnFacts:
-    """As a Block has them: null where the class is null, but for what was quoted."""
+    """Return the facts of a block column: cells are null if their class is null, unless they are quoted."""
     column = [None if classify(cell) is CellKind.NULL and type(cell) is str else str(cell) for cell in cells]
     return facts_of_array(pa.array(column * repeated, pa.string()))
 
@@ -264,7 +264,7 @@ def expected(row: Names) -> dict[str, str]:
 
 @pytest.mark.importer(29)
 @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
-def test_a_column_of_a_whole_file_has_the_type_of_the_table_in_all_dialects(cells: Sequence[str], row: Names) -> None:
+def test_whole_file_column_has_its_type_in_all_dialects(cells: Sequence[str], row: Names) -> None:
     for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
         found = names(column_type(facts, is_whole=True))
         assert found == expected(row)
@@ -279,7 +279,7 @@ def test_integers_of_a_partial_sample_are_bigint() -> None:
 
 @pytest.mark.importer(29)
 @pytest.mark.parametrize(("cells", "row"), WORKBOOK_ROWS)
-def test_cells_of_workbooks_give_the_types_of_the_table(cells: Sequence[tuple[str, CellKind]], row: Names) -> None:
+def test_workbook_cells_give_the_specified_types(cells: Sequence[tuple[str, CellKind]], row: Names) -> None:
     facts = exact([TypedText(text, kind) for text, kind in cells])
     assert names(column_type(facts, is_whole=True)) == expected(row)
 
@@ -306,7 +306,7 @@ def test_cells_of_workbooks_give_the_types_of_the_table(cells: Sequence[tuple[st
         (["1" * 19 + "." + "1" * 19, "1" * 20 + "."], STRING),
     ],
 )
-def test_numbers_keep_every_digit_where_a_double_would_not(cells: Sequence[str], column: ColumnType) -> None:
+def test_numbers_keep_digits_beyond_double_precision(cells: Sequence[str], column: ColumnType) -> None:
     for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
         assert column_type(facts, is_whole=True) == column
 
@@ -324,17 +324,17 @@ def test_numbers_keep_every_digit_where_a_double_would_not(cells: Sequence[str],
         (set[CellKind](), NULL),
     ],
 )
-def test_a_mix_of_classes_is_text_unless_the_table_says_otherwise(kinds: set[CellKind], column: ColumnType) -> None:
+def test_mixed_classes_are_text_with_few_exceptions(kinds: set[CellKind], column: ColumnType) -> None:
     assert column_type(ColumnFacts(kinds), is_whole=True) == column
 
 
-def test_a_quoted_null_is_text_and_a_quoted_blank_is_not() -> None:
+def test_quoted_null_is_text_and_quoted_blank_is_null() -> None:
     for facts in (exact, vectorised):
         assert column_type(facts([QuotedText("null"), "1"]), is_whole=True) == STRING
         assert column_type(facts([QuotedText(""), QuotedText("  "), "1"]), is_whole=True) == ColumnType(BaseType.INT32)
 
 
 @pytest.mark.parametrize("late", ["x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", ""])
-def test_one_late_cell_counts_as_much_as_ten_thousand(late: str) -> None:
+def test_single_late_cell_affects_the_type(late: str) -> None:
     cells = [*map(str, range(10_000)), late, *map(str, range(100))]
     assert column_type(vectorised(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)

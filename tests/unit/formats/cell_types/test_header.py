@@ -1,4 +1,4 @@
-"""Headers, names of columns and previews (Contract importer 7, 11)."""
+"""Headers, column names and previews (Contract importer 7, 11)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -86,21 +86,21 @@ def records(text: str, delimiters: Delimiters = COMMA) -> list[list[str]]:
 
 @pytest.mark.importer(20)
 @pytest.mark.parametrize(("text", "delimiters", "answer"), [case[1:] for case in CASES])
-def test_a_text_has_a_header_as_the_table_says(text: str, delimiters: Delimiters, answer: bool) -> None:
+def test_header_is_detected(text: str, delimiters: Delimiters, answer: bool) -> None:
     assert detect(text.encode(), is_whole=True).delimiters == delimiters
     assert has_header(records(text, delimiters)) is answer
 
 
 @pytest.mark.importer(20)
 @pytest.mark.parametrize(("kind", "answer"), [(CellKind.TEXT, True), (CellKind.INTEGER, False)])
-def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(kind: CellKind, answer: bool) -> None:
+def test_workbook_header_2019_is_text_not_a_number(kind: CellKind, answer: bool) -> None:
     column = [TypedText("2019", kind), *[TypedText(text, CellKind.INTEGER) for text in ("1", "2")]]
     assert has_header([[cell] for cell in column]) is answer
 
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    # only null cells; a typed cell, were it only one
+    # only null cells; or a single typed cell
     [
         (',"",NULL\n1,2,3\n', False),
         ("a,b,true\n1,2,3\n", False),
@@ -119,9 +119,9 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
         ("a," + "b" * 64, True),
         ("a," + "b" * 65, False),
         ("a,b\n,\nNULL,\\N\n", True),
-        # a column of another type than text settles it, whatever the others say
+        # a column of another type than text decides, whatever the other columns suggest
         ("x,x,n\nx,x,1\n", True),
-        # the same value again
+        # the header value recurs
         ("a\na\nbb\n", False),
         ("name,y\nname,foo\nbob,barbar\n", False),
         # common words: in the header, and in at most half of the cells below
@@ -135,7 +135,7 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
         ("foo\nba\n", False),
         ("fo\nba\nxy\n", False),
         ("foo,ab\nba,cd\nxy,ef\n", False),
-        # the form of the cells: letters of upper and lower case, digits, signs, scripts, values that come again
+        # cell form: upper and lower case, digits, signs, scripts, recurring values
         ("NOM\nAnna\nBert\nCarla\n", True),
         ("Nomen\nAnna\nBert\nCarla\n", False),
         ("zzz\nA1\nB22\nC333\n", True),
@@ -149,9 +149,9 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
         ("客户名称,电话\n王小明,一\n李丽,二二\n", True),
         ("Titel,Autor\nFaust,Goethe\nRäuber,Schiller\n", True),
         ("Faust,Goethe\nRäuber,Schiller\nEmilia Galotti,Lessing\n", False),
-        # a word among several, or also in cells below, says less
+        # a word among several, or one that also occurs in cells below, is weaker evidence
         ("the manager\nmy name\nfoo\nbarbarbarbar\nx\n", False),
-        # dates and times are names over numbers, and over texts if they rise or fall
+        # dates and times are names above numbers, and above text if they rise or fall
         ("a,2024-01-01\nx,1\ny,2\n", True),
         ("a,2024-01-01,2024-02-01\nx,here,away\ny,away,here\n", True),
         ("a,2024-01-01\nx,here\ny,away\n", False),
@@ -159,30 +159,30 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
         ("a,10:00,11:00\nx,1.5,2\n", True),
         ("2024-01-01,2024-01-02\n1,2\n", True),
         (",2018,2019\nx,1,2\ny,3,4\n", True),
-        # equal steps of integers beside a name
+        # integers in equal steps next to a name
         ("Gender,10,20,30\nmale,5,6,7\nfemale,8,9,1\n", True),
         ("ann,10,20,30\nmax,5,6,7\n", False),
         ("Gender,10,20,35\nmale,5,6,7\nfemale,8,9,1\n", False),
-        # blanks around cells do not count
+        # blanks around cells are ignored
         (" 1 ,x\n2,3\n", False),
         ("foo , ab\nba,cd\nxy, efg\n", True),
-        # cells below a missing header cell say nothing
+        # cells below an empty header cell are ignored
         (",foo\n1,fooo\n2,fo\n", False),
-        # cells beyond the header say nothing
+        # cells beyond the header are ignored
         ("foo\nfoo,1\nfo,2\n", False),
     ],
 )
-def test_each_rule_of_the_heuristic(text: str, answer: bool) -> None:
+def test_each_heuristic_rule(text: str, answer: bool) -> None:
     assert has_header(records(text)) is answer
 
 
-def test_a_hundred_records_with_a_value_are_compared() -> None:
+def test_header_is_compared_with_a_hundred_records_with_a_value() -> None:
     header, empty = ["foo"], [""]
     assert has_header([header, *[empty] * 500, *[["1"]] * 100, ["foo"]])
     assert not has_header([header, *[empty] * 500, *[["1"]] * 99, ["foo"]])
 
 
-def test_no_record_is_no_header() -> None:
+def test_no_records_means_no_header() -> None:
     assert not has_header([])
 
 
@@ -204,22 +204,22 @@ def test_no_record_is_no_header() -> None:
         (["null", "\\N"], ["null", "\\N"]),
     ],
 )
-def test_names_are_those_of_the_header_made_unique(header: list[str], names: list[str]) -> None:
+def test_header_names_are_made_unique(header: list[str], names: list[str]) -> None:
     assert header_names(header, len(header)) == names
 
 
 @pytest.mark.importer(30)
-def test_names_have_at_most_255_characters_whatever_is_added() -> None:
+def test_unique_names_stay_within_255_characters() -> None:
     names = header_names(["x" * 300, "x" * 260, "x" * 255 + " y"], 3)
     assert names == ["x" * 255, "x" * 253 + "_2", "x" * 253 + "_3"]
 
 
-def test_a_header_is_cut_and_filled_to_the_width() -> None:
+def test_header_is_cut_or_filled_to_the_width() -> None:
     assert header_names(["a", "b", "c"], 2) == ["a", "b"]
     assert header_names(["a"], 3) == ["a", "column_2", "column_3"]
 
 
-def test_two_thousand_equal_names_are_told_apart() -> None:
+def test_two_thousand_equal_names_become_unique() -> None:
     names = header_names(["n"] * 2_000, 2_000)
     assert names[-1] == "n_2000"
     assert len(set(names)) == 2_000
@@ -272,7 +272,7 @@ def warnings(analysis: Analysis) -> list[tuple[str, int, list[int]]]:
 
 @pytest.mark.importer(28)
 @both_ways
-def test_the_worked_previews_come_out_exactly(analyse: Way) -> None:
+def test_specified_previews_are_reproduced(analyse: Way) -> None:
     typed = analyse(records_of_preview("col1,col2\n1.1,true\n2.2,false"), has_header=True, is_whole=True)
     assert shown(typed, "hive") == [("col1", "DOUBLE"), ("col2", "BOOLEAN")]
     assert typed.rows == [["1.1", "true"], ["2.2", "false"]]
@@ -285,7 +285,7 @@ def test_the_worked_previews_come_out_exactly(analyse: Way) -> None:
 
 @pytest.mark.importer(31)
 @both_ways
-def test_a_header_alone_gives_columns_of_text_and_no_rows(analyse: Way) -> None:
+def test_header_only_file_gives_text_columns_and_no_rows(analyse: Way) -> None:
     analysis = analyse(records_of_preview("id,name\n"), has_header=True, is_whole=True)
     assert analysis.rows == []
     for dialect in PREVIEW_DIALECTS:
@@ -300,20 +300,20 @@ def test_a_header_alone_gives_columns_of_text_and_no_rows(analyse: Way) -> None:
 @pytest.mark.importer(31)
 @pytest.mark.parametrize("has_header", [True, False])
 @both_ways
-def test_a_file_of_blanks_is_empty(analyse: Way, has_header: bool) -> None:
+def test_blank_file_is_empty(analyse: Way, has_header: bool) -> None:
     with raises_code("file_empty"):
         analyse(records_of_preview("\n \n\t\n"), has_header=has_header, is_whole=True)
 
 
 @both_ways
-def test_a_sample_in_which_no_record_ends_is_no_empty_file(analyse: Way) -> None:
+def test_sample_without_a_record_end_is_not_an_empty_file(analyse: Way) -> None:
     with raises_code("record_too_long"):
         analyse([], has_header=False, is_whole=False)
 
 
 @pytest.mark.importer(32)
 @both_ways
-def test_short_rows_are_filled_and_long_rows_cut_and_both_counted(analyse: Way) -> None:
+def test_short_rows_are_filled_and_long_rows_cut_with_a_warning(analyse: Way) -> None:
     analysis = analyse(records_of_preview("a,b\n1\n1,2,3\n\n1,2\n"), has_header=True, is_whole=True)
     assert analysis.rows == [["1", ""], ["1", "2"], ["1", "2"]]
     assert warnings(analysis) == [("long_rows", 1, [3]), ("short_rows", 1, [2])]
@@ -322,7 +322,7 @@ def test_short_rows_are_filled_and_long_rows_cut_and_both_counted(analyse: Way) 
 
 @pytest.mark.importer(32)
 @both_ways
-def test_the_first_ten_odd_records_are_named(analyse: Way) -> None:
+def test_warning_names_the_first_ten_irregular_records(analyse: Way) -> None:
     analysis = analyse(records_of_preview("a,b\n" + "1,2\n1\n" * 30), has_header=True, is_whole=True)
     assert warnings(analysis) == [("short_rows", 30, list(range(3, 22, 2)))]
 
@@ -331,14 +331,14 @@ def test_the_first_ten_odd_records_are_named(analyse: Way) -> None:
 @pytest.mark.parametrize(
     ("text", "width"), [("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2)]
 )
-def test_without_a_header_the_most_frequent_width_counts_and_of_two_the_larger(text: str, width: int) -> None:
+def test_width_without_a_header_is_the_most_frequent_or_larger_one(text: str, width: int) -> None:
     analysis = analyse_records(records_of_preview(text), has_header=False, is_whole=True)
     assert len(analysis.columns) == width
     assert {len(row) for row in analysis.rows} == {width}
 
 
 @pytest.mark.importer(32)
-def test_blocks_of_a_width_that_may_not_be_the_most_frequent_are_refused() -> None:
+def test_blocks_of_an_uncertain_width_are_rejected() -> None:
     sample = records_of_preview("1,2\n" * FIRST_RECORDS + "1\n" * 60)
     with pytest.raises(WidthUncertain):
         by_blocks(sample, has_header=False, is_whole=True)
@@ -350,7 +350,7 @@ def test_blocks_of_a_width_that_may_not_be_the_most_frequent_are_refused() -> No
 
 @pytest.mark.importer(39)
 @both_ways
-def test_cells_are_shown_as_they_are_in_the_file(analyse: Way) -> None:
+def test_cells_are_shown_unchanged(analyse: Way) -> None:
     analysis = analyse(
         records_of_preview('a,b,c,d,e\n1.50,007,\\N,NULL, x \n2," q ","","null",=1+1\n'), has_header=True, is_whole=True
     )
@@ -360,7 +360,7 @@ def test_cells_are_shown_as_they_are_in_the_file(analyse: Way) -> None:
 
 @pytest.mark.importer(30)
 @both_ways
-def test_columns_are_in_the_order_of_the_file_under_unique_names(analyse: Way) -> None:
+def test_columns_keep_file_order_with_unique_names(analyse: Way) -> None:
     analysis = analyse(records_of_preview("b,a,,A,b\n1,2,3,4,5\n"), has_header=True, is_whole=True)
     assert [column.name for column in analysis.columns] == ["b", "a", "column_3", "A_2", "b_2"]
 
@@ -368,7 +368,7 @@ def test_columns_are_in_the_order_of_the_file_under_unique_names(analyse: Way) -
 @pytest.mark.importer(27)
 @pytest.mark.parametrize("has_header", [True, False])
 @both_ways
-def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: bool) -> None:
+def test_fifty_rows_are_shown_and_all_rows_determine_types(analyse: Way, has_header: bool) -> None:
     sample = [["1"]] * 60 + [["x"]]
     analysis = analyse(sample, has_header=has_header, is_whole=True)
     assert analysis.rows == [["1"]] * 50
@@ -378,7 +378,7 @@ def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: 
 @pytest.mark.parametrize("has_header", [True, False])
 @pytest.mark.parametrize(("beyond", "base"), [(0, BaseType.INT32), (1, BaseType.INT64)])
 @both_ways
-def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyond, base) -> None:
+def test_ten_thousand_records_determine_types(analyse, has_header, beyond, base) -> None:
     sample = [["1"]] * (10_000 + has_header) + [["x"]] * beyond
     analysis = analyse(sample, has_header=has_header, is_whole=True)
     assert [column.type for column in analysis.columns] == [ColumnType(base)]
@@ -390,11 +390,11 @@ def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyo
     ("rows", "is_whole", "found"), [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])]
 )
 @both_ways
-def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(analyse, rows, is_whole, found) -> None:
+def test_partial_sample_below_fifty_rows_is_a_warning(analyse, rows, is_whole, found) -> None:
     assert warnings(analyse([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found
 
 
-def test_undecodable_characters_and_open_quotes_are_told_with_their_records() -> None:
+def test_undecodable_characters_and_unclosed_quotes_are_warnings_with_records() -> None:
     sample = [["a", "b"], ["1", "\ufffd\ufffd"], ["2", "x"], ["\ufffd", '"open']]
     expected = [("unclosed_quote", 1, [4]), ("undecodable", 3, [2, 4])]
     found = analyse_records(sample, has_header=True, is_whole=True, unclosed=[4], undecodable=3)
@@ -405,12 +405,12 @@ def test_undecodable_characters_and_open_quotes_are_told_with_their_records() ->
     assert warnings(fast) == expected
 
 
-def test_a_replacement_character_of_the_file_itself_is_no_warning() -> None:
+def test_replacement_character_in_the_file_is_not_a_warning() -> None:
     assert not analyse_records([["\ufffd"], ["x"]], has_header=True, is_whole=True).warnings
 
 
 @pytest.mark.importer(42)
-def test_a_worksheet_is_typed_by_the_classes_of_its_cells() -> None:
+def test_worksheet_is_typed_by_its_cell_classes() -> None:
     sheet = [
         [TypedText("n", CellKind.TEXT), TypedText("2019", CellKind.TEXT), TypedText("", CellKind.NULL)],
         [TypedText("1", CellKind.INTEGER), TypedText("12", CellKind.TEXT), TypedText("30:00:00", CellKind.DURATION)],
@@ -426,13 +426,13 @@ def test_a_worksheet_is_typed_by_the_classes_of_its_cells() -> None:
     assert {type(cell) for row in analysis.rows for cell in row} == {str}
 
 
-def test_a_column_of_nulls_has_the_type_of_nothing() -> None:
+def test_column_of_nulls_has_the_null_type() -> None:
     analysis = analyse_records([["a"], [""], ["\\N"], ["NULL"]], has_header=True, is_whole=True)
     assert analysis.columns[0].type == NULL
     assert classify("NULL") is CellKind.NULL
 
 
-def test_first_records_without_a_block_are_typed_by_themselves() -> None:
+def test_first_records_without_blocks_determine_types() -> None:
     sample = records_of_preview("a,b\n1,x\n2\n")
     by_no_blocks = analyse_blocks(sample, [], has_header=True, is_whole=True)
     assert by_no_blocks == analyse_records(sample, has_header=True, is_whole=True)

@@ -1,4 +1,4 @@
-"""Formats of dates and numbers: which are certain, and what they read (Contract importer 12.5)."""
+"""Date and number formats: which are certain, and how they are parsed (Contract importer 12.5)."""
 
 import pyarrow as pa
 import pytest
@@ -31,40 +31,40 @@ UNCERTAIN = [
 
 
 def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
-    """Of a list, and of a column of many."""
+    """Measure the cells as a list and as a long Arrow column; return the types and formats found."""
     ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
 
 
 @pytest.mark.parametrize("form", CERTAIN)
-def test_a_form_without_doubt_is_found(form: str) -> None:
+def test_unambiguous_format_is_found(form: str) -> None:
     cells, base = CERTAIN[form]
     assert of(cells) == {(base, form)}
 
 
-def test_whole_numbers_with_groups_are_integers() -> None:
+def test_grouped_whole_numbers_are_integers() -> None:
     assert of(["1,234,567", "12"]) == {(BaseType.INT32, "1,234.5")}
 
 
 @pytest.mark.parametrize("cells", UNCERTAIN, ids=" ".join)
-def test_in_doubt_a_column_is_text(cells: list[str]) -> None:
+def test_ambiguous_column_is_text(cells: list[str]) -> None:
     assert of(cells) == {(STRING.base, None)}
 
 
-def test_plain_forms_need_none() -> None:
+def test_plain_values_need_no_format() -> None:
     assert of(["2024-01-15"]) == {(BaseType.DATE, None)}
     assert of(["1.234"]) == {(BaseType.FLOAT64, None)}
     assert of(["", "\\N"]) == {(BaseType.NULL, None)}
 
 
-def test_texts_of_workbooks_have_formats_where_all_cells_are_text() -> None:
+def test_workbook_text_has_a_format_if_all_cells_are_text() -> None:
     text, other = TypedText("15/01/2024", CellKind.TEXT), TypedText("2024-01-15", CellKind.DATE)
     assert measured([text, TypedText("", CellKind.NULL)]).format == "%d/%m/%Y"
     assert measured([text, other]).format is None
     assert measured([TypedText("007", CellKind.TEXT), TypedText("12", CellKind.TEXT)]).format is None
 
 
-def test_a_given_form_counts_where_all_cells_fit_it() -> None:
+def test_given_format_applies_if_all_cells_fit() -> None:
     given = GivenFormats("%d/%m/%Y", "1.234,5")
     assert of(["01/02/2024"], given) == {(BaseType.DATE, "%d/%m/%Y")}
     assert of(["1.234", "5"], given) == {(BaseType.INT32, "1.234,5")}
@@ -73,7 +73,7 @@ def test_a_given_form_counts_where_all_cells_fit_it() -> None:
     assert of(["x"], given) == {(STRING.base, None)}
 
 
-def test_what_forms_read() -> None:
+def test_formats_parse_values() -> None:
     cases = [
         ("%d/%m/%y", ["1/2/69", "1/2/68", "1/2/2024", None], ["1969-02-01", "2068-02-01", None, None]),
         ("%b %d, %Y %I:%M:%S %p", ["Dec 1, 2024 12:00:01 AM", "dec 1, 2024 12:00:01 pm"],
@@ -90,17 +90,17 @@ def test_what_forms_read() -> None:
     "", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
      "%M %d/%m/%Y",
      "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"])  # fmt: skip
-def test_other_texts_are_no_forms(text: str) -> None:
+def test_invalid_formats_are_rejected(text: str) -> None:
     with pytest.raises(UnknownFormat):
         value_format(text)
 
 
-def test_parts_without_a_mark_between_them_have_both_digits() -> None:
+def test_adjacent_fields_require_both_digits() -> None:
     cells = pa.array(["01122024", "1112024", "11122024"], pa.string())
     assert rewritten(cells, "%d%m%Y").to_pylist() == ["2024-12-01", None, "2024-12-11"]
     assert rewritten(pa.array(["1Jan2024 905"]), "%d%b%Y %H%M").to_pylist() == [None]
     assert rewritten(pa.array(["1Jan2024 0905"]), "%d%b%Y %H%M").to_pylist() == ["2024-01-01 09:05"]
 
 
-def test_marks_of_a_form_are_no_patterns() -> None:
+def test_punctuation_in_a_format_is_literal() -> None:
     assert rewritten(pa.array(["(1.2+2024)", "1x2x2024"]), "(%d.%m+%Y)").to_pylist() == ["2024-02-01", None]

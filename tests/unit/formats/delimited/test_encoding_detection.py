@@ -1,4 +1,4 @@
-"""Detection of encodings (Contract importer 9.2): names, products and places in many languages, long and short."""
+"""Encoding detection (Contract importer 9.2): long and short texts in many languages."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ FIELD = Path(__file__).parents[3] / "field" / "import"
 CUSTOMERS = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted((Path(__file__).parent / "customers").glob("*.csv"))
 }
-"""Tables of customers by their language."""
+"""Customer tables by language."""
 
 NAMES = {
     ("ja", "cp932"): {"shift_jis", "cp932"}, ("ja", "euc_jp"): {"euc-jp"}, ("zh_cn", "gbk"): {"gbk", "gb18030"},
@@ -41,7 +41,7 @@ def text_of(sample: bytes) -> str:
 
 @pytest.mark.importer(65)
 @pytest.mark.parametrize(("case", "names"), NAMES.items())
-def test_a_table_in_a_language_is_read_in_its_encoding(case: tuple[str, str], names: set[str]) -> None:
+def test_table_in_a_language_is_read_in_its_encoding(case: tuple[str, str], names: set[str]) -> None:
     language, codec = case
     sample = CUSTOMERS[language].encode(codec)
     assert text_of(sample) == CUSTOMERS[language]
@@ -50,7 +50,7 @@ def test_a_table_in_a_language_is_read_in_its_encoding(case: tuple[str, str], na
 
 
 @pytest.mark.importer(65)
-def test_english_headers_and_numbers_do_not_hide_the_few_cells_that_matter() -> None:
+def test_english_headers_and_numbers_do_not_hide_the_decisive_cells() -> None:
     wrong: list[DetectedEncoding] = []
     for language, codec in NAMES:
         products = [line.split(",")[2] for line in CUSTOMERS[language].splitlines()[1:]]
@@ -72,7 +72,7 @@ def test_english_headers_and_numbers_do_not_hide_the_few_cells_that_matter() -> 
         ("cp1251_silent_mojibake.csv", "имя,город\nИван,Москва\n"),
     ],
 )
-def test_files_of_the_field_are_read_as_what_they_are(name: str, text: str) -> None:
+def test_field_files_are_decoded_correctly(name: str, text: str) -> None:
     content = (FIELD / name).read_bytes()
     assert text_of(content) == text
     assert detected(content).confidence >= SURE
@@ -94,7 +94,7 @@ def test_files_of_the_field_are_read_as_what_they_are(name: str, text: str) -> N
         ("cp932", "商品,価格\nケーキ,12\n"),
     ],
 )
-def test_a_few_names_are_enough(codec: str, text: str) -> None:
+def test_few_names_are_sufficient(codec: str, text: str) -> None:
     assert text_of(text.encode(codec)) == text
 
 
@@ -102,7 +102,7 @@ def test_a_few_names_are_enough(codec: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["10 °C,b\n5 £,2\n", "it’s,b\n“x”,2\n", "garçon,b\n10 °C,2\nÅngström,3\n", "Elève à,b\ncafé,2\n"]
 )
-def test_letters_of_another_script_within_words_are_no_reading(text: str) -> None:
+def test_reading_that_mixes_scripts_within_words_is_rejected(text: str) -> None:
     sample = text.encode("cp1252")
     assert text_of(sample) == text or detected(sample).confidence < SURE
     assert detected(sample).name not in {"big5", "big5-hkscs", "windows-1255", "shift_jis"}
@@ -110,7 +110,7 @@ def test_letters_of_another_script_within_words_are_no_reading(text: str) -> Non
 
 @pytest.mark.importer(65)
 @pytest.mark.parametrize("text", ["é,1\n", "a,ö\n", "naïve,b\n1,2\n"])
-def test_one_letter_is_no_evidence(text: str) -> None:
+def test_single_letter_is_not_evidence(text: str) -> None:
     found = detected(text.encode("latin_1"))
     assert found.name == "iso-8859-1"
     assert found.confidence < SURE
@@ -118,39 +118,39 @@ def test_one_letter_is_no_evidence(text: str) -> None:
 
 @pytest.mark.importer(65)
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "utf-8-sig", "utf-16"])
-def test_what_the_bytes_prove_is_certain(encoding: str) -> None:
+def test_encoding_proven_by_its_bytes_is_certain(encoding: str) -> None:
     text = "a,b\n1,2\n" if encoding == "ascii" else "a,é\n1,日本\n"
     assert detected(text.encode(encoding)).confidence == 1
 
 
 @pytest.mark.importer(65)
-def test_a_few_broken_characters_do_not_make_another_encoding_of_utf_8() -> None:
+def test_few_invalid_characters_keep_utf_8() -> None:
     sample = "Straße,日本\n".encode() * 20 + b"caf\xe9\n"
     assert detected(sample).name == "utf-8"
     assert detected("é\n".encode() + b"\xe9\xe8\n").name != "utf-8"
 
 
 @pytest.mark.importer(65)
-def test_a_character_that_the_end_of_the_sample_cuts_does_not_count() -> None:
+def test_character_cut_by_the_end_of_the_sample_is_ignored() -> None:
     sample = CUSTOMERS["ja"].encode("cp932")
     assert detect_encoding(sample[: sample.index("ジュース".encode("cp932")) + 1], is_whole=False).name == "shift_jis"
 
 
 @pytest.mark.importer(66)
 @pytest.mark.parametrize("text", ["a,b\r\n1,2\r\n\x1a", "id\n1\n\x1a\x1a\x1a"])
-def test_a_last_1a_makes_no_binary_file(text: str) -> None:
+def test_trailing_1a_does_not_make_a_file_binary(text: str) -> None:
     assert detected(text.encode()).name == "utf-8"
 
 
 @pytest.mark.importer(38)
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8"])
-def test_text_comes_out_the_same_in_every_encoding(encoding):
+def test_text_decodes_equally_from_every_encoding(encoding):
     text = "name,é\n" * 10
     sample = text.encode(encoding)
     assert decoded(sample, detect_encoding(sample, is_whole=True).name, is_whole=True) == text
 
 
-def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_the_file_cuts_none():
+def test_cut_character_is_ignored_in_a_sample_but_not_in_a_whole_file():
     sample = "a,é".encode()[:-1]
     assert detect_encoding(sample, is_whole=False).name == "utf-8"
     assert decoded(sample, "utf-8", is_whole=False) == "a,"
@@ -165,19 +165,19 @@ def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_t
         ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
     ],
 )
-def test_other_encodings_are_told_by_their_bytes(sample, encoding):
+def test_other_encodings_are_detected_by_their_bytes(sample, encoding):
     assert detect_encoding(sample, is_whole=True).name == encoding
 
 
 @pytest.mark.parametrize("sample",
     [b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
     "a\x85\x86".encode()])  # fmt: skip
-def test_what_is_no_text_is_unsupported(sample):
+def test_binary_data_is_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         detect_encoding(sample, is_whole=True)
 
 
-def test_one_control_character_in_a_hundred_is_borne():
+def test_one_percent_control_characters_is_tolerated():
     assert detect_encoding(b"a" * 99 + b"\x07", is_whole=True).name == "utf-8"
     assert detect_encoding(b"a\x01b\x1fc\x1cd\x0c\x03" * 9, is_whole=True).name == "utf-8"
 
@@ -190,7 +190,7 @@ def test_one_control_character_in_a_hundred_is_borne():
     b"\x81\x40" * (SAMPLE_BYTES // 2),
     "日本,".encode() * 37_000 + b"\xff"],
 )  # fmt: skip
-def test_the_encoding_of_the_largest_sample_is_found_within_two_seconds(sample: bytes) -> None:
+def test_largest_sample_is_detected_within_two_seconds(sample: bytes) -> None:
     def find() -> None:
         with suppress(UnsupportedFormat):
             detect_encoding(sample[:SAMPLE_BYTES], is_whole=False)

@@ -1,4 +1,4 @@
-"""Encodings of files (Contract importer 8.1), and windows of text."""
+"""File encodings (Contract importer 8.1), and text windows."""
 
 import pytest
 from tests.refusals import raises_code
@@ -16,19 +16,19 @@ from queryserver.formats.delimited.encodings import (
 from queryserver.formats.unpacking import ByteExcerpt, Window
 
 
-def test_undecodable_bytes_are_counted_and_real_replacement_characters_are_not():
+def test_undecodable_bytes_are_counted_without_real_replacement_characters():
     decoder = Decoder("utf-8")
     text = decoder.decode(b"a\xff\xef\xbf") + decoder.decode(b"\xbdb\xc3") + decoder.decode(b"", final=True)
     assert (text, decoder.undecodable, decoder.characters) == ("a\ufffd\ufffdb\ufffd", 2, 5)
 
 
-def test_only_a_mark_at_the_beginning_is_left_out():
+def test_only_a_leading_byte_order_mark_is_dropped():
     decoder = Decoder("utf-8-sig")
     assert decoder.decode(b"\xef\xbb") + decoder.decode(b"\xbfa\xef\xbb\xbf") == "a\ufeff"
     assert Decoder("utf-8").decode("\ufeffa".encode()) == "a"
 
 
-def test_a_tenth_of_undecodable_characters_is_borne_and_more_are_not():
+def test_ten_percent_undecodable_characters_are_tolerated():
     decoder = Decoder("utf-8")
     decoder.decode(b"123456789\xff")
     decoder.check()
@@ -37,7 +37,7 @@ def test_a_tenth_of_undecodable_characters_is_borne_and_more_are_not():
         decoder.check()
 
 
-def test_encodings_have_names_of_any_case():
+def test_encoding_names_are_case_insensitive():
     assert encoding_of("UTF-8-SIG") == "utf-8-sig"
     assert encoding_of("GB18030") == "gb18030"
     assert (encoding_of("CP932"), encoding_of("Shift_JIS"), encoding_of("cp1251")) == (
@@ -60,7 +60,7 @@ def test_encodings_have_names_of_any_case():
         ("big5", b"\xf9\xd6\xa3\xe1", "碁€"),
     ],
 )
-def test_files_are_read_by_the_wider_encoding_that_windows_writes_under_a_name(encoding, content, text):
+def test_windows_variants_of_encodings_are_decoded(encoding, content, text):
     decoder = Decoder(encoding)
     assert (decoder.decode(content, final=True), decoder.undecodable) == (text, 0)
 
@@ -75,7 +75,7 @@ def test_files_are_read_by_the_wider_encoding_that_windows_writes_under_a_name(e
         ([b"\x1a" * 130], "\x1a\x1a"),
     ],
 )
-def test_the_sign_of_dos_at_the_end_of_a_text_is_no_text(pieces, text):
+def test_trailing_dos_end_of_file_character_is_dropped(pieces, text):
     decoder = Decoder("utf-8")
     assert "".join([*map(decoder.decode, pieces), decoder.decode(b"", final=True)]) == text
 
@@ -84,7 +84,7 @@ def test_the_sign_of_dos_at_the_end_of_a_text_is_no_text(pieces, text):
 @pytest.mark.parametrize(
     ("mark", "encoding"), [(b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")]
 )
-def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mark, encoding):
+def test_utf_16_follows_its_byte_order_mark_or_defaults_to_little_endian(mark, encoding):
     sample = mark + "é,b\n".encode(encoding)
     decoder = Decoder("utf-16")
     pieces = [decoder.decode(sample[at : at + 1]) for at in range(len(sample))]
@@ -92,7 +92,7 @@ def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mar
     assert decoded(sample, "utf-16", is_whole=True) == "é,b\n"
 
 
-def test_a_single_byte_is_no_utf_16():
+def test_single_byte_is_not_utf_16():
     decoder = Decoder("utf-16")
     assert (decoder.decode(b"a"), decoder.decode(b"", final=True), decoder.undecodable) == ("", "\ufffd", 1)
 
