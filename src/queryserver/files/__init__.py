@@ -1,1 +1,1 @@
-"""Files of any store: list, view, upload, move, trash."""
+"""Store-independent file operations: list, view, upload, move and trash."""

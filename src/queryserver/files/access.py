@@ -1,4 +1,4 @@
-"""The configured stores, access to them, users' home directories, and audit events of file calls.
+"""Configured stores, store access, users' home directories, and file audit events.
 
 Contract storage 2.5, 5.1, 10.1.
 """
@@ -29,11 +29,11 @@ from queryserver.platform.lru_cache import LruCache
 
 IMPERSONATE = "security.impersonate"
 
-# Users of a store need not be users of this service, so its case rule does not apply to them.
+# Store users need not exist in this service, so its user name case rule does not apply to them.
 _AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
 
 OBJECT_STORES = frozenset({Scheme.S3A})
-"""Stores in which a directory is created with its first file."""
+"""Stores where writing the first file creates its directory."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",
@@ -45,7 +45,7 @@ _RIGHTS: Mapping[Scheme, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The calling user, and the user as whom the stores are accessed, which differs with `doas`."""
+    """The calling user, and the user whose rights apply in the stores. They differ if `doas` is set."""
 
     user: User
     acting: StorageUser
@@ -57,7 +57,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path together with its store, as accessed by the caller."""
+    """A path and its store, accessed with the caller's rights."""
 
     path: StoragePath
     file_system: FileSystem
@@ -67,18 +67,22 @@ class Location:
         return Location(path, self.file_system, self.storage)
 
     async def find(self) -> FileStatus | None:
-        """The entry at the path; None if it does not exist."""
+        """Return the entry at the path, or None if it does not exist."""
         try:
             return await self.storage.stat(self.path.path)
         except errors.PathNotFound:
             return None
 
     async def require_directory(self) -> None:
-        """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
+        """Check that the path is a directory. Raises PathNotFound with the path in `details`, NotADirectory,
+        SymlinkNotFollowed.
+        """
         self.check_directory(await self.find())
 
     async def require_directory_of_files(self) -> None:
-        """As `require_directory`, for the directory of a new file. Also raises root_not_allowed above buckets."""
+        """Check that a file can be created in this directory. Raises like `require_directory`, and root_not_allowed
+        above buckets.
+        """
         levels = self.file_system.traits.container_levels
         names = self.path.names if levels else ()
         if len(names) < levels:
@@ -89,7 +93,9 @@ class Location:
         self.check_directory(found)
 
     def check_directory(self, found: FileStatus | None) -> None:
-        """Raises `missing`, NotADirectory, or SymlinkNotFollowed for a link, even to a directory."""
+        """Check that `found` is a directory. Raises `missing`, NotADirectory, or SymlinkNotFollowed for a link, even
+        one to a directory.
+        """
         if found is None:
             raise self.missing()
         if found.kind is EntryKind.LINK:
@@ -98,14 +104,12 @@ class Location:
             raise errors.NotADirectory(f"{self.path} is not a directory.")
 
     def missing(self) -> errors.PathNotFound:
-        """The error for a path that does not exist, with the path in `details`."""
+        """Return the error for a path that does not exist, with the path in `details`."""
         return errors.PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
 
 
 class Stores:
-    """The configured stores, in the order of Contract storage 5.1. In `homes`, `${USER}` is replaced by the user
-    name.
-    """
+    """The configured stores, ordered as in Contract storage 5.1. The user name replaces `${USER}` in `homes`."""
 
     def __init__(
         self, file_systems: Sequence[FileSystem], reader: PathReader, homes: Mapping[Scheme, str] | None = None
@@ -116,11 +120,13 @@ class Stores:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All spellings of these stores' schemes, in lower case and without `://`."""
+        """All scheme spellings of these stores, in lower case and without `://`."""
         return self._reader.spellings
 
     def caller(self, user: User, doas: str | None = None) -> Caller:
-        """The caller for a user and `doas`. Raises ImpersonationNotAllowed, InvalidParameter (invalid user name)."""
+        """Return the caller for a user and `doas`. Raises ImpersonationNotAllowed, InvalidParameter (invalid user
+        name).
+        """
         if not doas or doas == user.username:
             return Caller.of(user)
         if not user.may(IMPERSONATE):
@@ -132,25 +138,27 @@ class Stores:
         return Caller(user, StorageUser(name))
 
     def path(self, text: str | None, *, parameter: str = "path") -> StoragePath:
-        """Parse a path without calling a store. Raises as `PathReader.read`."""
+        """Parse a path without calling a store. Raises the same errors as `PathReader.read`."""
         if not text or text.isspace():
             raise errors.MissingParameter(f"{parameter} is required.")
         return self._reader.read(text, parameter=parameter)
 
     def path_or_root(self, text: str | None) -> StoragePath:
-        """As `path`, but the root of the default store for an empty or missing text."""
+        """Like `path`, but an empty or missing text denotes the default store's root."""
         return self._reader.read(text or "/")
 
     def location(self, caller: Caller, path: StoragePath) -> Location:
-        """The path with its store, accessed as the caller. Raises StorageNotConfigured, storage_access_denied."""
+        """Return the path with its store, accessed with the caller's rights. Raises StorageNotConfigured,
+        storage_access_denied.
+        """
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
             raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Location(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
-        """Raises storage_access_denied or ImpersonationNotAllowed if `user`, reloaded, has lost the rights for the
-        call.
+        """Check that `user`, reloaded, still has the rights for the call. Raises storage_access_denied,
+        ImpersonationNotAllowed.
         """
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
             raise errors.storage_access_denied(f"You have no access to the store {scheme}.")
@@ -158,11 +166,11 @@ class Stores:
             raise errors.ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
-        """The store for work that was already authorized; access is not checked. Raises StorageNotConfigured."""
+        """Return the store for already authorized work, without checking access. Raises StorageNotConfigured."""
         return self._file_system(scheme).as_user(user)
 
     def location_of(self, path: StoragePath, user: StorageUser) -> Location:
-        """The path with its store, as `as_user`."""
+        """Return the path with its store, without checking access, like `as_user`."""
         file_system = self._file_system(path.scheme)
         return Location(path, file_system, file_system.as_user(user))
 
@@ -173,7 +181,9 @@ class Stores:
         return file_system
 
     def with_configured(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
-        """The same error; one about an unavailable store also lists those the caller may use."""
+        """Return the same error; if it is about an unavailable store, its message also lists the stores available to
+        the caller.
+        """
         if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error
         return type(error)(f"{error.message}{errors.known_names([one.scheme.value for one in self.permitted(caller)])}")
@@ -182,7 +192,7 @@ class Stores:
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
 
     def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
-        """The caller's home directory on a store, which need not exist."""
+        """Return the caller's home directory on a store, which need not exist."""
         name = caller.acting.name
         if scheme in {Scheme.HDFS, Scheme.FILE}:
             return StoragePath(scheme, f"user/{name}")
@@ -190,16 +200,16 @@ class Stores:
         try:
             return self._reader.read(text) if text else StoragePath(scheme, "")
         except errors.InvalidPath:
-            # User names may be longer than file names.
+            # User names may be longer than file names can be.
             return StoragePath(scheme, "")
 
     def default_home(self, caller: Caller) -> StoragePath:
-        """The caller's home directory on the default store. Raises StorageNotConfigured."""
+        """Return the caller's home directory on the default store. Raises StorageNotConfigured."""
         return self.home(caller, self._reader.read("/").scheme)
 
 
 def may_use(user: User, scheme: Scheme) -> bool:
-    """Whether the user may access a store at all; HDFS checks that itself."""
+    """Return whether the user may access a store at all. HDFS checks this itself."""
     right = _RIGHTS.get(scheme)
     return right is None or user.may(right)
 
@@ -212,11 +222,11 @@ _NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An HDFS cluster as seen by one caller. `facts` is None if the cluster did not respond."""
+    """An HDFS cluster from one caller's point of view. `facts` is None if the cluster did not respond."""
 
     facts: ClusterFacts | None = None
     users: Sequence[str] = ()
-    """All users of this service, for superusers of HDFS."""
+    """All users of this service; only set for HDFS superusers."""
     groups: Sequence[str] = ()
 
     @property
@@ -230,17 +240,17 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class AvailableFileSystem:
-    """A store that the caller may use; `home` need not exist, and `cluster` is only set for HDFS."""
+    """A store available to the caller. `home` need not exist, and `cluster` is only set for HDFS."""
 
     scheme: Scheme
     home: StoragePath
     cluster: Cluster | None
     has_trash: bool = False
-    """Whether entries are deleted to a trash by default."""
+    """Whether deletion moves entries to a trash by default."""
 
 
 class FileSystems:
-    """The stores available to a caller. These calls do not fail if a store does not respond."""
+    """The stores available to a caller. These calls succeed even if a store does not respond."""
 
     def __init__(
         self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
@@ -258,7 +268,7 @@ class FileSystems:
         return AvailableFileSystem(file_system.scheme, home, cluster, has_trash)
 
     async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
-        """The cluster's information, at most 60 s old; None for other stores than HDFS."""
+        """Return cluster information at most 60 s old, or None for stores other than HDFS."""
         if not isinstance(file_system, ClusterFileSystem):
             return None
         facts = await self._facts_of(caller, file_system)
@@ -268,14 +278,14 @@ class FileSystems:
         return Cluster(facts, users, groups)
 
     async def has_trash(self, caller: Caller, location: Location) -> bool:
-        """Whether entries of the store can be deleted to a trash."""
+        """Return whether the store's entries can be moved to a trash."""
         if not isinstance(location.storage, TrashStorage):
             return False
         cluster = await self.cluster(caller, location.file_system)
         return cluster is None or cluster.is_trash_enabled
 
     async def existing_home(self, caller: Caller, location: Location) -> StoragePath | None:
-        """The caller's home directory on the store of `location`; None if it is missing or unreadable."""
+        """Return the caller's home directory on the location's store, or None if it is missing or unreadable."""
         home = self._stores.home(caller, location.path.scheme)
         if home.is_root:
             return home
@@ -302,14 +312,14 @@ _NO_FACTS: Mapping[str, str] = MappingProxyType({})
 
 
 class AuditNote:
-    """Details that the work adds to its audit event."""
+    """Details that an operation adds to its audit event."""
 
     def __init__(self) -> None:
         self.size_bytes: int | None = None
 
 
 class StorageAudit:
-    """Writes one audit event for each write, download and refusal."""
+    """Writes one audit event for each write, download and denied call."""
 
     def __init__(self, audit: AuditTrail) -> None:
         self._audit = audit
@@ -318,7 +328,7 @@ class StorageAudit:
     def event(
         self, caller: Caller, operation: str, path: StoragePath | str, *, facts: Mapping[str, str] = _NO_FACTS
     ) -> Generator[AuditNote]:
-        """Record one event for the block, with the outcome `ok`, the error code, or `interrupted`."""
+        """Record one event for the block, with `ok`, the error code, or `interrupted` as its outcome."""
         noted, outcome = AuditNote(), "interrupted"
         try:
             yield noted
@@ -330,7 +340,7 @@ class StorageAudit:
             self.record(caller, operation, path, outcome, size_bytes=noted.size_bytes, facts=facts)
 
     def settled(self, transfer: Transfer, outcome: str) -> None:
-        """Record the event of a move or copy that was taken over from a dead process."""
+        """Record the event of a move or copy that was taken over from a crashed process."""
         # Only GET calls can act as another user (Contract storage 2.1), so the caller is the acting user.
         name = transfer.acting.name
         self._audit.record(name, f"storage.{transfer.kind}", path=str(transfer.source), outcome=outcome)

@@ -2,7 +2,7 @@
 
 To add a scheme, add a member of `Scheme` with its entries and authority in `files/model.py`, its settings in
 `platform/settings/stores.py`, a folder in `files/stores` with a function that builds its store (`files/protocol.py`)
-from them, an entry of `_MODULES` here, and the home directories of its users in `_homes`.
+from these settings, an entry in `_MODULES` here, and its users' home directories in `_homes`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -76,17 +76,17 @@ _MODULES: Mapping[Scheme, tuple[str, Callable[[Settings], object]]] = MappingPro
         Scheme.FILE: ("local.storage", lambda settings: settings.filebrowser.local_root),
     }
 )
-"""For each scheme, the module in `files.stores` whose `build` creates its store, and the settings for it."""
+"""The module in `files.stores` whose `build` creates each scheme's store, and the settings for that store."""
 
 
 def _build(scheme: Scheme, settings: Settings) -> FileSystem | None:
-    """Create a store if it is configured; only then its module and driver are imported."""
+    """Create a store if it is configured. Its module and driver are only imported in that case."""
     name, configured = _MODULES[scheme]
     return import_module(f"queryserver.files.stores.{name}").build(settings) if configured(settings) else None
 
 
 BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: partial(_build, scheme) for scheme in Scheme})
-"""Functions that create the store of a scheme, or return None if it is not configured; raise ConfigurationError."""
+"""Functions that create a scheme's store, or return None if it is not configured. They raise ConfigurationError."""
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def open_storage(
     threads: Threads,
     builders: Mapping[Scheme, Builder] | None = None,
 ) -> AsyncGenerator[StorageServices]:
-    """All file services, running. Raises ConfigurationError."""
+    """Run all file services inside the context. Raises ConfigurationError."""
     browser = settings.filebrowser
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings, builders))
@@ -157,7 +157,7 @@ def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
 
 @asynccontextmanager
 async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | None = None) -> AsyncGenerator[Stores]:
-    """The configured stores, closed at the end. Does not connect. Raises ConfigurationError."""
+    """Yield the configured stores and close them on exit. Does not connect. Raises ConfigurationError."""
     builders = BUILDERS if builders is None else builders
     async with AsyncExitStack() as stack:
         file_systems: list[FileSystem] = []
@@ -170,7 +170,7 @@ async def open_stores(settings: Settings, builders: Mapping[Scheme, Builder] | N
 
 
 def _path_reader(settings: Settings, configured: list[Scheme]) -> PathReader:
-    """A reader of paths with the configured authorities; a name node is accepted with and without its port."""
+    """Create a path reader with the configured authorities. It accepts name nodes with and without their port."""
     name_nodes = {_authority(cluster.fs_defaultfs) for cluster in settings.hadoop.hdfs_clusters.values()}
     name_nodes |= {name.rpartition(":")[0] for name in name_nodes}
     azure = [*settings.azure.abfs_clusters.values(), *settings.azure.adls_clusters.values()]
@@ -187,7 +187,9 @@ def _authority(url: str) -> str:
 
 
 def _homes(settings: Settings) -> Mapping[Scheme, str]:
-    """Homes by scheme: `remote_storage_home` if it has the scheme, else the store's default home."""
+    """Return home directories by scheme: `remote_storage_home` if it has the scheme, otherwise the store's default
+    home.
+    """
     homes: dict[Scheme, str] = {}
     for account in settings.aws.aws_accounts.values():
         homes.setdefault(Scheme.S3A, account.default_home_path)

@@ -1,4 +1,4 @@
-"""mkdir, touch, save, permissions, owners, replication and content summaries (Contract storage 5.6, 6, 7)."""
+"""mkdir, touch, save, permissions, owners, replication factors and content summaries (Contract storage 5.6, 6, 7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -25,13 +25,13 @@ class Creations:
         location = self._stores.location(caller, path)
         with self._audit.event(caller, "storage.mkdir", path):
             await check_new_parents(location)
-            # Some stores first create it under a reserved name.
+            # Some stores first create the directory under a reserved name.
             async with self._orphans.recorded(caller, path):
                 await location.storage.mkdir(path.path)
         return path
 
     async def touch(self, caller: Caller, path: StoragePath) -> StoragePath:
-        """Create an empty file; of concurrent calls only one succeeds.
+        """Create an empty file. Only one of several concurrent calls succeeds.
 
         Raises InvalidName, extension_not_permitted, extension_restricted, PathNotFound (the parent), NotADirectory,
         PathExists.
@@ -65,7 +65,7 @@ async def _require_file(location: Location) -> None:
 
 
 async def check_new_parents(location: Location) -> None:
-    """Check the names of parents that would be created; existing ones may have any name."""
+    """Check the names of parent directories that would be created. Existing parents may have any name."""
     parent = location.path.parent
     while not parent.is_root:
         try:
@@ -80,7 +80,7 @@ async def check_new_parents(location: Location) -> None:
 
 
 def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
-    """The path with its name checked as that of a new entry. Raises InvalidName, PathExists (the root)."""
+    """Return the path after checking its name as that of a new entry. Raises InvalidName, PathExists (the root)."""
     if path.is_root:
         raise errors.PathExists(f"{path} exists.")
     return path.parent.child(new_name(path.name, is_directory=is_directory))
@@ -101,8 +101,8 @@ class Attributes:
     ) -> FileStatus:
         """Set permissions and return the updated entry.
 
-        Raises NotSupported, too_many_entries (before any change), and the first refusal of the store, with the numbers
-        of changed and unchanged entries in `details`.
+        Raises NotSupported, too_many_entries (before any change), and the store's first error, with the numbers of
+        changed and unchanged entries in `details`.
         """
         location = self._stores.location(caller, path)
         storage = location.storage
@@ -116,7 +116,7 @@ class Attributes:
     async def chown(
         self, caller: Caller, path: StoragePath, owner: str | None, group: str | None, *, recursive: bool = False
     ) -> None:
-        """Set the owner, the group, or both. Raises as `chmod`."""
+        """Set the owner, the group, or both. Raises the same errors as `chmod`."""
         location = self._stores.location(caller, path)
         storage = location.storage
         if not isinstance(storage, OwnedStorage):
@@ -126,7 +126,7 @@ class Attributes:
             await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
 
     async def set_replication(self, caller: Caller, path: StoragePath, factor: int) -> None:
-        """Set the replication factor of a file. Raises NotSupported, PathNotFound, NotAFile, InvalidParameter."""
+        """Set a file's replication factor. Raises NotSupported, PathNotFound, NotAFile, InvalidParameter."""
         location = self._stores.location(caller, path)
         storage = location.storage
         if not isinstance(storage, ReplicatedStorage):
@@ -137,7 +137,7 @@ class Attributes:
 
 
 async def _chosen(location: Location, *, recursive: bool) -> Sequence[str]:
-    """The paths to change, the entry itself first; links below it are skipped."""
+    """Return the paths to change, starting with the entry itself. Skips links below it."""
     top = await location.storage.stat(location.path.path)
     if top.kind is EntryKind.LINK:
         raise errors.NotAFile(f"{location.path} is a link; links have no permissions and owners of their own here.")
@@ -160,7 +160,7 @@ async def _chosen(location: Location, *, recursive: bool) -> Sequence[str]:
 
 
 async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
-    """Change the deepest entries first, because the change may make a directory inaccessible."""
+    """Apply the change to the deepest entries first, because it may make a directory inaccessible."""
     failures: list[errors.QueryServerError] = []
     for entry in reversed(entries):
         try:
@@ -175,7 +175,7 @@ async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[No
 
 
 async def content_summary(location: Location) -> ContentSummary:
-    """Counts and sizes of a tree or a file.
+    """Return the counts and sizes of a tree or a file.
 
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """

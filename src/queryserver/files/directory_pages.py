@@ -1,7 +1,7 @@
-"""Pages of directories (Contract storage 5.2).
+"""Directory pages (Contract storage 5.2).
 
-A listing in the store's own order keeps one page and one batch in memory; in any other order, all entries up to the end
-of the page.
+A listing in the store's own order keeps one page and one batch in memory. A listing in any other order keeps all
+entries up to the end of the page.
 """
 
 import asyncio
@@ -25,9 +25,10 @@ from queryserver.files.protocol import Batch
 from queryserver.platform.lru_cache import LruCache
 
 _COUNT_S = 5.0
-# A page far from the start takes all calls up to it, even for a client that has disconnected.
+# A page far from the start requires all calls up to it, even if the client has disconnected.
 _WITHIN_S = 300.0
-# Sorting more entries than this takes up to 25 MiB and several seconds, so each user may run four at a time.
+# Sorting more entries than this takes up to 25 MiB and several seconds, so each user may run four such listings at a
+# time.
 _MANY_ENTRIES = 10_000
 _LARGE_AT_ONCE = 4
 
@@ -46,7 +47,7 @@ class SortKey(StrEnum):
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_UNSORTED = 8192  # one merge stays below 10 ms
+_UNSORTED = 8192  # one merge takes less than 10 ms
 _LAST_CODE_POINT = 0x10FFFF
 _KINDS = tuple(EntryKind)
 _UNKNOWN_TIME = -(2**63)
@@ -56,10 +57,10 @@ _Record = tuple[int | str, str, bytes]
 
 
 class FirstEntries:
-    """Collects the first `limit` entries of a sort order; ties are broken by name, ascending.
+    """Collects the first `limit` entries in sort order. Ties are broken by name, ascending.
 
-    An entry takes some 250 bytes, stored as its sort key, its name and a few packed numbers. At most `unsorted` of them
-    wait to be merged into the sorted ones.
+    Each entry takes about 250 bytes: its sort key, its name and a few packed numbers. At most `unsorted` entries wait
+    to be merged into the sorted ones.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class FirstEntries:
                 self._merge()
 
     def window(self, start: int, end: int) -> Sequence[FileStatus]:
-        """Entries [start, end) in order; `end` is at most `limit`."""
+        """Return entries [start, end) in sort order; `end` is at most `limit`."""
         self._merge()
         texts = list(self._texts)
         return [self._unpacked(name, packed, texts) for _, name, packed in self._sorted_records[start:end]]
 
     def _merge(self) -> None:
-        # The sort algorithm detects the sorted first part and merges the rest into it.
+        # The sort algorithm detects that the first part is already sorted and merges the rest into it.
         self._fresh.sort(reverse=self._reverse)
         self._sorted_records += self._fresh
         self._sorted_records.sort(reverse=self._reverse)
@@ -134,7 +135,7 @@ class FirstEntries:
 
 
 def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], int | str]:
-    """The sort key that is compared before the name; inverted for a descending order."""
+    """Return the sort key that is compared before the name, inverted for descending order."""
     sign = -1 if descending else 1
     text = _inverted if descending else str
     match sort_by:
@@ -142,7 +143,7 @@ def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], in
             return lambda _: 0
         case SortKey.SIZE:
             return lambda entry: 0 if entry.is_directory else sign * entry.size_bytes
-        # Times are compared in seconds, as they are shown, so that entries of the same second are sorted by name.
+        # Times are compared in whole seconds, as displayed, so entries from the same second are sorted by name.
         case SortKey.ATIME:
             return lambda entry: sign * _seconds(entry.accessed_at, 0)
         case SortKey.MTIME:
@@ -157,7 +158,7 @@ def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], in
 
 @lru_cache(maxsize=1024)
 def _inverted(text: str) -> str:
-    """A text that sorts in the opposite order of `text`."""
+    """Return a text that sorts in reverse order of `text`."""
     last = chr(_LAST_CODE_POINT)
     return "".join(chr(_LAST_CODE_POINT - ord(character)) for character in text) + last
 
@@ -172,7 +173,7 @@ def _time(seconds: int) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class PageStart:
-    """The start of a page in one user's listing, as the number of matching entries before it."""
+    """Where a page starts in one user's listing, given as the number of matching entries before it."""
 
     user: str
     path: StoragePath
@@ -182,7 +183,7 @@ class PageStart:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A position at or before the start of a page: the store's `cursor` after the first `entries_before` entries."""
+    """A position at or before a page's start: the store's `cursor` after the first `entries_before` entries."""
 
     entries_before: int
     cursor: str | None
@@ -192,7 +193,7 @@ BEGINNING = Mark(0, None)
 
 
 class Cursors:
-    """A cache of marks by page start. Losing one only means listing from the beginning."""
+    """Caches marks by page start. If a mark is lost, the directory is listed from the beginning."""
 
     def __init__(
         self, *, max_marks: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
@@ -203,7 +204,7 @@ class Cursors:
         return self._marks.get(start) or BEGINNING
 
     def keep(self, start: PageStart, mark: Mark) -> None:
-        """Store the mark of a page, evicting the least recently used one if necessary."""
+        """Store a page's mark, evicting the least recently used one if necessary."""
         if mark == BEGINNING:
             self._marks.pop(start)
         else:
@@ -212,7 +213,7 @@ class Cursors:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """The requested entries of a directory. Pages are numbered from 1."""
+    """The directory entries to return. Page numbers start at 1."""
 
     number: int = 1
     size: int = 30
@@ -236,12 +237,12 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPage:
-    """One page of a directory, and the total number of entries."""
+    """One directory page and the total number of entries."""
 
     wanted: PageRequest
     entries: Sequence[FileStatus]
     total: int
-    """Number of matching entries; a lower bound unless `total_is_exact`."""
+    """Number of matching entries, or a lower bound unless `total_is_exact`."""
     total_is_exact: bool
 
     @property
@@ -250,24 +251,24 @@ class DirectoryPage:
 
     @property
     def previous_number(self) -> int:
-        """The previous page, or the last page if this one is past the end; 0 for none."""
+        """The previous page, or the last page if this one is past the end; 0 if there is none."""
         return min(self.wanted.number - 1, self.pages)
 
     @property
     def next_number(self) -> int:
-        """The next page; 0 for none."""
+        """The next page, or 0 if there is none."""
         has_next = bool(self.entries) and (self.total > self.wanted.end or not self.total_is_exact)
         return self.wanted.number + 1 if has_next else 0
 
     @property
     def is_past_the_end(self) -> bool:
-        """Whether the page does not exist; the first one always does."""
+        """Whether the page does not exist. The first page always exists."""
         return self.wanted.number > 1 and not self.entries
 
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """How many entries may be counted for a total, sorted, and read for sorting."""
+    """The maximum numbers of entries counted for a total, sorted, and read for sorting."""
 
     count: int = 100_000
     sort: int = 100_000
@@ -275,8 +276,8 @@ class ListingLimits:
 
 
 class Listings:
-    """Lists directories page by page. `count_s` limits the time for counting entries after a page, `within_s` the
-    call.
+    """Lists directories page by page. `count_s` limits the time spent counting entries after a page; `within_s` limits
+    the whole call.
     """
 
     def __init__(
@@ -294,7 +295,7 @@ class Listings:
         self._large: Counter[int] = Counter()
 
     async def page(self, caller: Caller, location: Location, wanted: PageRequest) -> DirectoryPage:
-        """One page of a directory.
+        """Return one page of a directory.
 
         Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
         StorageError.
@@ -317,7 +318,7 @@ class Listings:
         except StorageError:
             if window.mark == BEGINNING:
                 raise
-            # The store rejects the cursor.
+            # The store rejected the cursor.
             window = _Window(wanted, BEGINNING)
             await self._fill(location, window)
         self._cursors.keep(replace(start, entries_before=wanted.end), window.next_mark)
@@ -334,13 +335,13 @@ class Listings:
                 await self._count(batches, window)
 
     async def _count(self, batches: AsyncGenerator[Batch], window: "_Window") -> None:
-        """Count the entries after the page. Since the page is complete, timeouts and errors are ignored."""
+        """Count the entries after the page. Timeouts and errors are ignored because the page is already complete."""
         try:
             async with asyncio.timeout(self._count_s):
                 while window.counts_on(self._limits.count) and (batch := await anext(batches, None)):
                     window.add(batch)
         except (TimeoutError, QueryServerError) as error:
-            # Without the causes of the error, which may contain addresses of the store (Contract storage S13).
+            # The error's causes are not logged, because they may contain store addresses (Contract storage S13).
             log.debug("entries not counted to the end", reason=str(error))
         window.cap(self._limits.count)
 
@@ -380,12 +381,12 @@ class Listings:
 
 
 class _Window:
-    """Collects the entries of one page from the batches of a listing, and counts all entries."""
+    """Collects one page's entries from a listing's batches, and counts all entries."""
 
     def __init__(self, wanted: PageRequest, mark: Mark) -> None:
         self.mark = mark
         self.next_mark = mark
-        """The last boundary between batches before the next page."""
+        """The last batch boundary before the next page."""
         self.total_is_exact = False
         self._wanted = wanted
         self._entries: list[FileStatus] = []
@@ -412,12 +413,12 @@ class _Window:
         self._total = self._seen + (0 if self._is_last or wanted.filter else batch.remaining or 0)
 
     def counts_on(self, limit: int) -> bool:
-        """Whether to read another batch to improve the total."""
+        """Return whether to read another batch to improve the total."""
         return not self.total_is_exact and self._seen < max(limit, self._wanted.end + 1)
 
     def cap(self, limit: int) -> None:
-        """Stop counting. The total is the number of entries seen, at most `limit`, but at least those up to this
-        page.
+        """Stop counting. The total is the number of entries seen, at most `limit`, but never less than the entries up
+        to this page.
         """
         if self.total_is_exact and self._seen <= limit:
             return
@@ -433,7 +434,9 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
 
 
 def _too_many(location: Location, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
-    """The error with advice; only stores that list in order can return pages by name without reading every entry."""
+    """Return the error with advice. Only stores with ordered listings can return pages by name without reading every
+    entry.
+    """
     ways = ["a filter"] if filter_helps else []
     if location.file_system.traits.lists_in_order:
         ways.append("sortby=name in ascending order")

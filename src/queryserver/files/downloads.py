@@ -1,4 +1,4 @@
-"""Downloads of files: conditions, ranges, bodies, media types and file names (Contract storage 5.5)."""
+"""File downloads: conditions, ranges, bodies, media types and file names (Contract storage 5.5)."""
 
 import mimetypes
 import re
@@ -26,7 +26,7 @@ _HUGE = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The values of these request headers; empty if absent."""
+    """The values of the conditional request headers; empty if absent."""
 
     range: str = ""
     if_range: str = ""
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Identifies the current content."""
+    """Identifies a file's current content."""
 
     tag: str
     """A strong entity tag, in quotes."""
@@ -45,13 +45,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [start, start + length) of a file of `size_bytes`."""
+    """Bytes [start, start + length) of a file with `size_bytes` bytes."""
 
     start: int
     length: int
     size_bytes: int
     is_whole: bool
-    """Whether the whole file was requested; a range may also cover all bytes."""
+    """Whether the whole file was requested. A requested range may also cover all bytes."""
 
     @property
     def content_range(self) -> str:
@@ -59,7 +59,7 @@ class Part:
 
 
 def is_unchanged(conditions: Conditions, version: Version) -> bool:
-    """Whether the client already has this version; entity tags take precedence over dates."""
+    """Return whether the client already has this version. Entity tags take precedence over dates."""
     if conditions.if_none_match:
         if conditions.if_none_match.strip() == "*":
             return True
@@ -68,18 +68,19 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
-    """Whether a range of this version is requested."""
+    """Return whether the client requests a range of this version."""
     if conditions.range.strip()[: len(_UNIT)].lower() != _UNIT:
         return False
     if_range = conditions.if_range.strip()
     if not if_range:
         return True
-    # Requires a strong tag or exactly the same date.
+    # Ranges require a strong tag or exactly the same date.
     return if_range == version.tag if if_range.endswith('"') else _fits_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
-    """The part of a file of `size` bytes to send: a range valid for this version, else the whole file.
+    """Return the part of a file with `size` bytes to send: the range if it is valid for this version, otherwise the
+    whole file.
 
     Raises RangeNotSatisfiable.
     """
@@ -95,7 +96,7 @@ def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
 
 
 async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
-    """Extract a part from the bytes of the whole file; bytes before it are read and discarded."""
+    """Extract a part from the whole file's bytes. Earlier bytes are read and discarded."""
     position, beyond = 0, part.start + part.length
     async with aclosing(pieces):
         async for piece in pieces:
@@ -108,7 +109,9 @@ async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator
 
 
 def _bounds(text: str, size: int) -> tuple[int, int]:
-    """Parse first and last byte; a start at `size` is out of range. Raises RangeNotSatisfiable for an invalid range."""
+    """Parse the first and last byte positions. A start at `size` is out of range. Raises RangeNotSatisfiable for an
+    invalid range.
+    """
     match = _RANGE.fullmatch(text)
     if match is None or text == "-":
         raise RangeNotSatisfiable(size)
@@ -127,7 +130,9 @@ def _number(digits: str) -> int:
 
 
 def _fits_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
-    """Whether the content was last changed in that second (`or_later`: or before it); False for an invalid date."""
+    """Return whether the content was last changed in that second (or, with `or_later`, before it). An invalid date
+    gives False.
+    """
     if not http_date or version.modified_at is None:
         return False
     try:
@@ -146,7 +151,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FileDownload:
-    """A file that may be sent. `part` is None if the client already has it."""
+    """A file that may be downloaded. `part` is None if the client already has it."""
 
     location: Location
     status: FileStatus
@@ -154,7 +159,7 @@ class FileDownload:
 
 
 class FileDownloads:
-    """Finds files and sends them. Every download, sent or refused, is recorded as an audit event."""
+    """Finds files and sends them. Every download, whether sent or denied, is recorded as an audit event."""
 
     def __init__(self, stores: Stores, streams: Streams, audit: StorageAudit, *, enabled: bool) -> None:
         self._stores = stores
@@ -165,7 +170,7 @@ class FileDownloads:
     async def find(
         self, caller: Caller, path: StoragePath, conditions: Conditions, *, headers_only: bool = False
     ) -> FileDownload:
-        """The file and the part of it to send, without reading any bytes.
+        """Return the file and its part to send, without reading any bytes.
 
         Raises download_disabled, NotAFile, SymlinkNotFollowed, PathNotFound, RangeNotSatisfiable.
         """
@@ -193,9 +198,9 @@ class FileDownloads:
             raise download_disabled("Downloads are switched off for you.")
 
     async def body(self, caller: Caller, found: FileDownload, part: Part) -> AsyncGenerator[bytes]:
-        """The bytes of a part. Ends without an error only if the store delivered all of them and confirmed the end.
+        """Yield a part's bytes. Ends without an error only if the store delivered all of them and confirmed completion.
 
-        Raises TooManyStreams, NotAFile, EntryChanged, StorageError, and as `StreamSlot.recheck`.
+        Raises TooManyStreams, NotAFile, EntryChanged, StorageError, and the errors of `StreamSlot.recheck`.
         """
 
         def require(user: User) -> None:
@@ -224,7 +229,9 @@ class FileDownloads:
 
 
 async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
-    """Pass on exactly `length` bytes, the last piece only once the store has confirmed the end. Raises StorageError."""
+    """Pass on exactly `length` bytes. The last chunk is only passed on after the store confirms completion. Raises
+    StorageError.
+    """
     left = length
     last = b""
     async for piece in pieces:
@@ -244,7 +251,9 @@ async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[
 
 
 def entity_tag(status: FileStatus) -> str:
-    """A strong entity tag in quotes: the store's, else made of file, size and modification time in milliseconds."""
+    """Return a strong entity tag in quotes: the store's tag, or one made of file, size and modification time in
+    milliseconds.
+    """
     if _TAG_TEXT.fullmatch(status.tag):
         return f'"{status.tag}"'
     changed = 0 if status.modified_at is None else (status.modified_at - _EPOCH) // timedelta(milliseconds=1)
@@ -255,7 +264,7 @@ def entity_tag(status: FileStatus) -> str:
 
 UNKNOWN = "application/octet-stream"
 
-# Ignores the system's tables, so that types are the same on every machine.
+# Ignores the system's tables so that types are the same on every machine.
 _TYPES = mimetypes.MimeTypes(filenames=())
 _MORE: Mapping[str, str] = MappingProxyType(
     {
@@ -289,14 +298,14 @@ _HARMLESS_DOCUMENTS = (
     "application/vnd.openxmlformats-officedocument.",
     "application/vnd.oasis.opendocument.",
 )
-# attr-char of RFC 8187, besides letters, digits and what `quote` leaves.
+# attr-char in RFC 8187, except letters, digits and the characters that `quote` leaves unchanged.
 _PLAIN = "!#$&+-.^_`|~"
 _UNQUOTED = frozenset(b'"\\%')
 
 
 def media_type_of(name: str) -> str:
-    """The media type by file extension. A compressed file has the type of its compression, because it is sent as
-    stored.
+    """Return the media type by file extension. Compressed files are sent as stored, so they get their compression's
+    type.
     """
     dot = name.rfind(".")
     extension = name[dot:].lower() if dot > 0 else ""
@@ -308,14 +317,18 @@ def media_type_of(name: str) -> str:
 
 
 def is_harmless(media_type: str) -> bool:
-    """Whether a browser may display it inline, because it cannot run scripts in our origin (Contract storage 5.5)."""
+    """Return whether a browser may display the file inline, because it cannot run scripts in our origin (Contract
+    storage 5.5).
+    """
     if media_type.startswith("image/svg"):
         return False
     return media_type.startswith(_HARMLESS) or media_type.startswith(_HARMLESS_DOCUMENTS)
 
 
 def content_disposition(name: str, *, is_inline: bool = False) -> str:
-    """The header value with both forms of the name, escaped so that the name cannot end a quote or line (RFC 6266)."""
+    """Return the header value with both forms of the name, escaped so that it cannot close a quoted string or line (RFC
+    6266).
+    """
     raw = name.encode("utf-8", "replace")
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in _UNQUOTED else "_" for byte in raw)
     kind = "inline" if is_inline else "attachment"

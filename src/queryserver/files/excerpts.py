@@ -1,4 +1,4 @@
-"""Excerpts of files to show, plain or decompressed as streams in bounded memory (Contract storage 5.3)."""
+"""File excerpts for display, plain or decompressed as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -27,13 +27,14 @@ from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-# Up to this offset, one call to the store reads both the head and the requested part.
+# Up to this offset, one store call reads both the head and the requested part.
 _NEAR_BYTES = 64 * 1024
 _ASIDE_BYTES = 32 * 1024
-# Data that decompresses to nothing, such as empty members, must not be read for ever, so at most this many times the
-# limit of decompressed bytes is read. Records as text can be shorter than their bytes; gzip and bzip2 never shrink.
+# Compressed data that decompresses to nothing, such as empty members, must not be read forever. Therefore at most this
+# many times the decompressed limit is read. Records rendered as text can be shorter than their bytes; gzip and bzip2
+# never shrink.
 _PACKED_PER_UNPACKED = 4
-# Time limit of one view, so that a slow store does not occupy a thread shared by all users.
+# Time limit for one view, so that a slow store does not occupy a thread shared by all users.
 _WITHIN_S = 300.0
 
 _LINE_BYTES = 16
@@ -45,14 +46,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileExcerpt:
-    """An excerpt of a file, and the file's compression."""
+    """A file excerpt and the file's compression."""
 
     codec: Codec
     excerpt: ByteExcerpt
 
 
 class Excerpts:
-    """Reads excerpts of files. `unpacking` threads do expensive work; `workers` read files of records.
+    """Reads file excerpts. The `unpacking` threads do expensive work; the `workers` read record files.
 
     `within_s` limits the time for reading a compressed file.
     """
@@ -76,7 +77,7 @@ class Excerpts:
     async def show(
         self, user_id: int, location: Location, status: FileStatus, offset: int, length: int, codec: Codec | None
     ) -> FileExcerpt:
-        """Bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
+        """Return bytes [offset, offset + length) of the decompressed stream; with `codec=None`, the codec is detected.
 
         Raises NotAFile, SymlinkNotFollowed, DecompressionFailed, DecompressionLimit, CodecNotAvailable,
         StorageUnavailable, TooManyRequests.
@@ -101,7 +102,7 @@ class Excerpts:
         return FileExcerpt(codec or Codec.NONE, window.excerpt())
 
     async def aside(self, user_id: int, work: Callable[[], T], size_bytes: int) -> T:
-        """The result of `work`, run in a thread if it handles many bytes. Raises TooManyRequests."""
+        """Run `work` and return its result, in a thread if it handles many bytes. Raises TooManyRequests."""
         if size_bytes <= _ASIDE_BYTES:
             return work()
         return await self._unpacking.run(user_id, lambda _: work())
@@ -138,7 +139,7 @@ class Excerpts:
             raise DecompressionLimit("The file needs more memory or time to be shown than there is.") from error
 
     async def _stored(self, location: Location) -> AsyncGenerator[bytes]:
-        """The pieces of the file. Raises DecompressionLimit if they are too many compared with the output."""
+        """Yield the file's chunks. Raises DecompressionLimit if they are too large compared with the output."""
         most, taken = _PACKED_PER_UNPACKED * self._max_unpacked, 0
         async with aclosing(location.storage.read(location.path.path)) as pieces:
             async for piece in pieces:
@@ -162,7 +163,7 @@ def _feed(packed: Unpacker, window: Window, piece: bytes, stop: Stop) -> bool:
 
 
 def _fill(window: Window, pieces: Iterator[bytes], stop: Stop) -> bool:
-    """Whether the window is full."""
+    """Fill the window; return whether it is full."""
     for piece in pieces:
         stop.check()
         window.take(piece)
@@ -183,16 +184,16 @@ async def _plain(
     if is_near:
         return ByteExcerpt(offset, length, start, head[max(offset - LOOK_BACK_BYTES, 0) : offset], head[offset:])
     if offset - LOOK_BACK_BYTES >= status.size_bytes:
-        # Not requested from the store, because stores respond differently to offsets past the end.
+        # This range is not requested from the store, because stores respond differently to offsets past the end.
         return ByteExcerpt(offset, length, start, b"", b"")
     around = await _bytes(location, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
     return ByteExcerpt(offset, length, start, around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
 
 
 def hexdump(content: bytes, offset: int) -> bytes:
-    """A JSON array of lines `[offset, words of two bytes, printable text]`; `content` starts at `offset`.
+    """Return a JSON array of lines `[offset, words of two bytes, printable text]`; `content` starts at `offset`.
 
-    Written directly as bytes, because a megabyte as lists would be 600,000 objects and take seconds of garbage
+    Written directly as bytes, because lists for one megabyte would be 600,000 objects and take seconds of garbage
     collection.
     """
     printable = content.translate(_PRINTABLE).decode("ascii")

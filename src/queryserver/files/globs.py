@@ -1,4 +1,4 @@
-"""Glob patterns over the paths of a store, with DuckDB's syntax (Contract editor 4.7.4).
+"""Glob patterns for store paths, with DuckDB's syntax (Contract editor 4.7.4).
 
 A pattern is matched name by name. Only directories that can contain matches are listed, starting at the first name with
 a wildcard. If the store can list whole trees, `**` takes one call per thousand files instead of one per directory.
@@ -17,7 +17,7 @@ from queryserver.files.model import FileStatus
 from queryserver.files.protocol import FlatStorage, Storage
 
 MAX_FOUND = 100_000
-"""Limit of files matching one pattern, and of entries in one directory."""
+"""Maximum number of files that match one pattern, and of entries in one directory."""
 _MAX_WAITING = 100_000
 _SIDE_BY_SIDE = 8
 _BATCH = 5000
@@ -27,7 +27,7 @@ _DEEP = "**"
 
 _Matches = Callable[[str], object]
 _States = frozenset[int]
-"""How many names of the pattern may have been matched so far; several values are possible after a `**`."""
+"""How many of the pattern's names may have been matched so far. Several values are possible after a `**`."""
 
 
 def is_pattern(path: str) -> bool:
@@ -35,7 +35,7 @@ def is_pattern(path: str) -> bool:
 
 
 class Pattern:
-    """A pattern as a list of names, matched like a finite automaton."""
+    """A pattern as a list of names, matched by a finite automaton."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -44,15 +44,17 @@ class Pattern:
         ]
         wild = next((number for number, name in enumerate(names) if is_pattern(name)), len(names))
         self.fixed = min(wild, max(len(names) - 1, 0))
-        """Number of leading directory names without a wildcard."""
+        """Number of leading directory names without wildcards."""
 
     @property
     def start(self) -> tuple[str, _States]:
-        """The directory that contains all matches, and the states in it."""
+        """Return the directory that contains all matches, and its states."""
         return "/".join(self._names[: self.fixed]), self._closed({self.fixed})
 
     def after(self, states: _States, name: str) -> _States:
-        """The states for the entry `name` of a directory with these states; empty if it leads to no match."""
+        """Return the states for the entry `name` in a directory with the given states. Empty if it leads to no
+        match.
+        """
         reached = set[int]()
         for state in states:
             if state == len(self._names):
@@ -64,15 +66,15 @@ class Pattern:
         return self._closed(reached)
 
     def is_match(self, states: _States) -> bool:
-        """Whether a file with these states matches."""
+        """Return whether a file with these states matches."""
         return len(self._names) in states
 
     def leads_on(self, states: _States) -> bool:
-        """Whether a directory with these states may contain matches."""
+        """Return whether a directory with these states may contain matches."""
         return any(state < len(self._names) for state in states)
 
     def next_names(self, states: _States) -> Sequence[str] | None:
-        """The only names that can match next; None if the directory must be listed."""
+        """Return the only names that can match next, or None if the directory must be listed."""
         names = [self._names[state] for state in states if state < len(self._names)]
         return None if any(map(is_pattern, names)) else list(dict.fromkeys(names))
 
@@ -91,7 +93,7 @@ class Pattern:
 
 @dataclass(slots=True)
 class GlobSearch:
-    """One search in a store. `container_levels` is the store's; `max_scanned` limits the entries visited."""
+    """One search in a store. `container_levels` is the store's value; `max_scanned` limits the visited entries."""
 
     storage: Storage
     pattern: Pattern
@@ -102,7 +104,7 @@ class GlobSearch:
     _scanned: int = field(default=0, init=False)
 
     async def run(self) -> Sequence[FileStatus]:
-        """The matching files, in any order. A directory that disappears during the search has none.
+        """Return the matching files, in any order. A directory that disappears during the search counts as empty.
 
         Raises too_many_entries, PermissionDenied for a directory that may not be listed, and the store's errors.
         """
@@ -135,7 +137,7 @@ class GlobSearch:
         except (PathNotFound, NotADirectory):
             return
         except SymlinkNotFollowed:
-            # A wildcard skips links, but a link in the path before it is an error.
+            # A wildcard skips links, but a link in the fixed part of the path is an error.
             if (path, states) == self.pattern.start:
                 raise
 
@@ -164,11 +166,11 @@ class GlobSearch:
                         self._enter(entry.path, reached)
 
     async def _search_tree(self, path: str, states: _States) -> None:
-        """Search all files below a directory of a flat store."""
+        """Search all files below a directory in a flat store."""
         if not isinstance(self.storage, FlatStorage):
             return
         below = len(path) + 1
-        # Files of one directory are consecutive, so its states are computed once.
+        # Files in the same directory are consecutive, so its states are computed once.
         parent, at_parent = "", states
         async with aclosing(self.storage.list_tree(path)) as batches:
             async for entries in batches:

@@ -1,4 +1,4 @@
-"""Paths, entries, names and transfers of any store. Sizes are bytes."""
+"""Store-independent paths, entries, names and transfers. Sizes are in bytes."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from queryserver.platform.store_schemes import STORE_SCHEMES
 
 
 class Scheme(StrEnum):
-    """The stores, in the order in which they are listed (Contract storage 5.1)."""
+    """The stores, in listing order (Contract storage 5.1)."""
 
     HDFS = "hdfs"
     S3A = "s3a"
@@ -33,12 +33,12 @@ ROOTS: Mapping[Scheme, str] = {
     Scheme.OFS: "ofs://",
     Scheme.FILE: "file:///",
 }
-"""How paths in responses start."""
+"""Prefixes of paths in responses."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoragePath:
-    """A path in a store, relative to the store's root, with `/` between names; empty for the root itself.
+    """A path relative to a store's root, with `/` between names; empty for the root itself.
 
     `str()` is the normal form used in all responses (Contract storage 2.2).
     """
@@ -63,15 +63,15 @@ class StoragePath:
 
     @property
     def parent(self) -> Self:
-        """The parent directory; the root is its own parent."""
+        """The parent directory. The root is its own parent."""
         return type(self)(self.scheme, self.path.rpartition("/")[0])
 
     def child(self, name: str) -> Self:
-        """An entry of this directory; `name` may be several names separated by `/`."""
+        """Return the path of an entry in this directory; `name` may be several names separated by `/`."""
         return type(self)(self.scheme, f"{self.path}/{name}" if self.path else name)
 
     def is_inside(self, other: "StoragePath") -> bool:
-        """Whether it is strictly below `other`, compared name by name: `/a/bc` is not below `/a/b`."""
+        """Return whether this path is strictly below `other`, compared name by name: `/a/bc` is not below `/a/b`."""
         if self.scheme is not other.scheme or self.path == other.path:
             return False
         return other.is_root or self.path.startswith(f"{other.path}/")
@@ -86,16 +86,16 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One entry of a store. `path` is relative to the store's root, with `/` between names.
+    """One entry in a store. `path` is relative to the store's root, with `/` between names.
 
-    Directories have size 0. Texts are empty and numbers 0 if the store does not have them (Contract storage 4).
+    Directories have size 0. Texts are empty and numbers are 0 if the store does not provide them (Contract storage 4).
     """
 
     path: str
     kind: EntryKind
     size_bytes: int
     modified_at: datetime | None
-    """None if the store does not know it, as for prefixes of object stores."""
+    """None if the store does not know the time, as for prefixes in object stores."""
     permissions: int = 0
     """The nine permission bits and the sticky bit, without type bits."""
     accessed_at: datetime | None = None
@@ -105,7 +105,7 @@ class FileStatus:
     block_size: int = 0
     replication: int = 0
     tag: str = ""
-    """The store's strong entity tag of the content, without quotes; empty if it has none."""
+    """The store's strong entity tag for the content, without quotes; empty if it has none."""
     file_id: str = ""
     """An id that stays the same when content changes in place, but not when the file is replaced; empty if unknown."""
 
@@ -122,14 +122,14 @@ class FileStatus:
         return self.kind is EntryKind.FILE
 
     def is_same_content(self, other: "FileStatus") -> bool:
-        """Whether kind, size, modification time, tag and file id are all equal."""
+        """Return whether kind, size, modification time, tag and file id are all equal."""
         fields = (self.kind, self.size_bytes, self.modified_at, self.tag, self.file_id)
         return fields == (other.kind, other.size_bytes, other.modified_at, other.tag, other.file_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSummary:
-    """Counts and sizes of a tree (Contract storage 5.6). A quota of -1 means none; `replication` is 0 for
+    """A tree's counts and sizes (Contract storage 5.6). A quota of -1 means no quota; `replication` is 0 for
     directories.
     """
 
@@ -141,12 +141,12 @@ class ContentSummary:
     space_quota_bytes: int = -1
     replication: int = 0
     further: Mapping[str, Any] | None = None
-    """Further keys of the store, passed on unchanged."""
+    """Additional keys from the store, passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user as whom a store is accessed. Stores with their own users act as `name`; the local root maps it."""
+    """The user whose rights apply in a store. Stores with their own users act as `name`; the local root maps it."""
 
     name: str
     is_admin: bool = False
@@ -154,7 +154,7 @@ class StorageUser:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Information of an HDFS cluster about itself and the caller (Contract storage 5.1)."""
+    """Information from an HDFS cluster about itself and the caller (Contract storage 5.1)."""
 
     is_trash_enabled: bool
     is_superuser: bool
@@ -169,7 +169,7 @@ class TransferKind(StrEnum):
 
 
 class TransferState(StrEnum):
-    """The state of a transfer. Source files are only deleted in `deleting`."""
+    """A transfer's state. Source files are only deleted in `deleting`."""
 
     COPYING = "copying"
     VERIFIED = "verified"
@@ -185,12 +185,12 @@ class KeyState(StrEnum):
     COPIED = "copied"
     DELETED = "deleted"
     SKIPPED = "skipped"
-    """Not copied because it is a link, or a file above the limit of the store."""
+    """Not copied because it is a link, or a file above the store's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferLease:
-    """The right to update a transfer; a later claim raises `fence` and invalidates it."""
+    """The right to update a transfer. A later claim raises `fence` and thereby invalidates this lease."""
 
     transfer_id: UUID
     owner: str
@@ -199,7 +199,7 @@ class TransferLease:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A move or copy: its user, source and target."""
+    """A move or copy with its user, source and target."""
 
     user_id: int
     acting: StorageUser
@@ -207,9 +207,9 @@ class Transfer:
     source: StoragePath
     target: StoragePath
     overwrite: bool = False
-    """Whether an existing file is replaced, which a rollback does not remove."""
+    """Whether an existing file is replaced. A rollback does not remove replaced files."""
     operation_id: UUID | None = None
-    """The long operation that reports its outcome."""
+    """The long operation that reports the transfer's outcome."""
 
     @property
     def keeps_source(self) -> bool:
@@ -221,7 +221,7 @@ class Transfer:
 
 
 def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, target: StoragePath) -> bytes:
-    """SHA-256 over the fields by which two calls count as the same."""
+    """Return the SHA-256 of the fields that identify equal calls."""
     return hashlib.sha256("\0".join((str(user_id), kind, str(source), str(target))).encode()).digest()
 
 
@@ -235,13 +235,13 @@ class ClaimedTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferKey:
-    """One entry of the source as it was listed; its path is relative to the source, and empty for the source itself.
+    """One source entry as listed. Its path is relative to the source, and empty for the source itself.
 
-    Only kind, size, modification time, permissions, tag and file id of the entry are stored.
+    Only the entry's kind, size, modification time, permissions, tag and file id are stored.
     """
 
     number: int
-    """Parents have smaller numbers than their children."""
+    """Parents have lower numbers than their children."""
     entry: FileStatus
     state: KeyState = KeyState.LISTED
 
@@ -254,7 +254,7 @@ class LongOperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LongOperationStatus:
-    """The status of a long operation. `result` is the final response body, None while it runs."""
+    """A long operation's status. `result` is the final response body, or None while the operation runs."""
 
     operation_id: UUID
     state: LongOperationState
@@ -272,9 +272,9 @@ _DECODINGS = 3
 def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
     """Split a path relative to a root into names, outermost first; empty for the root, which is the empty path.
 
-    Nothing is normalized: the store receives exactly the names checked here. Every adapter calls this, so that no
-    unchecked path reaches a store. With `escapes`, escaped names are accepted; the adapter must check the names they
-    denote. Raises InvalidPath.
+    Nothing is normalized: the store receives exactly the names checked here. Every adapter calls this function, so that
+    unchecked paths never reach a store. With `escapes`, escaped names are accepted; the adapter must check the names
+    they denote. Raises InvalidPath.
     """
     if not path:
         return ()
@@ -289,7 +289,7 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Whether clients can use this name: not empty, dots or reserved, and without `/` and U+0000."""
+    """Return whether clients can use this name. It must not be empty, dots or reserved, or contain `/` or U+0000."""
     if not name or name in {".", ".."} or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
         return False
     try:
@@ -299,7 +299,9 @@ def is_name(name: str) -> bool:
 
 
 def hides_dots(name: str) -> bool:
-    """Whether one to three further percent-decodings, as by a careless proxy or store, would yield `.` or `..`."""
+    """Return whether one to three further percent-decodings, as by a careless proxy or store, would yield `.` or
+    `..`.
+    """
     raw = name.encode("utf-8", "surrogatepass")
     for _ in range(_DECODINGS):
         if b"%" not in raw:
@@ -315,7 +317,7 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
     name = given.strip()
     if not is_name(name) or hides_dots(name):
         raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
-    # Checked before stripping, because a line break at either end is a control character (Contract storage S6).
+    # Checked before stripping, because a line break at the start or end is a control character (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in given):
         raise errors.InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
@@ -324,20 +326,22 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
 
 
 def extension_of(name: str) -> str:
-    """The part from the last dot on, in lower case; empty without a dot or with only a leading one."""
+    """Return the extension from the last dot on, in lower case. Empty if there is no dot, or only a leading one."""
     stem, dot, extension = name.rpartition(".")
     return f".{extension.lower()}" if dot and stem else ""
 
 
 class ExtensionRules:
-    """Which extensions new files may have (Contract storage 2.4), without regard to case and leading dots."""
+    """Which extensions new files may have (Contract storage 2.4), ignoring case and leading dots."""
 
     def __init__(self, *, allowed: Sequence[str] = (), restricted: Sequence[str] = ()) -> None:
         self._allowed = frozenset(f".{text.strip().lstrip('.').lower()}" for text in allowed)
         self._restricted = frozenset(f".{text.strip().lstrip('.').lower()}" for text in restricted)
 
     def check(self, name: str, *, former: str | None = None) -> None:
-        """Raises extension_not_permitted, extension_restricted. A renamed entry, `former`, may keep its extension."""
+        """Check a new entry's extension. A renamed entry, `former`, may keep its extension. Raises
+        extension_not_permitted, extension_restricted.
+        """
         extension = extension_of(name)
         if former is not None and extension_of(former) == extension:
             return
@@ -361,7 +365,7 @@ _MAX_KEY_BYTES = 1024
 def decoded_path(raw: str) -> str:
     """Decode the value after `=`: percent-decoded once and repaired (Contract storage 2.2 points 1 and 2).
 
-    Raises InvalidPath if it is not UTF-8.
+    Raises InvalidPath if the value is not UTF-8.
     """
     try:
         return repaired(unquote_to_bytes(raw).decode())
@@ -370,12 +374,12 @@ def decoded_path(raw: str) -> str:
 
 
 def repaired(path: str) -> str:
-    """Repair a doubly encoded path of a GET call: every `%2F` becomes a slash, other escapes stay."""
+    """Repair the doubly encoded path of a GET call: every `%2F` becomes a slash; other escapes are kept."""
     return _ENCODED_SLASH.sub("/", path) if _ENCODED_START.match(path) else path
 
 
 def _key_bytes(names: Sequence[str]) -> int:
-    """Size in bytes of the object key for these names."""
+    """Return the size in bytes of the object key for these names."""
     sizes = [len(raw_name(name) if is_escaped(name) else name.encode()) for name in names]
     return sum(sizes) + max(len(names) - 1, 0)
 
@@ -385,13 +389,13 @@ class PathReader:
     """Parses paths for the configured stores."""
 
     configured: Sequence[Scheme]
-    """The configured stores; the first one serves paths without a scheme."""
+    """The configured stores. The first one serves paths without a scheme."""
     name_nodes: frozenset[str] = frozenset()
-    """`host:port` and `host` of the configured HDFS."""
+    """`host:port` and `host` of the configured HDFS name nodes."""
     azure_account: str = ""
-    """Host name of the account, `<account>.dfs.core.windows.net`."""
+    """The account's host name, `<account>.dfs.core.windows.net`."""
     ozone_services: Sequence[str] = field(default_factory=tuple[str, ...])
-    """Names of the Ozone services, the default one first."""
+    """Ozone service names, starting with the default service."""
 
     def read(self, text: str, *, parameter: str = "path") -> StoragePath:
         """Parse a path.
@@ -419,7 +423,7 @@ class PathReader:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """All spellings of the configured stores' schemes, in lower case."""
+        """All scheme spellings of the configured stores, in lower case."""
         return frozenset(word for word, scheme in _SCHEMES.items() if scheme in self.configured)
 
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
@@ -431,7 +435,7 @@ class PathReader:
             raise errors.UnknownScheme(f"No store has the scheme {word[:20]}.")
         if scheme not in self.configured:
             raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
-        # Proxies may collapse two slashes to one; with three slashes the authority is empty.
+        # Proxies may collapse two slashes into one. With three slashes the authority is empty.
         has_authority = len(slashes) <= 2
         match scheme:
             case Scheme.HDFS:
@@ -465,15 +469,15 @@ class PathReader:
 
 @dataclass(frozen=True, slots=True)
 class PathSpelling:
-    """How a caller writes the paths of a store: spelling of the scheme, and authority."""
+    """How a caller spells the paths of a store: the scheme's spelling and the authority."""
 
     root: str
     account: str = ""
-    """The account after the container, with `@`; empty if not written."""
+    """The account after the container, including `@`; empty if the caller omits it."""
 
     @classmethod
     def read(cls, text: str, path: StoragePath) -> Self:
-        """The spelling of `text`, which a `PathReader` has parsed as `path`."""
+        """Return the spelling used in `text`, which a `PathReader` has parsed as `path`."""
         match = _WITH_SCHEME.fullmatch(text)
         word, slashes, rest = match.groups() if match else (path.scheme.value, "///", "")
         first = rest.partition("/")[0]

@@ -36,12 +36,12 @@ class TransferRequest:
     destination: str
     overwrite: bool = False
     several: bool = False
-    """Whether it is one of several sources, whose destination must be a directory."""
+    """Whether this is one of several sources. Their destination must be a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The parsed paths of a request, before any call to a store."""
+    """A request's parsed paths, before any store call."""
 
     request: TransferRequest
     source: Location
@@ -50,7 +50,7 @@ class Destination:
 
     @property
     def possible_targets(self) -> Sequence[StoragePath]:
-        """The possible targets: a move into an existing directory adds the name of the source."""
+        """The possible targets. A move into an existing directory appends the source's name."""
         if self.request.kind is TransferKind.RENAME:
             return [self.given.path]
         return [self.given.path, self.given.path.child(self.source.path.name)]
@@ -67,8 +67,8 @@ class PreparedTransfer:
 
 
 class Moves:
-    """Renames, moves and copies in two steps, so that a client that does not wait still gets the errors of the
-    first.
+    """Renames, moves and copies entries in two steps, so that a client that does not wait still receives the first
+    step's errors.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class Moves:
             raise
 
     async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> Moved:
-        """Perform the transfer. A failed copy leaves nothing behind; after a failed move, source or target is
+        """Perform the transfer. A failed copy leaves nothing behind; after a failed move, the source or the target is
         complete.
         """
         with self._audit.event(caller, f"storage.{prepared.kind}", prepared.source):
             return await prepared.work(progress)
 
     async def directory(self, caller: Caller, destination: str) -> StoragePath:
-        """The destination directory of several sources. Raises NotADirectory, also if it is missing."""
+        """Return the destination directory for several sources. Raises NotADirectory, even if it does not exist."""
         given = self._stores.location(caller, self._stores.path(destination, parameter="dest_path"))
         if not given.path.is_root:
             entry = await given.find()
@@ -126,7 +126,7 @@ class Moves:
         return given.path
 
     def _destination(self, caller: Caller, request: TransferRequest) -> Destination:
-        """Parse and check the paths, without calls to the stores."""
+        """Parse and check the paths without calling the stores."""
         is_rename = request.kind is TransferKind.RENAME
         source = self._stores.location(caller, self._stores.path(request.source, parameter="src_path"))
         given = self._stores.location(caller, self._given(request, source.path))
@@ -142,20 +142,20 @@ class Moves:
         return Destination(request, source, given, is_directory)
 
     async def _checked(self, destination: Destination) -> tuple[FileStatus, Location, FileStatus | None]:
-        """Check the stores; returns the source's status, the target, and the entry that exists there now."""
+        """Check the stores. Return the source's status, the target, and the entry that currently exists there."""
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.given.path.is_inside(source.path):
             raise errors.TargetInsideSource("The target lies inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
-            # After stripping spaces around the new name.
+            # Names may be equal after spaces around the new name are stripped.
             raise errors.same_path("Source and target are the same.")
-        if target.path.name != source.path.name:  # an unchanged name is not checked
+        if target.path.name != source.path.name:  # unchanged names are not checked
             new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
             if len(target.path.names) <= target.file_system.traits.container_levels:
-                # A move does not create buckets.
+                # Moves do not create buckets.
                 raise target.missing()
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
@@ -168,7 +168,7 @@ class Moves:
         return entry, target, existing
 
     def _given(self, request: TransferRequest, source: StoragePath) -> StoragePath:
-        """Parse the destination. For a rename, a name without a slash stays in the source's directory."""
+        """Parse the destination. In a rename, a name without a slash stays in the source's directory."""
         if not request.destination or request.destination.isspace():
             raise errors.MissingParameter("dest_path is required.")
         if request.kind is TransferKind.RENAME and "/" not in request.destination:
@@ -179,7 +179,7 @@ class Moves:
         return given
 
     async def _target(self, destination: Destination) -> tuple[Location, FileStatus | None]:
-        """The target, and the entry that exists there now."""
+        """Return the target and the entry that currently exists there."""
         given = destination.given
         existing = None if given.path.is_root else await given.find()
         if destination.request.kind is TransferKind.RENAME:
@@ -211,7 +211,7 @@ class Moves:
         if is_one_step and isinstance(storage, RenamingStorage):
             progress.expect(1)
             if transfer.overwrite:
-                # If a store cannot replace atomically, a crash may leave the old file under another name.
+                # If a store cannot replace files atomically, a crash may leave the old file under another name.
                 async with self._orphans.recorded(caller, target.path):
                     await storage.rename(source.path.path, target.path.path, overwrite=True)
             else:
@@ -232,7 +232,9 @@ def _is_one_step(source: Location, target: Location) -> bool:
 
 
 def moved_body(moved: Moved) -> Mapping[str, Any]:
-    """The response body of a success (Contract storage 7.1), as also used for items of bulk calls."""
+    """Return the response body of a successful call (Contract storage 7.1), which is also used for items in bulk
+    calls.
+    """
     body: dict[str, Any] = {
         "status": 0,
         "path": str(moved.target),
@@ -247,7 +249,7 @@ def moved_body(moved: Moved) -> Mapping[str, Any]:
 
 
 def final_body(moved: Moved) -> Body:
-    """The response body of a call with one source, which is a text for copies on Ozone (Contract storage 7.3)."""
+    """Return the response body of a call with one source. For copies on Ozone it is a text (Contract storage 7.3)."""
     return _skipped_text(moved) if _is_ozone_copy(moved) else moved_body(moved)
 
 

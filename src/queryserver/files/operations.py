@@ -1,4 +1,4 @@
-"""Long operations, which continue if the client disconnects or does not wait (Contract storage 7.6)."""
+"""Long operations, which continue if the client disconnects or stops waiting (Contract storage 7.6)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -22,10 +22,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SHOWN = 40  # characters of an id that a client sent
+_SHOWN = 40  # displayed characters of an id from a client
 
 Body = Mapping[str, Any] | str
-"""The final response body of a call, as JSON."""
+"""A call's final response body, as JSON."""
 
 _GONE: Mapping[str, Any] = {
     "status": -1,
@@ -37,7 +37,7 @@ _BROKEN: Mapping[str, Any] = {"status": -1, "code": "internal_error", "message":
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of work, updated by the work itself."""
+    """A work's progress, updated by the work itself."""
 
     operation_id: UUID | None = None
     done: int = 0
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The work continues; its outcome is available under this id."""
+    """Reports that the work continues; its outcome is available under this id."""
 
     operation_id: UUID
     path: str
@@ -60,18 +60,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T]):
-    """The work of one call. `kind` is for example `storage.move`; `path` is shown in the 202 response."""
+    """The work that one call performs. `kind` is for example `storage.move`; `path` is shown in the 202 response."""
 
     kind: str
     path: str
     run: Callable[[Progress], Awaitable[T]]
     body: Callable[[T], Body]
-    """Creates the final response body, whose `status` says whether it is a success."""
+    """Creates the final response body, whose `status` says whether the call succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Lease and intervals of operation records."""
+    """Lease duration and intervals for operation records."""
 
     lease: timedelta = timedelta(seconds=60)
     report_every: timedelta = timedelta(seconds=1)
@@ -80,7 +80,9 @@ class OperationTimes:
 
 
 class LongOperations:
-    """Runs work in separate tasks. On leaving `running()`, work gets a grace period and is then cancelled."""
+    """Runs work in separate tasks. On exit from `running()`, unfinished work gets a grace period and is then
+    cancelled.
+    """
 
     def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
         self._records = records
@@ -90,7 +92,7 @@ class LongOperations:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Accept work, and meanwhile end the records of dead processes."""
+        """Accept work inside the context, and close the records of crashed processes."""
         try:
             async with background(
                 every(self._times.sweep_every.total_seconds(), self.sweep), "storage-operations-sweep"
@@ -104,9 +106,9 @@ class LongOperations:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run(self, caller: Caller, work: Work[T], *, wait_s: int | None = None) -> T | Started:
-        """The result of the work, or Started if it is not done after `wait_s`; None waits for the end.
+        """Return the work's result, or Started if it has not finished after `wait_s`. None waits until completion.
 
-        The work continues if the caller is cancelled. Raises what the work raises.
+        The work continues if the caller is cancelled. Errors from the work are raised here.
         """
         operation_id = uuid4()
         progress = Progress(operation_id)
@@ -125,7 +127,7 @@ class LongOperations:
         return Started(operation_id, work.path)
 
     async def status(self, caller: Caller, operation_id: str) -> LongOperationStatus:
-        """The status of an operation of the caller. Raises OperationNotFound."""
+        """Return the status of one of the caller's operations. Raises OperationNotFound."""
         try:
             wanted = UUID(operation_id)
         except ValueError:
@@ -138,11 +140,13 @@ class LongOperations:
         return status
 
     async def sweep(self) -> int:
-        """End the records of dead processes; returns their number."""
+        """Close the records of crashed processes; return how many."""
         return await self._records.give_up(_GONE)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
-        """Report progress until the work ends, then record its outcome. The sweep ends the record of cancelled work."""
+        """Report progress until the work ends, then record its outcome. For cancelled work, the sweep closes the
+        record.
+        """
         try:
             while not (await asyncio.wait({task}, timeout=self._times.report_every.total_seconds()))[0]:
                 await self._report(operation_id, progress)
@@ -165,7 +169,7 @@ class LongOperations:
             log.warning("progress not recorded", operation_id=str(operation_id))
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
-        """Record the outcome, retrying while the database is unreachable, because it is stored nowhere else."""
+        """Record the outcome, retrying while the database is unavailable, because it is stored nowhere else."""
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
         state = LongOperationState.FAILED if failed else LongOperationState.DONE
         while True:
@@ -182,14 +186,14 @@ class LongOperations:
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Log unexpected errors, because there may be no caller waiting for them."""
+        """Log unexpected errors, because no caller may be waiting for them."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
 
 
 def failure_body(error: QueryServerError) -> Mapping[str, Any]:
-    """The response body of a failed call (Contract storage 3)."""
+    """Return the response body of a failed call (Contract storage 3)."""
     body: dict[str, Any] = {"status": -1, "code": error.code, "message": error.message}
     if error.details is not None:
         body["details"] = dict(error.details)
@@ -199,11 +203,11 @@ def failure_body(error: QueryServerError) -> Mapping[str, Any]:
 MAX_ITEMS = 1000
 
 Outcomes = Mapping[str, T | QueryServerError]
-"""The result or error of each item, keyed by its text in the request and in its order."""
+"""Each item's result or error, keyed by its text in the request, in request order."""
 
 
 def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
-    """The distinct items. Raises MissingParameter (none), too_many_entries."""
+    """Return the distinct items. Raises MissingParameter (none), too_many_entries."""
     items = list(dict.fromkeys(sent))
     if not items:
         raise MissingParameter(f"{parameter} is required.")

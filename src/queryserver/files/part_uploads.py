@@ -1,4 +1,4 @@
-"""Uploads in parts, which may arrive in any order and at any instance (Contract storage 9.2)."""
+"""Multipart uploads, whose parts may arrive in any order and at any instance (Contract storage 9.2)."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -33,7 +33,7 @@ MAX_PART_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PartRequest:
-    """One part as announced by its client."""
+    """One part, as described by its client."""
 
     client_uuid: UUID
     directory: StoragePath
@@ -42,7 +42,7 @@ class PartRequest:
     offset: int
     total_bytes: int
     parts: int
-    """0 if this part is the whole file and completes the upload."""
+    """The number of parts; 0 if this part is the whole file and completes the upload."""
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
@@ -53,7 +53,9 @@ class PartRequest:
 
 
 def plan_of(part_request: PartRequest, path: str) -> PartPlan:
-    """How the file is divided. Raises InvalidParameter if the numbers are inconsistent or above their limits."""
+    """Return the plan that divides the file into parts. Raises InvalidParameter if the numbers are inconsistent or too
+    large.
+    """
     parts = max(part_request.parts, 1)
     if part_request.index >= parts:
         raise errors.InvalidParameter("qqpartindex must be below qqtotalparts.")
@@ -65,7 +67,7 @@ def plan_of(part_request: PartRequest, path: str) -> PartPlan:
             raise errors.InvalidParameter("qqchunksize is required.")
         part_bytes = part_request.part_bytes
         if part_request.index == parts - 1 and part_bytes == part_request.total_bytes - part_request.offset:
-            # Clients may send the actual size of the last part.
+            # Clients may send the last part's actual size.
             part_bytes = part_request.offset // part_request.index
     if parts > 1 and not (parts - 1) * part_bytes < part_request.total_bytes <= parts * part_bytes:
         raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
@@ -81,7 +83,7 @@ def missing_parts(upload: PartUpload) -> Sequence[int]:
 
 
 def received(upload: PartUpload) -> list[list[int]]:
-    """The received byte ranges, with exclusive ends and in order; adjacent ranges are merged."""
+    """Return the received byte ranges in order, with exclusive ends. Adjacent ranges are merged."""
     plan = upload.terms.plan
     ranges: list[list[int]] = []
     for index in sorted(upload.arrived):
@@ -95,7 +97,7 @@ def received(upload: PartUpload) -> list[list[int]]:
 
 
 def contiguous(upload: PartUpload) -> int:
-    """Number of bytes received from the start without a gap."""
+    """Return the number of bytes received from the start without a gap."""
     ranges = received(upload)
     return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
 
@@ -105,7 +107,7 @@ _ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announce
 
 
 class UploadJoiner:
-    """Reads, claims and joins whole uploads."""
+    """Reads, claims and joins complete uploads."""
 
     def __init__(self, stores: Stores, records: PartUploads, orphans: OrphanSweep, threads: Executor) -> None:
         self._stores = stores
@@ -114,7 +116,7 @@ class UploadJoiner:
         self._threads = threads
 
     async def own(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        """An upload of the caller. Raises UploadNotFound, storage_access_denied."""
+        """Return one of the caller's uploads. Raises UploadNotFound, storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
             raise errors.UploadNotFound("There is no such upload.")
@@ -123,7 +125,7 @@ class UploadJoiner:
 
     @asynccontextmanager
     async def alone(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
-        """The upload with an exclusive claim, held inside the context. Raises OperationInProgress."""
+        """Yield the upload with an exclusive claim, held inside the context. Raises OperationInProgress."""
         claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
             upload = await self.own(caller, client_uuid)
@@ -134,17 +136,17 @@ class UploadJoiner:
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
             async with claim, self._orphans.alive(upload.id):
-                # Read again, because the previous claimant may have changed it.
+                # Read the upload again, because the previous claimant may have changed it.
                 yield await self.own(caller, client_uuid), claimant
         finally:
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
-        """Join the parts; if that was already done, returns the same result.
+        """Join the parts. If they were already joined, return the same result.
 
         Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file),
-        OperationInProgress, and as `Storage.join_parts`.
+        OperationInProgress, and the errors of `Storage.join_parts`.
         """
         _require_all(await self.own(caller, client_uuid))
         async with self.alone(caller, client_uuid) as (upload, claimant):
@@ -152,16 +154,17 @@ class UploadJoiner:
                 return upload
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
-                # For a file of one part the digest is known in advance.
+                # The digest of a one-part file is known in advance.
                 raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
             entry = await self._joined(self._stores.location(caller, upload.terms.target), upload, sha256)
             await self.keep(upload, claimant, entry)
         return await self.own(caller, client_uuid)
 
     async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Record the file that an upload became. Raises part_conflict if the claim was lost.
+        """Record the file created from an upload. Raises part_conflict if the claim was lost.
 
-        Retries while the database is unreachable, because the parts are gone and nothing else refers to the file.
+        Retries while the database is unavailable, because the parts no longer exist and nothing else refers to the
+        file.
         """
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
@@ -171,7 +174,7 @@ class UploadJoiner:
         raise errors.DatabaseUnavailable
 
     async def give_up(self, upload: PartUpload, error: errors.QueryServerError) -> None:
-        """Forget a failed single-call upload, which its client must start again."""
+        """Discard a failed single-call upload, which its client must restart."""
         with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
         if not isinstance(error, errors.StorageError):
@@ -198,12 +201,12 @@ class UploadJoiner:
     async def _check_joined(
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
-        """Verify the joined file, for a store whose parts cannot be read before joining (S3)."""
+        """Verify the joined file on a store whose parts cannot be read before joining (S3)."""
         if await digest_of(storage.read(entry.path, version=entry), self._threads) == sha256:
             return
         await self._records.forget(upload.id)
         if replaces:
-            # The previous content is already replaced; deleting the new one would leave nothing.
+            # The previous content is already replaced, so deleting the new content would leave nothing.
             raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise errors.VerificationFailed(_ANOTHER_FILE)
@@ -215,16 +218,16 @@ def _require_all(upload: PartUpload) -> None:
         raise errors.upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
-# Concurrent calls for a part come from a client that stopped waiting, so the first call will end soon.
+# Concurrent calls for the same part come from a client that stopped waiting, so the first call will end soon.
 _PART_CLAIM_WAIT_S = 10.0
 KEEP = timedelta(hours=24)
-"""How long an upload is kept after its last part."""
+"""How long an upload is kept after its last part arrived."""
 
 Written = TypeVar("Written")
 
 
 class PartWriter:
-    """Receives one part and ensures that it is written once."""
+    """Receives one part and ensures that it is written only once."""
 
     def __init__(
         self,
@@ -244,10 +247,10 @@ class PartWriter:
         self._claimant = uuid4()
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
-        """Store the part, or compare it with the one received earlier.
+        """Store the part, or compare it with the part received earlier.
 
-        Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
-        UploadNotFound (discarded in the meantime), the store's errors, and what `content` raises.
+        Raises InvalidParameter (wrong size), part_conflict (different bytes), VerificationFailed, OperationInProgress,
+        UploadNotFound (discarded in the meantime), and the errors of the store and of `content`.
         """
         part_request, staging, plan = self._given, self._upload.staging, self._upload.terms.plan
         checked = CheckedContent(content, threads, sha256=part_request.sha256)
@@ -273,7 +276,7 @@ class PartWriter:
             await self._keep(ArrivedPart(stored, checked.sha256))
 
     async def _claimed(self) -> bool:
-        """Claim the part for writing; False if it has already arrived."""
+        """Claim the part for writing; return False if it has already arrived."""
         upload, index = self._upload, self._given.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.arrived or upload.result is not None:
@@ -284,7 +287,7 @@ class PartWriter:
         raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
-        """Write a part that is the whole file directly, without staging."""
+        """Write a part that is the whole file directly to its target, without staging."""
         upload, plan = self._upload, self._upload.terms.plan
         write = partial(
             self._location.storage.write,
@@ -302,12 +305,12 @@ class PartWriter:
             await self._joining.keep(upload, claimant, entry)
 
     async def _written(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        """Run `write` and return its result; on failure, release the claim on the part."""
+        """Run `write` and return its result. On failure, release the claim on the part."""
         claim = self._upload.id, self._given.index, self._claimant
         try:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
-        except BaseException:  # cancellation too: the part must not stay claimed
+        except BaseException:  # cancellation too: the claim on the part must be released
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release_part(*claim)
             raise
@@ -319,7 +322,7 @@ class PartWriter:
         try:
             await self._joining.own(self._caller, upload.client_uuid)
         except errors.UploadNotFound:
-            # The upload was discarded while this part was being written, so the part must be discarded here.
+            # The upload was discarded while this part was being written, so the part must also be discarded.
             if upload.staging is not None:
                 await self._location.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
@@ -333,7 +336,7 @@ async def _drain(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
 
 
 async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
-    """The pieces. Raises InvalidParameter, before the last one, if the number of bytes is not `size_bytes`."""
+    """Yield the chunks. Raises InvalidParameter before the last chunk if the number of bytes is not `size_bytes`."""
     async with aclosing(checked.pieces()) as pieces:
         async for piece in pieces:
             if checked.size_bytes > size_bytes:
@@ -352,7 +355,7 @@ _OTHER_TERMS = "The upload began with another name, destination, size or overwri
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Fields that a client may repeat when it completes an upload; None if absent."""
+    """Fields that a client may repeat when completing an upload; None if absent."""
 
     directory: StoragePath | None = None
     file_name: str | None = None
@@ -362,7 +365,7 @@ class CompletionRequest:
 
 
 class PartUploading:
-    """Receives parts and reports on uploads. An upload of another user raises UploadNotFound."""
+    """Receives parts and reports on uploads. Another user's upload raises UploadNotFound."""
 
     def __init__(
         self,
@@ -384,7 +387,7 @@ class PartUploading:
     async def receive(self, caller: Caller, part_request: PartRequest, content: AsyncGenerator[bytes]) -> PartUpload:
         """Store a part, and complete the upload if the part is the whole file.
 
-        Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, as
+        Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, and the errors of
         `UploadRules.target` and `PartWriter.receive`.
         """
         self._rules.admit(file_bytes=part_request.total_bytes)
@@ -399,7 +402,7 @@ class PartUploading:
                 upload = await self._begun(caller, part_request, terms)
             if upload.terms != terms:
                 raise errors.part_conflict(_OTHER_TERMS)
-            # A whole file is written directly to its target, and an empty one has nothing to stage.
+            # A whole file is written directly to its target, and an empty file has nothing to stage.
             is_staged = terms.plan.size_bytes > 0 and not (part_request.is_whole and not upload.arrived)
             if is_staged and upload.staging is None and upload.result is None:
                 upload = await self._prepared(caller, upload, location)
@@ -415,9 +418,9 @@ class PartUploading:
     async def complete(
         self, caller: Caller, client_uuid: UUID, completion: CompletionRequest, *, sha256: bytes | None = None
     ) -> PartUpload:
-        """Join the parts; if that was already done, returns the same result.
+        """Join the parts. If they were already joined, return the same result.
 
-        Raises part_conflict if `completion` differs from the first part, and as `UploadJoiner.finish`.
+        Raises part_conflict if `completion` differs from the first part, and the errors of `UploadJoiner.finish`.
         """
         self._rules.admit()
         terms = (await self._joining.own(caller, client_uuid)).terms
@@ -434,7 +437,7 @@ class PartUploading:
             return await self._joining.finish(caller, client_uuid, sha256=sha256)
 
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
-        """Remove an upload and its parts, but not the joined file. Raises OperationInProgress."""
+        """Remove an upload and its parts, but keep a joined file. Raises OperationInProgress."""
         target = (await self._joining.own(caller, client_uuid)).terms.target
         location = self._stores.location(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
@@ -464,7 +467,7 @@ class PartUploading:
         return upload
 
     async def _prepared(self, caller: Caller, upload: PartUpload, location: Location) -> PartUpload:
-        """The upload with a staging area, which one of several concurrent calls creates."""
+        """Return the upload with a staging area, which only one of several concurrent calls creates."""
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
@@ -490,7 +493,7 @@ class PartUploading:
 
 
 async def _begin_parts(location: Location, plan: PartPlan) -> str:
-    """Create the staging area. In an object store, the directory may have to be created first."""
+    """Create the staging area. In an object store, the directory may have to be created before it."""
     try:
         return await location.storage.begin_parts(plan)
     except errors.PathNotFound:

@@ -1,4 +1,4 @@
-"""Files of the stores for the statements of engine sessions, with the rights of their callers (Contract editor 4.7)."""
+"""Gives engine sessions' statements access to store files, with their callers' rights (Contract editor 4.7)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -22,18 +22,18 @@ from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.lru_cache import LruCache
 
 MAX_READ_BYTES = 16 * 1024 * 1024
-"""Most bytes of one read call."""
+"""Maximum number of bytes per read call."""
 MAX_OPEN_WRITES = 32
-"""Open writes of one statement, because object stores buffer a part of each in memory."""
+"""Maximum number of open writes per statement, because object stores buffer a part of each write in memory."""
 _MAX_OPEN_WRITES_HERE = 64
 _READ_AT_ONCE_BYTES = 64 * 1024 * 1024
-"""Bytes being read concurrently by all statements of this process."""
+"""Bytes that all statements in this process may read concurrently."""
 _READ_WAIT_S = 3600.0
 _CALLS_AT_ONCE = 16
-"""Concurrent calls of one statement."""
+"""Maximum number of concurrent calls per statement."""
 _KNOWN = 10_000
 _BATCH = 5000
-# Number of pieces that a writer may be ahead of the store.
+# Number of chunks that a writer may be ahead of the store.
 _PIECES_AHEAD = 2
 
 _READ, _LIST, _WRITE, _MKDIR, _REMOVE = (f"statement.{kind}" for kind in ("read", "list", "write", "mkdir", "remove"))
@@ -42,28 +42,30 @@ _RETRY_AFTER = timedelta(seconds=10)
 
 
 class StatementFileAccess:
-    """Creates the file access of sessions. One per process."""
+    """Creates the sessions' file access. There is one object per process."""
 
     def __init__(
         self, stores: Stores, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, *, max_scanned: int
     ) -> None:
-        """`max_scanned` limits the entries visited for one pattern."""
+        """`max_scanned` limits the entries visited per pattern."""
         self.stores = stores
         self.rules = rules
         self.orphans = orphans
         self.audit = audit
         self.max_scanned = max_scanned
-        # A waiting caller has its own timeout.
+        # Waiting callers have their own timeout.
         self.reads = ByteBudget(_READ_AT_ONCE_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
     def of_session(self, *, may_write: bool) -> "SessionFiles":
-        """The files of one session; `may_write` if engine and connector permit it."""
+        """Return one session's files. `may_write` is set if engine and connector permit writing."""
         return SessionFiles(self, may_write=may_write)
 
 
 class SessionFiles:
-    """`StatementFiles` of one session, whose statements run one at a time, each with the rights of its caller."""
+    """Implements `StatementFiles` for one session, whose statements run one at a time, each with its caller's
+    rights.
+    """
 
     def __init__(self, access: StatementFileAccess, *, may_write: bool) -> None:
         self.schemes = access.stores.spellings
@@ -73,7 +75,7 @@ class SessionFiles:
 
     @asynccontextmanager
     async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """The context of a running statement of `user`; on leaving it, unfinished writes are aborted."""
+        """Run a user's statement inside the context. On exit, unfinished writes are aborted."""
         statement = CallerFiles(self._access, user, operation_id, may_write=self._may_write)
         self._statement = statement
         try:
@@ -117,7 +119,7 @@ class SessionFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A path, and its spelling in the statement."""
+    """A path and its spelling in the statement."""
 
     path: StoragePath
     spelling: PathSpelling
@@ -134,7 +136,7 @@ class _Named:
 
 
 class CallerFiles:
-    """The files of one statement, which sees the same version of an entry until it ends."""
+    """One statement's files. The statement sees the same version of an entry until it ends."""
 
     def __init__(self, access: StatementFileAccess, user: User, operation_id: str, *, may_write: bool) -> None:
         self._access = access
@@ -182,7 +184,7 @@ class CallerFiles:
     async def status(self, path: str) -> StoredFile:
         named = self._named(path)
         with self._failures(_LIST, named):
-            # Writing also calls this for the target first.
+            # Writing also calls this method for the target first.
             is_writer = self._user.has_scope(Scope.FILES_WRITE)
             location = self._location(named, Scope.FILES_WRITE if is_writer and self._may_write else Scope.FILES_READ)
             if named.path in self._made:
@@ -263,7 +265,7 @@ class CallerFiles:
             _require_new_name(named.path, is_directory=True)
             await check_new_parents(location)
             if named.path.scheme in OBJECT_STORES and len(named.path.names) > 1:
-                # It is created with its first file; otherwise a marker for each partition would remain for ever.
+                # The directory is created with its first file. Otherwise each partition's marker would remain forever.
                 self._made.add(named.path)
                 return
             async with self._access.orphans.recorded(self._caller, named.path):
@@ -291,7 +293,9 @@ class CallerFiles:
         return _Named(path, PathSpelling.read(text, path))
 
     def _location(self, named: _Named, scope: Scope) -> Location:
-        """The path with its store. Raises PermissionDenied if token, connector or user lacks the right."""
+        """Return the path with its store. Raises PermissionDenied if the token, connector or user lacks the
+        permission.
+        """
         self._require_running()
         if not self._user.has_scope(scope):
             raise errors.PermissionDenied(f"The API token of this statement lacks the scope {scope}.")
@@ -304,7 +308,7 @@ class CallerFiles:
             raise errors.PermissionDenied(_ENDED)
 
     async def _stat(self, location: Location) -> FileStatus:
-        """The entry as the statement first saw it."""
+        """Return the entry as the statement saw it for the first time."""
         known = self._known.get(location.path)
         if known is None:
             async with self._calls:
@@ -313,7 +317,7 @@ class CallerFiles:
         return known
 
     async def _file_or_none(self, location: Location) -> FileStatus | None:
-        """The file at a path; None if there is none. Raises SymlinkNotFollowed."""
+        """Return the file at a path, or None if it does not exist. Raises SymlinkNotFollowed."""
         try:
             found = _refused_link(location.path, await self._stat(location))
         except (errors.PathNotFound, errors.NotADirectory):
@@ -321,7 +325,7 @@ class CallerFiles:
         return found if found.is_file else None
 
     async def _opened(self, named: _Named) -> FileStatus:
-        """The file, if the caller may read it. The first read of a path records an audit event."""
+        """Return the file if the caller may read it. The first time a path is read, an audit event is recorded."""
         readable = self._readable.get(named.path)
         if readable is not None:
             return readable
@@ -338,7 +342,9 @@ class CallerFiles:
             return status
 
     async def _target(self, named: _Named, *, overwrite: bool) -> Location:
-        """The checks of an upload (Contract storage 9.1). Raises as `UploadRules.admit` and `UploadRules.target`."""
+        """Run an upload's checks (Contract storage 9.1). Raises the errors of `UploadRules.admit` and
+        `UploadRules.target`.
+        """
         self._location(named, Scope.FILES_WRITE)
         self._access.rules.admit()
         path = named.path
@@ -349,7 +355,7 @@ class CallerFiles:
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[None]:
-        """Count one more open write of this process inside the block."""
+        """Count one more of this process's open writes inside the block."""
         if len(self._writes) >= MAX_OPEN_WRITES or self._access.open_writes >= _MAX_OPEN_WRITES_HERE:
             raise errors.TooManyRequests(
                 f"A statement writes at most {MAX_OPEN_WRITES} files at a time, all together {_MAX_OPEN_WRITES_HERE}.",
@@ -362,7 +368,7 @@ class CallerFiles:
             self._access.open_writes -= 1
 
     def _stored(self, location: Location, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
-        """Start the task that stores a body; the target was already checked."""
+        """Start the task that stores a body. The target has already been checked."""
         storage = location.storage
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
         task = asyncio.create_task(
@@ -373,7 +379,7 @@ class CallerFiles:
         return task
 
     async def _abort(self, task: "asyncio.Task[FileStatus]") -> None:
-        """Cancel a write, after which the store keeps nothing."""
+        """Cancel a write. The store keeps nothing of it."""
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
@@ -390,7 +396,7 @@ class CallerFiles:
 
     @contextmanager
     def _failures(self, operation: str, named: _Named) -> Generator[None]:
-        """Add the path to error messages, and record refusals as audit events."""
+        """Add the path to error messages, and record denied calls as audit events."""
         try:
             with _naming(named):
                 yield
@@ -400,10 +406,10 @@ class CallerFiles:
 
 
 class _Body:
-    """A `FileSink` whose bytes are consumed by the store's task."""
+    """Implements `FileSink`. The store's task consumes its bytes."""
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
-        """`path` is used in error messages, which may be raised outside the context of the write."""
+        """`path` is used in error messages, which may be raised outside the write's context."""
         self._path = path
         self._max_bytes = max_bytes
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_AHEAD)
@@ -416,7 +422,7 @@ class _Body:
         self._taker = taker
 
     async def send(self, data: bytes) -> None:
-        """Write bytes. Raises file_too_large, and the store's errors."""
+        """Write bytes. Raises file_too_large and the store's errors."""
         self.size_bytes += len(data)
         if self._max_bytes is not None and self.size_bytes > self._max_bytes:
             raise self._broken(errors.file_too_large(self._max_bytes))
@@ -424,7 +430,7 @@ class _Body:
             await self._put(data[start : start + PIECE_BYTES])
 
     async def finish(self) -> None:
-        """Signal the end of the content. Raises an earlier error of `send` again."""
+        """Signal the end of the content. An earlier error of `send` is raised again."""
         if self._failure is not None:
             raise self._failure
         await self._put(None)
@@ -443,13 +449,13 @@ class _Body:
         putting = asyncio.create_task(self._pieces.put(piece), name="piece of a file")
         try:
             await asyncio.wait({putting, taker}, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:  # cancelled, so a piece is missing from now on
+        except BaseException:  # cancelled, so the following content would lack a chunk
             self._broken(errors.StorageError("Not all bytes of the file were written."))
             raise
         finally:
             is_taken = putting.done()
             putting.cancel()
-        # Both may be done, if the store has consumed this piece and then ended.
+        # Both may be done if the store consumed this chunk and then finished.
         if not is_taken:
             raise self._broken(_end_of(taker))
 
@@ -459,7 +465,7 @@ class _Body:
 
 
 def _end_of(taker: "asyncio.Task[FileStatus] | None") -> BaseException:
-    """The error for a store that accepts no more bytes."""
+    """Return the error for a store that accepts no more bytes."""
     if taker is None or taker.cancelled():
         return errors.PermissionDenied(_ENDED)
     return taker.exception() or errors.StorageError("The store did not take the whole file.")
@@ -477,14 +483,16 @@ async def _all_of(location: Location, offset: int, length: int, version: FileSta
 
 
 def _refused_link(path: StoragePath, status: FileStatus) -> FileStatus:
-    """Returns the entry unchanged. Raises SymlinkNotFollowed for a link."""
+    """Return the entry unchanged. Raises SymlinkNotFollowed for a link."""
     if status.kind is EntryKind.LINK:
         raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     return status
 
 
 def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
-    """Raises InvalidName, also for surrounding spaces, because the statement keeps using the name as written."""
+    """Check a new name. Raises InvalidName even for surrounding spaces, because the statement uses the name as
+    written.
+    """
     if new_name(path.name, is_directory=is_directory) != path.name:
         raise errors.InvalidName("A new name begins and ends with no blank.")
 
@@ -498,7 +506,7 @@ def _naming(named: _Named) -> Generator[None]:
 
 
 def about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
-    """The error for a statement: the message contains the path, and every refusal is `permission_denied`."""
+    """Return the error for a statement. Its message contains the path, and every denial becomes `permission_denied`."""
     message = error.message if path in error.message else f"{path}: {error.message}"
     if isinstance(error, errors.PermissionDenied):
         return errors.PermissionDenied(message if message.startswith(path) else f"{path}: {message}")

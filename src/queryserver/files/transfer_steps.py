@@ -1,4 +1,4 @@
-"""The steps of a move or copy of several objects (Contract storage 7.3, 7.4, 7.5).
+"""Steps for moving or copying several objects (Contract storage 7.3, 7.4, 7.5).
 
 Each step is recorded before and after it is performed, so that another process knows what exists.
 """
@@ -33,10 +33,11 @@ T = TypeVar("T")
 
 
 async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str, FileStatus]]:
-    """The entry and all entries below it, with paths relative to it (its own is empty); directories precede their
-    entries.
+    """Yield the entry and all entries below it, each with its path relative to the entry. Directories precede their
+    contents.
 
-    Links are not followed. Keeps the paths of directories still to be listed and one batch in memory.
+    The entry's own relative path is empty. Links are not followed. Keeps the paths of unlisted directories and one
+    batch in memory.
     """
     yield "", entry
     pending = [""] if entry.is_directory else []
@@ -57,21 +58,19 @@ def joined(directory: str, path: str) -> str:
 
 @dataclass(slots=True)
 class Attempts(Generic[T]):
-    """The outcomes of many items; those in neither list were not started."""
+    """The outcomes of many items. Items in neither list were not started."""
 
     done: list[T] = field(default_factory=list[T])
     failed: list[tuple[T, errors.QueryServerError]] = field(default_factory=list[tuple[T, errors.QueryServerError]])
 
     def raise_failure(self) -> None:
-        """Raises the first failure."""
+        """Raise the first failure."""
         for _, error in self.failed:
             raise error
 
 
 async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_once: int) -> Attempts[T]:
-    """Process up to `at_once` items concurrently; after a failure, those in progress finish and no others are
-    started.
-    """
+    """Process up to `at_once` items concurrently. After a failure, items in progress finish and no more are started."""
     attempts: Attempts[T] = Attempts()
     pending = iter(items)
 
@@ -99,7 +98,7 @@ _STREAMS_AT_ONCE = 4
 _DELETIONS_AT_ONCE = 8
 _MAX_LINKS_SHOWN = 1000
 _OWNER_BITS = 0o700
-# Uploads without progress for this long are aborted, so anything older belongs to a dead process.
+# Uploads without progress for this long are aborted, so any older upload belongs to a crashed process.
 _ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
@@ -112,13 +111,13 @@ class Moved:
     source: StoragePath
     target: StoragePath
     skipped_links: Sequence[str] = ()
-    """The first of the skipped links, sorted, in normal form."""
+    """The first skipped links, sorted, in normal form."""
     skipped_files: Sequence[str] = ()
-    """Files above the limit of the store, sorted, in normal form."""
+    """Files above the store's limit, sorted, in normal form."""
 
 
 class TransferSteps:
-    """The steps of one transfer under its lease. Raises OperationInProgress once another process has taken over."""
+    """One transfer's steps under its lease. Raises OperationInProgress once another process has taken over."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class TransferSteps:
         self._one_store = source.path.scheme is target.path.scheme
 
     async def copy(self, entry: FileStatus) -> None:
-        """Copy and verify everything. On failure, rolls back and reports that in the error's details."""
+        """Copy and verify everything. On failure, roll back and report this in the error's details."""
         try:
             await self._list(entry)
             await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
@@ -159,7 +158,7 @@ class TransferSteps:
             raise
 
     async def finish(self) -> Moved:
-        """Delete the source, unless this is a copy. The target is complete.
+        """Delete the source unless this is a copy. The target is complete.
 
         Raises EntryChanged, and StorageError with `state` and `remaining` if the same call may be retried.
         """
@@ -181,7 +180,7 @@ class TransferSteps:
         await self._advance(TransferState.ROLLED_BACK)
 
     async def _list(self, entry: FileStatus) -> None:
-        """Record every entry of the source before the first write."""
+        """Record every source entry before the first write."""
         batch: list[TransferKey] = []
         number = files = 0
         async with aclosing(walk(self._from.storage, entry)) as found:
@@ -199,7 +198,7 @@ class TransferSteps:
         self._progress.expect(files)
 
     def _require_name(self, path: str) -> None:
-        """Raises InvalidName if the target store cannot represent an escaped name."""
+        """Raise InvalidName if the target store cannot represent an escaped name."""
         source, target = self._from.file_system.traits.escapes, self._to.file_system.traits.escapes
         if source is not target and holds_escapes(path):
             raise errors.InvalidName(
@@ -208,7 +207,7 @@ class TransferSteps:
             )
 
     async def _require_one_kind(self, entry: FileStatus) -> None:
-        """Raises AmbiguousName if a path is both a file and a directory, so that a copy would be ambiguous."""
+        """Raise AmbiguousName if a path is both a file and a directory, which would make a copy ambiguous."""
         if not isinstance(self._from.storage, KeyedStorage):
             return
         both = await self._records.repeated_path(self._lease.transfer_id)
@@ -234,7 +233,7 @@ class TransferSteps:
         async for keys in self._windows(kind, (KeyState.LISTED,)):
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
-            # A failed entry may exist nevertheless, unless it failed because another one has its name.
+            # A failed entry may still exist, unless it failed because its name was already taken.
             made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, errors.PathExists)]
             await self._mark(made, KeyState.COPIED)
             if attempts.failed:
@@ -251,7 +250,7 @@ class TransferSteps:
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
-        """Set the source's mode on directories where it forbids writing, once they are complete."""
+        """Once directories are complete, set the source's mode on those where it forbids writing."""
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 is_closed = self._keeps_modes(key) and key.entry.permissions & _OWNER_BITS != _OWNER_BITS
@@ -328,7 +327,7 @@ class TransferSteps:
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:
-        """Delete directories, deepest first. With `leaves_links`, those that contain skipped links remain."""
+        """Delete directories, deepest first. With `leaves_links`, keep directories that contain skipped links."""
         async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 try:
@@ -339,7 +338,9 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _remove_file(self, key: TransferKey) -> None:
-        """Remove a file of the target. If it was only started, it may not exist or belong to another client."""
+        """Remove a file from the target. If its copy was only started, the file may not exist, or belong to another
+        client.
+        """
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
             await self._note_unseen(key)
@@ -352,7 +353,9 @@ class TransferSteps:
         await _delete(storage, target)
 
     async def _note_unseen(self, key: TransferKey) -> None:
-        """Let the clean-up remove a dead process's upload, which cannot yet be distinguished from a live one."""
+        """Let the clean-up remove a crashed process's upload, which cannot be distinguished from an active upload
+        yet.
+        """
         if not isinstance(self._to.storage, UnseenUploads):
             return
         path = StoragePath(self._to.path.scheme, self._target_of(key))
@@ -365,7 +368,8 @@ class TransferSteps:
                 try:
                     await _delete_directory(self._to.storage, target)
                 except errors.DirectoryNotEmpty:
-                    # Entries of other clients remain; recent ones of a dead process cannot be distinguished from them.
+                    # Other clients' entries remain. Recent entries from a crashed process cannot be distinguished from
+                    # them.
                     if not await _shows_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
@@ -410,9 +414,9 @@ class TransferSteps:
 
 
 def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
-    """Whether an entry appears unchanged since it was listed.
+    """Return whether an entry appears unchanged since it was listed.
 
-    Tags are decisive if the store has them, because its listings may report a finer modification time than `stat`.
+    If the store has tags, they decide, because its listings may report finer modification times than `stat`.
     """
     if listed.tag and now.tag:
         return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)

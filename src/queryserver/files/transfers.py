@@ -1,4 +1,4 @@
-"""Moves and copies under leases, so that another process continues if one dies (Contract storage 7.5)."""
+"""Moves and copies under leases, so that another process continues them after a crash (Contract storage 7.5)."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TransferTimes:
-    """Duration of a lease, and intervals for renewing leases and taking over orphans."""
+    """Lease duration, and intervals for renewing leases and taking over orphans."""
 
     lease: timedelta = timedelta(seconds=60)
     renew_every: timedelta = timedelta(seconds=15)
@@ -46,9 +46,9 @@ class TransferTimes:
 
 
 class Transfers:
-    """Moves and copies. Inside `running()`, transfers of dead processes are finished or rolled back.
+    """Moves and copies. Inside `running()`, crashed processes' transfers are finished or rolled back.
 
-    `body` creates the final response body of a call; `owner` identifies this process.
+    `body` creates a call's final response body; `owner` identifies this process.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Transfers:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Take over transfers of dead processes while inside."""
+        """Take over crashed processes' transfers inside the context."""
         async with background(
             every(self._times.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
         ):
@@ -83,7 +83,9 @@ class Transfers:
     async def begin(
         self, transfer: Transfer, locations: tuple[Location, Location], entry: FileStatus, progress: Progress
     ) -> Moved:
-        """Move or copy `entry`. Raises OperationInProgress if the same call has not ended, and as the steps."""
+        """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended, and the errors of the
+        steps.
+        """
         claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
             raise OperationInProgress("The same operation has not ended yet.")
@@ -98,11 +100,12 @@ class Transfers:
     async def unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """Claim an unfinished transfer of the same call whose source must still be deleted; None if there is none.
+        """Claim an unfinished transfer of the same call whose source must still be deleted, or return None if there is
+        none.
 
-        A copy that a dead process left incomplete is rolled back first, so that the call starts again. Raises
-        OperationInProgress if a live process is working on it, or if the dead one wrote too recently for its writes to
-        be distinguished from those of a live one.
+        A copy that a crashed process left incomplete is rolled back first, so that the call starts again. Raises
+        OperationInProgress if a live process is working on it, or if a crashed process wrote so recently that its
+        writes cannot be distinguished from those of a live process.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
         exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
@@ -122,7 +125,7 @@ class Transfers:
         return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
-        """Finish or roll back transfers of dead processes; returns their number."""
+        """Finish or roll back crashed processes' transfers; return how many."""
         orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
         for claimed in orphans:
             await self._settle(claimed)
@@ -135,7 +138,7 @@ class Transfers:
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _settle(self, claimed: ClaimedTransfer) -> None:
-        """Finish or roll back one transfer, and end its operation. A failure is retried after the lease."""
+        """Finish or roll back one transfer, and close its operation. A failure is retried after the lease expires."""
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
@@ -157,15 +160,15 @@ class Transfers:
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
     async def _with_lease(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work while renewing its lease. Interrupted work is released at once."""
+        """Run the work while renewing its lease. The lease of interrupted work is released immediately."""
         task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
         try:
             await self._keep(lease, task)
             return task.result()
         except QueryServerError:
-            # A failed deletion waits for its user to retry; other failed work has ended or will end soon.
+            # A failed deletion waits for its user to retry. Other failed work has ended or will end soon.
             raise
-        except BaseException:  # cancellation too: the lease must not stay taken
+        except BaseException:  # cancellation too: the lease must be released
             await _ended(task)
             await asyncio.shield(self._released(lease, again_after=timedelta(0)))
             raise
@@ -195,7 +198,7 @@ class Transfers:
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:
-    """Cancel what still runs, and wait until it has ended."""
+    """Cancel a task that is still running, and wait until it has ended."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""Users' trash: delete to it, restore from it, empty it (Contract storage 8).
+"""Users' trash: move entries to the trash, restore them, empty the trash (Contract storage 8).
 
 A store's `trash_root` returns its location (`stores/webhdfs/storage.py` for HDFS, `stores/ozone.py`,
 `stores/local/storage.py`). Below it every store has `Current/<original path>`, created here.
@@ -34,7 +34,7 @@ class Bin:
 
 
 async def _bin_of(location: Location) -> Bin:
-    """The trash for a path. Raises trash_not_supported."""
+    """Return the trash for a path. Raises trash_not_supported."""
     storage = location.storage
     if not isinstance(storage, TrashStorage):
         raise errors.trash_not_supported(f"The store {location.path.scheme} has no trash.")
@@ -68,7 +68,7 @@ async def _move_to_trash(location: Location) -> StoragePath:
 
 
 async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
-    """Create a directory in the trash if missing; if a file has its name, the directory gets another name."""
+    """Create a directory in the trash if missing. If a file has its name, the directory gets a different name."""
     try:
         return await _made(found, wanted)
     except (errors.PathExists, errors.NotADirectory):
@@ -91,7 +91,7 @@ async def _made(found: Bin, directory: StoragePath) -> StoragePath:
 
 
 def _another_name(name: str) -> str:
-    """The name with a timestamp appended, truncated to the longest allowed name."""
+    """Return the name with a timestamp appended, truncated to the maximum name length."""
     number = str(time.time_ns() // 1_000_000)
     if is_escaped(name):
         return escaped(raw_name(name)[: MAX_NAME_BYTES - len(number)] + number.encode())
@@ -99,14 +99,16 @@ def _another_name(name: str) -> str:
 
 
 class Trash:
-    """trash/path, trash/restore and trash/purge."""
+    """Implements trash/path, trash/restore and trash/purge."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit
 
     async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
-        """The caller's home directory in the trash, else the trash itself, else None. Raises trash_not_supported."""
+        """Return the caller's home directory in the trash, else the trash itself, else None. Raises
+        trash_not_supported.
+        """
         found = await _bin_of(self._stores.location(caller, path))
         home = self._stores.home(caller, path.scheme)
         for candidate in (found.current.child(home.path), found.root):
@@ -127,7 +129,7 @@ class Trash:
         return original
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
-        """Empty the caller's trash; returns its path and the number of entries. Raises trash_not_supported."""
+        """Empty the caller's trash; return its path and the number of entries. Raises trash_not_supported."""
         found = await _bin_of(self._stores.location(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
             purged, checkpoints = 0, list[str]()
@@ -142,7 +144,7 @@ class Trash:
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
-    """The original path of an entry. Raises not_in_trash outside the trash, and for the trash itself or a
+    """Return an entry's original path. Raises not_in_trash outside the trash, and for the trash itself or a
     checkpoint.
     """
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
@@ -167,17 +169,17 @@ class Deleted:
 
 
 class Deletions:
-    """Deletes entries: rmtree and its aliases."""
+    """Deletes entries via rmtree and its aliases."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit
 
     def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Location:
-        """Check what needs no call to the store. Raises root_not_allowed, trash_not_supported, access errors."""
+        """Run the checks that do not call the store. Raises root_not_allowed, trash_not_supported, access errors."""
         location = self._stores.location(caller, path)
         traits = location.file_system.traits
-        # An Ozone service is a root, too.
+        # An Ozone service is also a root.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
             raise errors.root_not_allowed(f"{path} cannot be deleted.")
@@ -188,7 +190,8 @@ class Deletions:
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
         """Delete an entry with its content, permanently or to the trash; `skip_trash=None` uses the store's default.
 
-        Raises as `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for non-empty buckets.
+        Raises the errors of `check`, PathNotFound, already_in_trash, contains_trash, and DirectoryNotEmpty for
+        non-empty buckets.
         """
         location = self.check(caller, path, skip_trash=skip_trash)
         traits = location.file_system.traits

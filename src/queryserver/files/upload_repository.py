@@ -1,4 +1,4 @@
-"""Records of unfinished uploads, claims on them, and the clean-up of orphans."""
+"""Unfinished upload records, claims on them, and orphan clean-up."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ from queryserver.platform.threads import background, once_and_every, renewed
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWrite:
-    """A directory that is being written to, in which a crash may leave temporary files."""
+    """A directory that is being written to. A crash may leave temporary files in it."""
 
     id: UUID
     directory: StoragePath
     name: str
-    """Name of the entry; empty if unknown, as in records of earlier versions."""
+    """The entry's name; empty if unknown, as in records from earlier versions."""
     user: StorageUser
 
 
 @dataclass(frozen=True, slots=True)
 class UploadTerms:
-    """The properties of an upload, fixed by its first part."""
+    """An upload's properties, fixed by its first part."""
 
     target: StoragePath
     plan: PartPlan
@@ -52,14 +52,14 @@ class ArrivedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUpload:
-    """An upload in parts. `user` is the user as whom the store is accessed."""
+    """A multipart upload. `user` is the user whose rights apply in the store."""
 
     id: UUID
     client_uuid: UUID
     user: StorageUser
     terms: UploadTerms
     staging: str | None
-    """The store's name of the staging area; None until it has been created."""
+    """The store's name for the staging area; None until it has been created."""
     result: FileStatus | None
     """The joined file; None while the upload is unfinished."""
     expires_at: datetime
@@ -155,7 +155,7 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 
 
 class UnfinishedWrites:
-    """Records of directories being written to. Each method is one statement; all raise DatabaseUnavailable."""
+    """Records directories that are being written to. Each method runs one statement. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -167,21 +167,21 @@ class UnfinishedWrites:
         )
 
     async def touch(self, write_id: UUID) -> bool:
-        """Record that the write continues; False if the record no longer exists."""
+        """Record that the write continues. Return False if the record no longer exists."""
         touched = await self._database.execute(
             "update unfinished_writes set touched_at = now() where id = $1", write_id
         )
         return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record, if it exists, because nothing is left in the directory."""
+        """Remove the record, if it exists, because the directory has no leftover files."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(
         self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
     ) -> Sequence[UnfinishedWrite]:
-        """Writes not touched for `older_than`, except in directories with an open upload in parts, a running transfer,
-        or another recently touched write, whose files may be older than its record.
+        """Return writes not touched for `older_than`. Excludes directories with an open multipart upload, a running
+        transfer, or another recently touched write whose files may be older than its record.
         """
         return [
             UnfinishedWrite(
@@ -195,7 +195,7 @@ class UnfinishedWrites:
 
 
 class PartUploads:
-    """Uploads in parts of all users and instances. Each method is one transaction; all raise DatabaseUnavailable.
+    """All users' and instances' multipart uploads. Each method runs one transaction. All raise DatabaseUnavailable.
 
     Work on an upload or part starts with a claim, which is exclusive as long as it is renewed.
     """
@@ -204,28 +204,28 @@ class PartUploads:
         self._database = database
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
-        """The existing upload with that user and `client_uuid`, else `new`, which is recorded.
+        """Return the user's existing upload with that `client_uuid`, or else record and return `new`.
 
-        None if the user already has `max_open` unfinished ones.
+        Return None if the user already has `max_open` unfinished uploads.
         """
         async with self._database.transaction() as connection:
             # The lock makes counting and inserting atomic.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
             known = await _read(connection, new.user_id, new.client_uuid)
             if known is None:
-                # Frees the key of an expired upload, whose record stays until its parts are removed from the store.
+                # Frees an expired upload's key. The upload's record stays until its parts are removed from the store.
                 await connection.execute(_MOVE_ASIDE, new.user_id, new.client_uuid)
                 await connection.execute(_OPEN, *_values(new), keep, max_open)
                 known = await _read(connection, new.user_id, new.client_uuid)
         return known
 
     async def read(self, user_id: int, client_uuid: UUID) -> PartUpload | None:
-        """An upload that has not expired."""
+        """Return an upload that has not expired."""
         async with self._database.connection() as connection:
             return await _read(connection, user_id, client_uuid)
 
     async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim an upload or renew the claim; False if another claimant has it or it no longer exists."""
+        """Claim an upload or renew the claim. Return False if another claimant has it or it no longer exists."""
         return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
@@ -236,18 +236,18 @@ class PartUploads:
         )
 
     async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
-        """Record the staging area and release the claim; False if the claim was lost."""
+        """Record the staging area and release the claim. Return False if the claim was lost."""
         return await self._database.execute(_PREPARED, upload_id, claimant, staging) == 1
 
     async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
-        """Record the joined file and release the claim; False if the claim was lost."""
+        """Record the joined file and release the claim. Return False if the claim was lost."""
         entry = _ENTRY.dump_python(result, mode="json")
         return await self._database.execute(_FINISHED, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
         """Claim a part that has not arrived, or renew the claim.
 
-        False if another claimant has it, the part has arrived, or the upload no longer exists.
+        Return False if another claimant has it, the part has arrived, or the upload no longer exists.
         """
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
@@ -255,7 +255,7 @@ class PartUploads:
         await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
     async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
-        """Record a stored part; the upload then expires after `keep`. False if the claim was lost."""
+        """Record a stored part. The upload then expires after `keep`. Return False if the claim was lost."""
         stored = part.stored
         changed = await self._database.execute(
             _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
@@ -263,11 +263,11 @@ class PartUploads:
         return changed == 1
 
     async def forget(self, upload_id: UUID) -> None:
-        """Remove the record of an upload, if it exists."""
+        """Remove an upload's record, if it exists."""
         await self._database.execute("delete from part_uploads where id = $1", upload_id)
 
     async def expired(self, *, limit: int) -> Sequence[PartUpload]:
-        """Expired uploads and those of deleted users, without their parts, oldest first."""
+        """Return expired uploads and deleted users' uploads, without their parts, oldest first."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
             order by expires_at limit $1""",
@@ -333,14 +333,14 @@ def _values(new: NewUpload) -> tuple[object, ...]:
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""After this time without renewal, another process may take over the work."""
+"""If a claim is not renewed for this long, another process may take over the work."""
 RENEW_EVERY_S = LEASE.total_seconds() / 4
 
 _LONGEST_PAUSE_S = 1.0
 
 
 async def attempts(within_s: float) -> AsyncGenerator[None]:
-    """Yields immediately, and again after growing pauses, until the time is over."""
+    """Yield immediately, and again after growing pauses, until the time is over."""
     clock = asyncio.get_running_loop().time
     end = clock() + within_s
     pause_s = 0.02
@@ -355,18 +355,18 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _SLACK = timedelta(minutes=15)
-"""How much newer a file may be than the last renewal of its record."""
+"""How much newer a file may be than its record's last renewal."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
-    # Here an unfinished file keeps its creation time, and servers of earlier versions renew every 5 minutes.
+    # Unfinished files keep their creation time in these stores, and servers of earlier versions renew every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""Time without renewal after which the writing process counts as dead, by scheme."""
+"""Time without renewal after which the writing process counts as crashed, by scheme."""
 
 
 class OrphanSweep:
-    """Records writes in progress, and removes files that dead processes left or that were not finished within `age`."""
+    """Records writes in progress. Removes files that crashed processes left, or that were not finished within `age`."""
 
     def __init__(
         self,
@@ -385,9 +385,7 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def recorded(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
-        """Record the write of an entry inside the block, which may leave temporary files. Raises
-        DatabaseUnavailable.
-        """
+        """Record an entry's write inside the block, which may leave temporary files. Raises DatabaseUnavailable."""
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
@@ -411,14 +409,14 @@ class OrphanSweep:
         await self._writes.begin(UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
-        """Remove the record. If that fails, the only cost is an extra listing of its directory."""
+        """Remove the record. If removal fails, the only cost is an extra listing of its directory."""
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
             log.warning("record of a finished write stays")
 
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
-        """Remove expired uploads and orphaned files; returns the number of each kind.
+        """Remove expired uploads and orphaned files; return how many of each kind.
 
         `older_than` overrides the minimum age of orphaned files. Uploads have their own expiry.
         """
@@ -433,9 +431,9 @@ class OrphanSweep:
 
     @asynccontextmanager
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Remove orphans of dead processes, at the start and then periodically.
+        """Remove crashed processes' orphans, at the start and then periodically.
 
-        `alone` says that no other process uses the stores, so that everything started earlier is orphaned.
+        `alone` says that no other process uses the stores, so everything started earlier is orphaned.
         """
         async with background(self._sweep_always(alone=alone), "storage-orphans-sweep"):
             yield
@@ -450,7 +448,9 @@ class OrphanSweep:
         await once_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=begun_before if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
-        """Remove orphans of processes that stopped renewing their records; returns the number of directories swept."""
+        """Remove the orphans of processes that stopped renewing their records; return how many directories were
+        swept.
+        """
         return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
 
     async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:
@@ -458,7 +458,7 @@ class OrphanSweep:
         return sum([await self._swept(write, older_than) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
-        """Remove an upload; False if the store fails, which is retried at the next sweep."""
+        """Remove an upload. Return False if the store fails; the next sweep retries."""
         claimant = uuid4()
         if not await self._uploads.claim(upload.id, claimant, lease=_SWEEP_LEASE):
             return False
@@ -476,7 +476,7 @@ class OrphanSweep:
         return True
 
     async def _swept(self, write: UnfinishedWrite, age: timedelta) -> bool:
-        """Sweep a directory; False if the store fails, which is retried at the next sweep."""
+        """Sweep a directory. Return False if the store fails; the next sweep retries."""
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)

@@ -16,15 +16,15 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
-# For smaller pieces, neither reading ahead nor hashing in a thread is worthwhile.
+# For smaller chunks, neither reading ahead nor hashing in a thread is worthwhile.
 _LARGE_BYTES = 64 * 1024
-# Overhead of boundaries, headers and fields in the request body.
+# Overhead for boundaries, headers and fields in the request body.
 _FRAME_BYTES = 8 * 1024
 _DISK_WITHIN_S = 10.0
 
 
 class UploadRules:
-    """The checks before an upload. `max_bytes` is None for no size limit."""
+    """Checks to run before an upload. `max_bytes` is None if file sizes are unlimited."""
 
     def __init__(
         self, stores: Stores, extensions: ExtensionRules, *, is_enabled: bool = True, max_bytes: int | None = None
@@ -35,7 +35,7 @@ class UploadRules:
         self.max_bytes = max_bytes
 
     def admit(self, *, body_bytes: int | None = None, file_bytes: int | None = None) -> None:
-        """Raises upload_disabled, file_too_large. The sizes are those announced by the client, if any."""
+        """Check the sizes announced by the client, if any. Raises upload_disabled, file_too_large."""
         if not self._is_enabled:
             raise upload_disabled("Uploads are switched off.")
         if self.max_bytes is None:
@@ -45,10 +45,10 @@ class UploadRules:
             raise file_too_large(self.max_bytes)
 
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Location:
-        """Check the target of an upload.
+        """Check an upload's target.
 
-        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed
-        (the directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
+        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed (the
+        directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
         PathExists.
         """
         parent = self._stores.location(caller, directory)
@@ -63,7 +63,7 @@ class UploadRules:
 
 
 class UploadSpace:
-    """Tells how many bytes a caller may upload. `staging_area` is the local root, where parts are staged."""
+    """Determines how many bytes a caller may upload. `staging_area` is the local root, where parts are staged."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class UploadSpace:
         self._floor = floor
 
     async def available(self, user: User) -> int:
-        """The smallest known limit in bytes; -1 for none. Raises StorageUnavailable (the local root)."""
+        """Return the smallest known limit in bytes, or -1 if unlimited. Raises StorageUnavailable (the local root)."""
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
             room = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, self._staging_area)
             try:
                 async with asyncio.timeout(_DISK_WITHIN_S):
                     limits.append(max(await room, 0))
-            except OSError as error:  # TimeoutError is one
+            except OSError as error:  # TimeoutError is an OSError
                 raise StorageUnavailable("The local root does not answer.") from error
             storage = self._stores.as_user(Scheme.FILE, Caller.of(user).acting)
             if isinstance(storage, QuotaStorage) and (left := await storage.room_bytes()) is not None:
@@ -97,18 +97,18 @@ class UploadSpace:
 
 @dataclass(frozen=True, slots=True)
 class FileUpload:
-    """A file as announced by its client."""
+    """A file as described by its client."""
 
     directory: StoragePath
     name: str
     overwrite: bool = False
     sha256: bytes | None = None
     size_bytes: int | None = None
-    """Announced size, never below the actual one; None if unknown."""
+    """Announced size, which is never below the actual size; None if unknown."""
 
 
 class CheckedContent:
-    """Counts and hashes the bytes sent to a store, and compares them with what was announced.
+    """Counts and hashes the bytes sent to a store, and compares them with the announced values.
 
     Errors are raised before the last byte, so that the store keeps nothing.
     """
@@ -133,9 +133,9 @@ class CheckedContent:
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """The bytes. Raises file_too_large, VerificationFailed, and what the content raises.
+        """Yield the bytes. Raises file_too_large, VerificationFailed and the content's errors.
 
-        While a large piece is stored, it is hashed in a thread and the next one is read.
+        While a large chunk is stored, it is hashed in a thread and the next chunk is read.
         """
         following: asyncio.Task[bytes | None] | None = None
         try:
@@ -166,7 +166,7 @@ class CheckedContent:
 
 
 async def digest_of(content: AsyncGenerator[bytes], threads: Executor | None = None) -> bytes:
-    """The SHA-256 of all pieces."""
+    """Return the SHA-256 of all chunks."""
     checked = CheckedContent(content, threads)
     async with aclosing(checked.pieces()) as pieces:
         async for _ in pieces:
@@ -186,9 +186,10 @@ class Uploads:
     async def receive(
         self, caller: Caller, file: FileUpload, content: AsyncGenerator[bytes]
     ) -> tuple[FileStatus, bytes]:
-        """Store one file atomically; returns its entry and SHA-256.
+        """Store one file atomically; return its entry and SHA-256.
 
-        Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
+        Raises the errors of `UploadRules.target`, `Storage.write` and `content`, and file_too_large,
+        VerificationFailed.
         """
         with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
             location = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)

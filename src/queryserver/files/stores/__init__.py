@@ -1,1 +1,1 @@
-"""File stores: a folder or file for each kind. `files/build.py` says what a new scheme needs."""
+"""File stores, with a folder or module for each kind. `files/build.py` describes how to add a scheme."""

@@ -1,6 +1,6 @@
-"""Shared by the stores: sizes of reads and writes, and retries of idempotent calls.
+"""Read and write sizes for all stores, and retries of idempotent calls.
 
-With few readers, reads are large for speed; with many, they are small to save memory.
+Reads are large for speed if there are few readers, and small to save memory if there are many.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import TypeVar
 _KIB = 1024
 _MOST_BYTES = 1024 * _KIB
 LEAST_BYTES = 64 * _KIB
-"""Smallest size of a read."""
+"""Minimum read size."""
 _TOGETHER_BYTES = 8 * 1024 * _KIB
 
 
@@ -28,7 +28,7 @@ async def retried(
     first_pause_s: float,
     may_pass: Callable[[Failure], bool] = lambda _: True,
 ) -> T:
-    """The result of an idempotent call, retried after growing pauses with jitter."""
+    """Make an idempotent call and return its result. Retries after growing pauses with jitter."""
     for number in range(1, tries):
         try:
             return await attempt()
@@ -40,14 +40,14 @@ async def retried(
 
 
 class Blocks:
-    """Reads a body in blocks; keeps the rest of one piece in memory."""
+    """Reads a body in blocks. Keeps the rest of one chunk in memory."""
 
     def __init__(self, body: AsyncIterator[bytes]) -> None:
         self._body = body
         self._rest = memoryview(b"")
 
     async def take(self, size_bytes: int) -> bytearray:
-        """The next `size_bytes`; fewer only at the end."""
+        """Return the next `size_bytes` bytes, or fewer at the end."""
         block = bytearray()
         while len(block) < size_bytes:
             if not self._rest:
@@ -62,7 +62,7 @@ class Blocks:
 
 
 class ReadSizes:
-    """Divides the memory for reads among the concurrent readers of one store."""
+    """Divides the read memory among one store's concurrent readers."""
 
     def __init__(self, *, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -78,6 +78,6 @@ class ReadSizes:
 
     @property
     def piece_bytes(self) -> int:
-        """The current size of a read: a multiple of 64 KiB, at most 1 MiB."""
+        """The current read size: a multiple of 64 KiB, at most 1 MiB."""
         share = _TOGETHER_BYTES // max(1, self._readers)
         return max(LEAST_BYTES, min(self._most_bytes, share - share % LEAST_BYTES))

@@ -1,15 +1,16 @@
-"""Keys of flat stores, and the names of their segments in paths."""
+"""Keys in flat stores, and the names of key segments in paths."""
 
 from queryserver import errors
 from queryserver.files.escapes import RESERVED_PREFIX, escaped, escaped_file, is_escaped, is_escaped_file, raw_name
 from queryserver.files.model import is_name
 
 MARKER = escaped_file(b"")
-"""The path name of the object whose key ends with a slash; if empty, it is its directory's marker."""
+"""The path name of an object whose key ends with a slash. If the object is empty, it is its directory's marker."""
 
 
 def has_marker(segment: str) -> bool:
-    """Whether a directory with that name gets a marker; without one it exists only while there are keys below it.
+    """Return whether a directory with that name gets a marker. Without a marker it only exists while there are keys
+    below it.
 
     Gateways and Azure mishandle markers of directories whose name is empty or consists of dots.
     """
@@ -17,21 +18,23 @@ def has_marker(segment: str) -> bool:
 
 
 def name_of(segment: str) -> str | None:
-    """The path name of a segment of a key; None for reserved names, which are not shown."""
+    """Return a key segment's path name, or None for reserved names, which are not shown."""
     if is_name(segment):
         return segment
     return None if segment.startswith(RESERVED_PREFIX) else escaped(segment.encode(errors="surrogatepass"))
 
 
 def path_below(rest: str) -> str | None:
-    """The path of the key `rest` relative to a directory (directories end with a slash); None if not shown."""
+    """Return the path of the key `rest` relative to a directory, or None if it is not shown. Directories end with a
+    slash.
+    """
     names = [name_of(segment) for segment in rest.removesuffix("/").split("/")]
     shown = [name for name in names if name is not None]
     return "/".join(shown) if len(shown) == len(names) else None
 
 
 def segment_of(name: str, *, is_last: bool = True) -> str:
-    """The key segment for a path name. Raises InvalidPath for an invalid escape."""
+    """Return the key segment for a path name. Raises InvalidPath for an invalid escape."""
     if not is_escaped(name):
         return name
     try:

@@ -1,4 +1,4 @@
-"""The Storage of Ozone for one user: service / volume / bucket / key."""
+"""One user's Storage on Ozone: service / volume / bucket / key."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -30,7 +30,7 @@ _HTML = frozenset("&<>'\"")
 
 
 async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
-    """Write a new file directly under its final name, which Ozone shows once it is complete.
+    """Write a new file directly under its final name. Ozone shows the file once it is complete.
 
     After a failed call the gateway may show a partial file until it is deleted, so files are not replaced this way.
     Raises PathExists, VerificationFailed, and NotSupported if a file would be replaced.
@@ -51,7 +51,9 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
 
 
 class OzoneStorage(GatewayStorage):
-    """Ozone as accessed by one user, without a trash. Raises NotSupported for what the gateway does not support."""
+    """Ozone, accessed with one user's rights and without a trash. Raises NotSupported for what the gateway does not
+    support.
+    """
 
     def __init__(self, services: Mapping[str, WebHdfsTree]) -> None:
         self._services = services
@@ -65,7 +67,7 @@ class OzoneStorage(GatewayStorage):
         return tree, "/".join(names)
 
     def at_file(self, path: str) -> tuple[WebHdfsTree, str]:
-        """Raises PathExists, InvalidPath."""
+        """Return the tree and the path of a file within it. Raises PathExists, InvalidPath."""
         if len(names_of(path)) <= 1:
             raise errors.PathExists("Services are no files.")
         found = self.at(path)
@@ -104,12 +106,12 @@ class OzoneStorage(GatewayStorage):
         return _shown(path, await _written_in_place(tree, inner, body, overwrite=overwrite))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory or, at their levels, a volume or bucket."""
+        """Create a directory or, at the corresponding level, a volume or bucket."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise errors.PathExists("Services are made by the settings.")
         tree, inner = self.at(path)
-        # Not by a rename as on HDFS, because in Ozone renamed directories belong to the owner of the bucket.
+        # Renaming is not used here, unlike on HDFS, because renamed directories on Ozone belong to the bucket's owner.
         if await tree.find(inner) is not None:
             raise errors.PathExists(f"{path} exists.")
         await tree.make_directory(inner, permissions or _DIRECTORY_PERMISSIONS)
@@ -122,7 +124,7 @@ class OzoneStorage(GatewayStorage):
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """Delete an entry; volumes and buckets must be empty."""
+        """Delete an entry. Volumes and buckets must be empty."""
         if len(names_of(path)) <= 1:
             raise errors.root_not_allowed("Services are not deleted.")
         tree, inner = self.at(path)
@@ -138,7 +140,7 @@ class OzoneStorage(GatewayStorage):
         return min(len(ours), len(theirs)) > BUCKET_LEVELS and ours[:BUCKET_LEVELS] == theirs[:BUCKET_LEVELS]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Raises NotSupported for a rename between buckets."""
+        """Rename an entry. Raises NotSupported for a rename between buckets."""
         if not names_of(source):
             raise errors.root_not_allowed("The root has no other name.")
         self.at(source)
@@ -156,11 +158,11 @@ class OzoneStorage(GatewayStorage):
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """Ozone cannot join files, so the bytes pass through this server."""
+        """Join the parts. Ozone cannot join files, so the bytes pass through this server."""
         return _shown(plan.path, await super().join_parts(plan, staging, parts, overwrite=overwrite))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Orphans only exist inside buckets."""
+        """Delete orphaned files, which only exist inside buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
@@ -168,7 +170,7 @@ class OzoneStorage(GatewayStorage):
 
 
 def _shown(path: str, status: FileStatus) -> FileStatus:
-    """The status with its path prefixed by the service of `path`."""
+    """Return the status with its path prefixed with the service of `path`."""
     service = path.partition("/")[0]
     return replace(status, path=f"{service}/{status.path}" if status.path else service)
 
@@ -178,7 +180,7 @@ def _is_in_bucket(path: str) -> bool:
 
 
 def _can_be_target(path: str) -> bool:
-    """Whether a rename can have this target, because the gateway HTML-escapes some characters."""
+    """Return whether a rename can have this target, because the gateway HTML-escapes some characters."""
     return not _HTML.intersection(path)
 
 
@@ -203,7 +205,7 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], ...] = (
 
 
 def error_of(remote: RemoteFailure, path: str) -> errors.QueryServerError:
-    """The domain error about `path`, which is relative to the root of the service."""
+    """Return the domain error about `path`, which is relative to the service's root."""
     if remote.name in _OZONE:
         text = remote.message.lower()
         for words, kind in _BY_TEXT:
@@ -218,7 +220,7 @@ class OzoneFileSystem:
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
-        """`services` maps names of services to gateways. Does not connect. Raises ConfigurationError."""
+        """`services` maps service names to gateways. Does not connect. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
                 address, login=login, error_of=error_of, has_attributes=False, listing=ListingOperation(is_signed=False)
@@ -242,8 +244,8 @@ class OzoneFileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The Ozone store; None if not configured. The smallest `ofs_chunk_size` applies to all. Raises
-    ConfigurationError.
+    """Return the Ozone store, or None if it is not configured. The smallest `ofs_chunk_size` applies to all services.
+    Raises ConfigurationError.
     """
     services: dict[str, WebHdfsAddress] = {}
     for table, service in settings.desktop.ozone.items():

@@ -1,1 +1,1 @@
-"""Azure storage: hierarchical accounts over DFS REST, flat accounts over Blob REST."""
+"""Azure storage: hierarchical accounts via DFS REST, and flat accounts via Blob REST."""

@@ -1,4 +1,4 @@
-"""Authorization of calls to an Azure storage account: account key, shared access signature, or an application."""
+"""Authorizes calls to an Azure storage account with an account key, a shared access signature, or an application."""
 
 import asyncio
 import base64
@@ -25,7 +25,9 @@ _SIGNED = (
 def signature(
     key: bytes, account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """The base64 HMAC-SHA256. `path` is percent-encoded as sent, `query` decoded, and header names in lower case."""
+    """Return the base64 HMAC-SHA256. `path` is percent-encoded as sent, `query` is decoded, and header names are in
+    lower case.
+    """
     text = string_to_sign(account, method, path, query, headers)
     return base64.b64encode(hmac.digest(key, text.encode(), hashlib.sha256)).decode()
 
@@ -33,7 +35,7 @@ def signature(
 def string_to_sign(
     account: str, method: str, path: str, query: Iterable[tuple[str, str]], headers: Mapping[str, str]
 ) -> str:
-    """The text to sign, one item per line. A content length of 0 is signed as an empty text."""
+    """Return the text to sign, one item per line. A content length of 0 is signed as an empty text."""
     fixed = [headers.get(name, "") for name in _SIGNED]
     if headers.get("content-length") == "0":
         fixed[_SIGNED.index("content-length")] = ""
@@ -51,16 +53,16 @@ _REFRESH_BEFORE_S = 300.0
 _SHORTEST_LIFE_S = 30.0
 
 FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
-"""Posts a form to a URL and returns the JSON object of the response. Raises AzureFailure."""
+"""Posts a form to a URL and returns the response's JSON object. Raises AzureFailure."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
-    """The account key, which has full access. Raises ConfigurationError if the key is not base64."""
+    """The account key, which grants full access. Raises ConfigurationError if the key is not base64."""
 
     account: str
     key: str = field(repr=False)
-    """Base64, as shown in the portal."""
+    """The key in base64, as shown in the portal."""
 
     def __post_init__(self) -> None:
         try:
@@ -89,13 +91,13 @@ class SasToken:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """An application of a tenant (OAuth 2.0 client credentials)."""
+    """A tenant's application (OAuth 2.0 client credentials)."""
 
     tenant_id: str
     client_id: str = field(repr=False)
     client_secret: str = field(repr=False)
     login_url: str = "https://login.microsoftonline.com"
-    """Login URL, which differs for sovereign clouds."""
+    """The login URL, which differs for sovereign clouds."""
 
 
 class TokenAuthorizer:
@@ -121,7 +123,7 @@ class TokenAuthorizer:
                 try:
                     await self._renew()
                 except AzureFailure:
-                    # A failure of the login service is harmless while the token is valid.
+                    # A login service failure is harmless while the token is valid.
                     if self._clock() >= self._ends_at:
                         raise
             headers["authorization"] = f"Bearer {self._token}"
@@ -142,19 +144,19 @@ class TokenAuthorizer:
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
     def refused(self) -> None:
-        """Discard the token after the account refused a call."""
+        """Discard the token after the account denied a call."""
         self._renew_at = self._ends_at = -inf
 
 
 @dataclass(frozen=True, slots=True)
 class AzureTimeouts:
-    """Timeouts of calls to the account, in seconds."""
+    """Timeouts for account calls, in seconds."""
 
     connect_s: float = 10.0
     answer_s: float = 30.0
-    """Limit between two pieces of data, and to the first byte of a read including retries."""
+    """Timeout between two chunks, and until a read's first byte, including retries."""
     commit_s: float = 120.0
-    """Limit of a call with many changes, such as a commit of blocks, or renaming or deleting a tree."""
+    """Timeout for a call with many changes, such as committing blocks, or renaming or deleting a tree."""
     first_retry_s: float = 0.2
 
 
@@ -172,7 +174,7 @@ class AzureAccount:
     """Permission bits removed from new files and directories, if the account has permissions."""
     allow_container_creation: bool = False
     block_bytes: int = 4 * 1024 * 1024
-    """Block size; uploads keep up to three times as much in memory."""
+    """Block size. Each upload keeps up to three blocks in memory."""
     timeouts: AzureTimeouts = field(default_factory=AzureTimeouts)
 
     @property

@@ -1,4 +1,4 @@
-"""Accounts with a hierarchical namespace, over the DFS service (Azure Data Lake Storage Gen2 REST API)."""
+"""Accounts with a hierarchical namespace, via the DFS service (Azure Data Lake Storage Gen2 REST API)."""
 
 import asyncio
 import json
@@ -19,13 +19,15 @@ from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condi
 from queryserver.files.stores.block_sizes import Blocks
 
 _MOST_PATHS = 5000
-"""The service's limit for a page."""
+"""The service's page size limit."""
 _CLEANING_S = 15.0
 _RENAME_TRIES = 5
 
 
 class HierarchicalStorage(AzureStorage):
-    """The Storage of a hierarchical account, shared by all users; also RenamingStorage, ModeStorage, OwnedStorage."""
+    """Implements `Storage`, `RenamingStorage`, `ModeStorage` and `OwnedStorage` for a hierarchical account, shared by
+    all users.
+    """
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         super().__init__(account, client, {"resource": "filesystem"})
@@ -56,7 +58,7 @@ class HierarchicalStorage(AzureStorage):
     async def _pages(
         self, names: tuple[str, ...], query: Mapping[str, str | int], key: str, continuation: str = ""
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
-        """The JSON objects of each page, and the continuation for the next one."""
+        """Yield each page's JSON objects, and the continuation for the next page."""
         while True:
             answer = await self._client.read(AzureCall("GET", names, _continued(query, continuation)))
             try:
@@ -71,7 +73,7 @@ class HierarchicalStorage(AzureStorage):
     def _paths(
         self, place: AzurePlace, continuation: str = "", size: int = _MOST_PATHS
     ) -> AsyncGenerator[tuple[Sequence[Mapping[str, Any]], str]]:
-        """The direct entries of a directory."""
+        """Yield a directory's direct entries."""
         query: dict[str, str | int] = {"resource": "filesystem", "recursive": "false"}
         query["maxResults"] = min(size, _MOST_PATHS)
         if place.key:
@@ -116,7 +118,7 @@ class HierarchicalStorage(AzureStorage):
         await self._client.change(AzureCall("PUT", place.names, {"resource": resource}, headers))
 
     async def _refuse_file_above(self, failure: AzureFailure, place: AzurePlace) -> None:
-        """Raises NotADirectory if a call may have failed because a parent is a file."""
+        """Raise NotADirectory if a call may have failed because a parent is a file."""
         while failure.status in {400, 404, 409} and not (place := place.parent).is_container:
             if found := await self._find_or_none(place):
                 if not found.is_directory:
@@ -139,7 +141,7 @@ class HierarchicalStorage(AzureStorage):
     async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
-        del size_bytes  # appends need none
+        del size_bytes  # appends do not need the size
         await self._replaced(place, overwrite=overwrite)
         staged = unfinished(place)
         try:
@@ -151,7 +153,7 @@ class HierarchicalStorage(AzureStorage):
             total = 0
             blocks = Blocks(body)
             while block := bytes(await blocks.take(self._account.block_bytes)):
-                # Bytes are only added to the file by a flush, so an append may be repeated.
+                # Appended bytes only become part of the file with a flush, so an append may be repeated.
                 query = {"action": "append", "position": total}
                 await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
                 total += len(block)
@@ -162,16 +164,16 @@ class HierarchicalStorage(AzureStorage):
             raise
 
     async def _flush(self, staged: AzurePlace, total: int) -> None:
-        """Complete a file of `total` bytes. A larger complete file is not truncated. Raises VerificationFailed."""
+        """Complete a file with `total` bytes. A larger, complete file is not truncated. Raises VerificationFailed."""
         if (await self._find(staged)).size_bytes != total:
-            # Fails if the appended bytes have gaps before this size.
+            # The flush fails if the appended bytes have gaps before this size.
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
                 raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
     async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
-        """Replace the file whose permissions were copied, and no other version of it."""
+        """Replace the file whose permissions were copied, but only that version."""
         del size_bytes  # a rename moves no bytes
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
@@ -187,7 +189,7 @@ class HierarchicalStorage(AzureStorage):
         raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
 
     async def _copy_access(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
-        """Copy permissions and owner as far as permitted: owners may set permissions, superusers both."""
+        """Copy permissions and owner as far as the caller may: owners may set permissions, superusers both."""
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:
             call = AzureCall("HEAD", place.names, {"action": "getAccessControl"})
@@ -201,7 +203,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
 
     async def _clean(self, staged: AzurePlace) -> None:
-        """Delete an unfinished file; if that fails, the sweep does it later."""
+        """Delete an unfinished file. If that fails, the sweep deletes it later."""
         with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
@@ -211,7 +213,7 @@ class HierarchicalStorage(AzureStorage):
         query = {"action": "append", "position": index * plan.part_bytes}
         await self._client.send(AzureCall("PATCH", staged.names, query, {}, content, plan.size_of(index)))
         # Unflushed bytes do not update the modification time, and old files are swept. Setting the same content type
-        # updates it.
+        # updates the time.
         headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(AzureCall("PATCH", staged.names, {"action": "setProperties"}, headers))
 
@@ -231,12 +233,12 @@ class HierarchicalStorage(AzureStorage):
         await self._change_all(AzureCall("DELETE", place.names, {"recursive": str(recursive).lower()}))
 
     async def _rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:
-        """Rename atomically; large trees take several calls on some accounts."""
+        """Rename atomically. On some accounts, large trees take several calls."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
         await self._change_all(AzureCall("PUT", target.names, {}, headers))
 
     async def _change_all(self, call: AzureCall) -> None:
-        """Make a call, repeated while the service returns a continuation."""
+        """Repeat a call while the service returns a continuation."""
         continuation = ""
         while True:
             answer = await self._client.change(replace(call, query=_continued(call.query, continuation)))
@@ -277,14 +279,14 @@ class HierarchicalStorage(AzureStorage):
             await self._set_access(_entry_place(path), {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """Set owner and group, which are object ids of the directory service, or `$superuser`."""
+        """Set owner and group. They are object ids from the directory service, or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
         given = {name: value for name, value in headers.items() if value is not None}
         with azure_errors(path):
             await self._set_access(_entry_place(path), given)
 
     async def _set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
-        """Set the access control given by headers: `x-ms-permissions` or `x-ms-acl`, `x-ms-owner`, `x-ms-group`."""
+        """Set access control with the headers `x-ms-permissions` or `x-ms-acl`, `x-ms-owner` and `x-ms-group`."""
         await self._client.change(AzureCall("PATCH", place.names, {"action": "setAccessControl"}, headers))
 
 
@@ -300,7 +302,7 @@ def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str
 
 
 def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStatus:
-    """Parse an entry of a listing, in which booleans and numbers are texts."""
+    """Parse a listed entry, whose booleans and numbers are texts."""
     facts = {name: str(value) for name, value in item.items()}
     return entries.hierarchical(
         f"{place.path}/{facts.get('name', '')[skipped:]}",

@@ -1,4 +1,4 @@
-"""Translates failures of Azure storage by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
+"""Translates Azure storage failures by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from queryserver import errors
 
 UNREACHABLE = "Unreachable"
-"""Our own code for an account that does not respond."""
+"""Our own error code for an account that does not respond."""
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
@@ -41,7 +41,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (errors.NotADirectory, "A part of {path} is a file.", "PathConflict"),
     (errors.VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
     (errors.InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
-    # The service's own credentials are wrong, which has nothing to do with the caller's rights.
+    # The service's own credentials are wrong, which is unrelated to the caller's rights.
     (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
     (errors.StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
     (*_BY_STATUS[507], "InsufficientStorage"),
@@ -57,7 +57,7 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class AzureFailure(Exception):
-    """An error response, or no response."""
+    """An error response, or a missing response."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code or str(status))
@@ -77,7 +77,7 @@ class AzureFailure(Exception):
 
     @property
     def is_taken(self) -> bool:
-        """Whether a condition failed because the name is taken."""
+        """Whether a condition failed because the name is already taken."""
         return self._kind is errors.PathExists or self.status == 412
 
     @property
@@ -88,7 +88,7 @@ class AzureFailure(Exception):
 
 @contextmanager
 def unless_missing() -> Generator[None]:
-    """Suppress an AzureFailure for a missing object, which ends the block."""
+    """Suppress an AzureFailure for a missing object and leave the block."""
     try:
         yield
     except AzureFailure as failure:
@@ -103,6 +103,6 @@ def azure_errors(path: str) -> Generator[None]:
         yield
     except AzureFailure as failure:
         kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (errors.StorageError, "")
-        # Messages of the service are not used, because they contain request ids and may contain the account name.
+        # The service's messages are not used, because they contain request ids and may contain the account name.
         text = text or f"The store refused the call for {{path}} ({failure.code or failure.status})."
         raise kind(text.format(path=f"abfs://{path}")) from failure

@@ -35,7 +35,9 @@ class AdlsFileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The store for the first configured cluster and account; None without a cluster. Raises ConfigurationError."""
+    """Return the store for the first configured cluster and account, or None if no cluster is configured. Raises
+    ConfigurationError.
+    """
     clusters = {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}
     if not clusters:
         return None
@@ -55,9 +57,9 @@ def build(settings: Settings) -> FileSystem | None:
 
 
 def account_at(host: str, credential: SharedKey | ClientCredentials, settings: Settings) -> AzureAccount:
-    """The account of a host, with the URLs and kind of the configured cluster for this account, if any.
+    """Return the account for a host, with the URLs and kind of its configured cluster, if any.
 
-    Otherwise `<account>.blob.…` is an account without a hierarchical namespace, as in Hadoop. Raises
+    Without a cluster, `<account>.blob.…` is an account without a hierarchical namespace, as in Hadoop. Raises
     ConfigurationError.
     """
     for name, cluster in {**settings.azure.abfs_clusters, **settings.azure.adls_clusters}.items():
@@ -90,7 +92,7 @@ def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
 
 
 def _account_name(cluster: AbfsClusterSettings) -> str:
-    """The account name in `abfs://container@account.dfs.core.windows.net` or in the service URL."""
+    """Return the account name from `abfs://container@account.dfs.core.windows.net` or from the service URL."""
     host = urlsplit(cluster.fs_defaultfs or cluster.webhdfs_url).netloc.rpartition("@")[2]
     return host.partition(".")[0]
 

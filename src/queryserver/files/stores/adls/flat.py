@@ -1,7 +1,7 @@
-"""Flat accounts over the Blob service: its calls, entries, uploads and the Storage.
+"""Flat accounts via the Blob service: its calls, entries, uploads and the Storage.
 
-Uploads are a single put, or blocks that become visible when committed. A commit discards all blocks of its blob that it
-does not list, so the parts of a file are uploaded to a blob of their own.
+Uploads are a single put, or blocks that become visible when committed. A commit discards all of its blob's blocks that
+it does not list, so a file's parts are uploaded to a separate blob.
 """
 
 import asyncio
@@ -31,26 +31,26 @@ from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.keys import has_marker, name_of
 
 FOLDER = "hdi_isfolder"
-"""Metadata that marks an empty blob as a folder, as written by Hadoop and Azure's tools."""
+"""Metadata that marks an empty blob as a folder. Hadoop and Azure's tools write it."""
 
 PAGE = 1000
-"""Page size. The service's limit is 5000; XML of 1000 blobs is parsed in a few milliseconds."""
+"""Page size. The service's limit is 5000; XML with 1000 blobs is parsed in a few milliseconds."""
 
 _BIG_XML = 256 * 1024
 _DELETES_AT_ONCE = 16
 _MOST_BLOCKS = 50_000
-# Limits the memory for a block, so announced sizes above 4.7 TiB are ignored.
+# Limits a block's memory, so announced sizes above 4.7 TiB are ignored.
 _LARGEST_BLOCK = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 _DOTS = frozenset({".", ".."})
 
 Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
-"""Makes a file appear under its name, with the conditions in these headers."""
+"""Makes a file appear under its name, subject to the conditions in these headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedBlob:
-    """One item of a page. `name` is the whole key, or the name of a container; prefixes end with `/`."""
+    """One item on a page. `name` is the whole key, or a container's name; prefixes end with `/`."""
 
     name: str
     is_prefix: bool = False
@@ -61,7 +61,7 @@ class ListedBlob:
 
 
 class BlobCalls:
-    """The calls of one account. They raise AzureFailure."""
+    """Calls to one account. They raise AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
@@ -69,9 +69,9 @@ class BlobCalls:
     async def pages(
         self, container: str | None, prefix: str = "", *, marker: str = "", size: int = PAGE, delimiter: str = ""
     ) -> AsyncGenerator[tuple[Sequence[ListedBlob], str]]:
-        """List containers (None), or blobs of one whose keys start with `prefix`, up to the next `delimiter`.
+        """List containers (if None), or a container's blobs whose keys start with `prefix`, up to the next `delimiter`.
 
-        Yields items in the service's order, and the marker of the next page. A page may be empty although others
+        Yields items in the service's order, and the marker for the next page. A page may be empty even if others
         follow.
         """
         names, kind = ((), "Container") if container is None else ((container,), "Blob")
@@ -89,7 +89,7 @@ class BlobCalls:
                 return
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        """The properties of a blob, which include the mark of a folder."""
+        """Return a blob's properties, including the mark of a folder."""
         return (await self._client.read(AzureCall("HEAD", place.names))).headers
 
     async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
@@ -98,11 +98,11 @@ class BlobCalls:
         return (await self._client.change(AzureCall("PUT", place.names, {}, all_headers, content))).headers
 
     async def put_folder(self, place: AzurePlace) -> None:
-        """Create the marker of a folder. Fails if a blob has that name."""
+        """Create a folder's marker. Fails if a blob has that name."""
         await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
-        """Upload a block; may be repeated."""
+        """Upload a block. May be repeated."""
         await self._client.repeat(AzureCall("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def commit(self, place: AzurePlace, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
@@ -115,7 +115,7 @@ class BlobCalls:
 
 
 def block_name(text: str) -> str:
-    """Encode a block id; those of one blob must have the same length."""
+    """Encode a block id. All block ids of a blob must have the same length."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -138,7 +138,7 @@ def _listed(element: ET.Element) -> ListedBlob:
 
 
 def _name(element: ET.Element) -> str:
-    """The name of an item, which is percent-encoded if XML cannot represent it."""
+    """Return an item's name, which is percent-encoded if XML cannot represent it."""
     name = element.find("Name")
     if name is None:
         return ""
@@ -147,7 +147,7 @@ def _name(element: ET.Element) -> str:
 
 
 async def _parsed(body: bytes) -> ET.Element:
-    # Entities in a DTD could expand without limit; the service sends none.
+    # DTD entities could expand without limit, and the service does not send any.
     if b"<!DOCTYPE" in body:
         raise AzureFailure(200, "UnexpectedAnswer")
     try:
@@ -159,7 +159,7 @@ async def _parsed(body: bytes) -> ET.Element:
 
 
 class AzureFlatStorage(AzureStorage):
-    """The Storage of a flat account, shared by all users."""
+    """Implements `Storage` for a flat account, shared by all users."""
 
     has_flat_keys = True
 
@@ -179,7 +179,7 @@ class AzureFlatStorage(AzureStorage):
         raise errors.PathNotFound(f"abfs://{place.path} does not exist.")
 
     async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
-        """The blob with exactly this name, which is a file or the marker of a folder."""
+        """Return the blob with exactly this name, which is a file or a folder's marker."""
         if not (place.names[-1] or place.is_blob):
             return None  # the key of the parent folder's marker
         with unless_missing():
@@ -193,7 +193,7 @@ class AzureFlatStorage(AzureStorage):
         return None
 
     async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
-        """The first blobs below this name, which make it a folder even without a marker."""
+        """Return the first blobs below this name. They make it a folder even without a marker."""
         if place.is_blob:
             return []
         async with aclosing(self._calls.pages(place.container, _prefix(place), size=at_most)) as pages:
@@ -230,7 +230,7 @@ class AzureFlatStorage(AzureStorage):
         return status is not None
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
-        del permissions  # a flat account has none
+        del permissions  # a flat account has no permissions
         if place.is_blob:
             raise errors.InvalidPath(f"abfs://{place.path} cannot be a directory.")
         await self._replaced(place, overwrite=False)
@@ -248,7 +248,7 @@ class AzureFlatStorage(AzureStorage):
         return not await self._keys_below(container, 1)
 
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
-        """Delete an entry; its parent directory remains even if it becomes empty."""
+        """Delete an entry. Its parent directory remains even if it becomes empty."""
         found = await self._find(place)
         if found.is_directory:
             await self._require_deletable(place, recursive=recursive)
@@ -269,8 +269,8 @@ class AzureFlatStorage(AzureStorage):
             return found is not None and found.is_file and bool(await self._keys_below(place, 1))
 
     async def _require_deletable(self, place: AzurePlace, *, recursive: bool) -> None:
-        """Raises DirectoryNotEmpty, or InvalidName if a key below has a segment of dots, which requests cannot
-        contain.
+        """Check that an entry can be deleted. Raises DirectoryNotEmpty, or InvalidName if a key below it has a dot
+        segment, which requests cannot contain.
         """
         if not recursive:
             if set(await self._keys_below(place, 2)) - {f"{place.key}/"} or await self._blob_at(place.marker):
@@ -306,7 +306,7 @@ class AzureFlatStorage(AzureStorage):
                 yield Batch(tuple(found), marker or None)
 
     async def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """Raises NotADirectory, PathNotFound."""
+        """Yield the entries. Raises NotADirectory, PathNotFound."""
         prefix, is_known = _prefix(place), cursor is not None
         begin, above = ("", list[str]()) if cursor is None else json.loads(cursor)
         async with aclosing(
@@ -332,7 +332,7 @@ class AzureFlatStorage(AzureStorage):
     async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
-        """Upload a file in blocks; uncommitted blocks expire after a week."""
+        """Upload a file in blocks. Uncommitted blocks expire after a week."""
         await self._replaced(place, overwrite=overwrite)
         await self._make_folders(place.parent)
         upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
@@ -356,7 +356,7 @@ class AzureFlatStorage(AzureStorage):
         return await self._store(place, total, partial(self._calls.commit, place, names), overwrite=overwrite)
 
     async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
-        """Upload a file in one call, in which the service verifies the digest."""
+        """Upload a file in one call. The service verifies the digest."""
         digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
         async def put(condition: dict[str, str]) -> httpx.Headers:
@@ -365,7 +365,7 @@ class AzureFlatStorage(AzureStorage):
             except AzureFailure as failure:
                 if not failure.is_taken or await self._blob_at(place):
                     raise
-            # Azurite treats the blocks of an interrupted write as a blob, except for a commit.
+            # Azurite treats an interrupted write's blocks as a blob, except when committing.
             name = block_name(f"{secrets.token_hex(16)}{0:06d}")
             if content:
                 await self._calls.put_block(place, name, content)
@@ -390,7 +390,7 @@ class AzureFlatStorage(AzureStorage):
         raise errors.EntryChanged(f"abfs://{place.path} was changed meanwhile.")
 
     async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
-        """The sizes of the blocks of a blob, committed or not."""
+        """Return the sizes of a blob's blocks, whether committed or not."""
         query = {"comp": "blocklist", "blocklisttype": "all"}
         with unless_missing():
             root = await _parsed((await self._client.read(AzureCall("GET", place.names, query))).body)
@@ -401,8 +401,9 @@ class AzureFlatStorage(AzureStorage):
         await self._calls.put(staged, b"", {"if-none-match": "*"})
 
     async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
-        """Upload a part as a block, which replaces an earlier one with that index when complete."""
-        # Uncommitted blocks do not update the modification time, and old blobs are swept. Metadata updates it.
+        """Upload a part as a block. When complete, it replaces an earlier block with the same index."""
+        # Uncommitted blocks do not update the modification time, and old blobs are swept. Setting metadata updates the
+        # time.
         headers = {"x-ms-meta-queryserver": "upload"}
         await self._client.change(AzureCall("PUT", staged.names, {"comp": "metadata"}, headers))
         query = {"comp": "block", "blockid": _part_name(index)}
@@ -424,23 +425,24 @@ class AzureFlatStorage(AzureStorage):
 
 
 def _prefix(place: AzurePlace) -> str:
-    """The prefix of the keys below a folder or container."""
+    """Return the key prefix of a folder's or container's entries."""
     return "" if place.is_container else f"{place.key}/"
 
 
 def _entries(
     place: AzurePlace, prefix: str, items: Sequence[ListedBlob], above: list[str]
 ) -> tuple[list[FileStatus], list[str]]:
-    """The entries of a page, and its folder markers whose names may still appear as a prefix.
+    """Return a page's entries, and the folder markers whose names may still appear as a prefix.
 
-    A folder `d` with a marker appears as a blob and, if it has entries, also as the prefix `d/`, perhaps pages later,
-    because `d-x` sorts in between. Only names that start with `d` do, so there are few markers to remember.
+    A folder `d` with a marker appears as a blob and, if it has entries, also as the prefix `d/`, possibly several pages
+    later because `d-x` sorts in between. Only names that start with `d` sort in between, so there are few markers to
+    remember.
     """
     found: list[FileStatus] = []
     for item in sorted(items, key=lambda item: item.name):
         modified_at = entries.time(item.last_modified)
         if item.name == prefix and not item.is_prefix:
-            # A blob with content is listed; an empty one is the marker of this folder.
+            # A blob with content is listed. An empty blob is this folder's marker.
             if item.size_bytes:
                 found.append(entries.blob(place.marker.path, item.size_bytes, modified_at, item.etag))
             continue
@@ -462,7 +464,7 @@ def _entries(
 
 
 def block_size(usual: int, announced_bytes: int | None) -> int:
-    """A block size with which the file has at most 50,000 blocks."""
+    """Return a block size that divides the file into at most 50,000 blocks."""
     return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
 
 

@@ -1,4 +1,4 @@
-"""HTTP client for one storage account, with limited connections and timeouts, and without redirects and cookies."""
+"""HTTP client for one storage account, with limited connections and timeouts, and without redirects or cookies."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AzureCall:
-    """One request. `names` are the unencoded names of the path."""
+    """One request. `names` are the path's unencoded names."""
 
     method: str
     names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class AzureAnswer:
 
 
 class AzureClient:
-    """Calls to one account. They raise AzureFailure; errors of streamed content are passed on unchanged."""
+    """Calls to one account. They raise AzureFailure. Errors from streamed content are passed on unchanged."""
 
     def __init__(self, account: AzureAccount) -> None:
         self._base = httpx.URL(account.url)
@@ -63,28 +63,28 @@ class AzureClient:
         self._is_closed = False
 
     async def read(self, call: AzureCall) -> AzureAnswer:
-        """A request without side effects, retried while the account is busy or unreachable."""
+        """Send a request without side effects, retried while the account is busy or unavailable."""
         async with self._limited(self._timeouts.answer_s):
             return await self._insist(lambda: self.send(call))
 
     async def repeat(self, call: AzureCall) -> AzureAnswer:
-        """An idempotent change, retried as `read`."""
+        """Send an idempotent change, retried like `read`."""
         async with self._limited(self._timeouts.commit_s):
             return await self._insist(lambda: self.send(call))
 
     async def change(self, call: AzureCall) -> AzureAnswer:
-        """A change that is sent only once. Without a response its effect is unknown."""
+        """Send a change only once. Without a response its effect is unknown."""
         async with self._limited(self._timeouts.commit_s):
             return await self.send(call)
 
     async def send(self, call: AzureCall) -> AzureAnswer:
-        """As `change`, but without a total time limit, because the content may take any time."""
+        """Like `change`, but without a total timeout, because sending the content may take any time."""
         response = await self._begin(call)
         return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
-        """The start of a response with a large body, retried as `read` until the first byte."""
+        """Yield the start of a response with a large body. Retries like `read` until the first byte."""
         async with self._limited(self._timeouts.answer_s):
             response = await self._insist(lambda: self._begin(call))
         try:
@@ -118,7 +118,7 @@ class AzureClient:
             raise
 
     async def _begin(self, call: AzureCall) -> httpx.Response:
-        """Send a request and receive the head of a response with status 2xx."""
+        """Send a request and receive the headers of a response with status 2xx."""
         length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
         headers = {
             **call.headers,
@@ -137,7 +137,7 @@ class AzureClient:
 
     def _url(self, call: AzureCall) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
-            # A proxy could normalize the URL to that of another entry.
+            # A proxy could normalize the URL to another entry's URL.
             raise InvalidPath("The path holds a relative name.")
         path = "/".join(quote(name, safe="") for name in call.names)
         query = urlencode(call.query, quote_via=quote, safe="")
@@ -166,7 +166,7 @@ class AzureClient:
             body = await _whole(response)
         if not response.is_success:
             status = response.status_code
-            # A wrong secret results in 400 or 401, with a message that contains ids of the tenant.
+            # A wrong secret results in 400 or 401, with a message that contains the tenant's ids.
             raise AzureFailure(status, "AuthenticationFailed" if 400 <= status < 429 else UNREACHABLE)
         return _json_object(body)
 
@@ -175,7 +175,7 @@ class AzureClient:
             if self._is_closed:
                 raise StorageUnavailable("The store is closed.")
             if self._transport is None:
-                # In a thread, because loading the system's certificates takes tens of milliseconds.
+                # Runs in a thread, because loading the system's certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
             return self._transport
@@ -202,7 +202,9 @@ async def _whole(response: httpx.Response) -> bytes:
 
 
 def _failure(response: httpx.Response, body: bytes) -> AzureFailure:
-    """The error code in the header, else in the body, which is XML for Blob and JSON for DFS."""
+    """Return the failure with the error code from the header, or from the body, which is XML for Blob and JSON for
+    DFS.
+    """
     code = response.headers.get("x-ms-error-code", "")
     if not code:
         text = body[:4096].decode(errors="replace")

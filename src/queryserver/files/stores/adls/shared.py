@@ -1,4 +1,4 @@
-"""Shared by both kinds of account: paths, entries, and the calls of a Storage."""
+"""Shared by both account kinds: paths, entries, and the calls of a Storage."""
 
 import re
 import secrets
@@ -25,14 +25,14 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """A container (`names` has one name) or an entry in one, but never the root.
+    """A container (`names` has one name) or an entry in a container, but never the root.
 
-    `names` are unescaped. In flat accounts they are the segments of a key, which `path` may have to escape.
+    `names` are unescaped. In flat accounts they are a key's segments, which `path` may have to escape.
     """
 
     names: tuple[str, ...]
     is_blob: bool = False
-    """Whether it denotes a blob even if a folder has the same name."""
+    """Whether this denotes a blob even if a folder has the same name."""
 
     @property
     def path(self) -> str:
@@ -53,12 +53,12 @@ class AzurePlace:
 
     @property
     def is_marker(self) -> bool:
-        """Whether its key is also that of its folder's marker."""
+        """Whether the blob's key is also its folder's marker key."""
         return self.is_blob and not self.names[-1]
 
     @property
     def marker(self) -> "AzurePlace":
-        """The blob whose key is the name of this folder and a slash."""
+        """The blob whose key is this folder's name followed by a slash."""
         return AzurePlace((*self.names, ""), is_blob=True)
 
     @property
@@ -81,7 +81,7 @@ def place_of(path: str, *, escapes: bool = False) -> AzurePlace | None:
 
 
 def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
-    """Parse the path of a file. Raises InvalidPath for the root and directly below it, and PathNotFound."""
+    """Parse a file's path. Raises InvalidPath for the root and its direct children, and PathNotFound."""
     place = place_of(path, escapes=escapes)
     if place is None or place.is_container:
         raise errors.InvalidPath("Files lie in containers.")
@@ -89,12 +89,12 @@ def file_place(path: str, *, escapes: bool = False) -> AzurePlace:
 
 
 def is_container_name(name: str) -> bool:
-    """Whether a new container can have this name; those with `$` are reserved by the account."""
+    """Return whether a new container can have this name. The account reserves names with `$`."""
     return _CONTAINER.fullmatch(name) is not None and not name.startswith("$")
 
 
 def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
-    """The reserved name of a file until it is complete. Raises InvalidPath for an invalid token."""
+    """Return the reserved name that a file has until it is complete. Raises InvalidPath for an invalid token."""
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
         raise errors.InvalidPath("There is no such staging place.")
@@ -103,7 +103,7 @@ def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
 
 ALL_MAY_ENTER = 0o777
 ALL_MAY_WRITE = 0o666
-"""Modes for accounts without permissions (Contract storage 4)."""
+"""Modes on accounts without permissions (Contract storage 4)."""
 
 _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
@@ -117,7 +117,7 @@ def blob(path: str, size_bytes: int, modified_at: datetime | None, etag: str) ->
 
 
 def hierarchical(path: str, *, is_directory: bool, size_bytes: int, facts: Mapping[str, str]) -> FileStatus:
-    """An entry of a hierarchical account; `facts` has last-modified, etag, owner, group, permissions."""
+    """Return an entry in a hierarchical account; `facts` has last-modified, etag, owner, group and permissions."""
     permissions, has_acl = permission_bits(facts.get("permissions", ""))
     return FileStatus(
         path,
@@ -133,7 +133,7 @@ def hierarchical(path: str, *, is_directory: bool, size_bytes: int, facts: Mappi
 
 
 def permission_bits(text: str) -> tuple[int, bool]:
-    """Parse `rwxr-x--t+` to bits, and whether there is an access control list; other texts mean no permissions."""
+    """Parse `rwxr-x--t+` to bits, and whether there is an access control list. Other texts mean no permissions."""
     if len(text) < len(_BITS):
         return 0, False
     bits = sum(bit for bit, letter in zip(_BITS, text, strict=False) if letter in "rwxt")
@@ -153,12 +153,12 @@ def tag(etag: str) -> str:
 
 
 def condition_of(old: FileStatus | None) -> dict[str, str]:
-    """The condition headers for writing a name that must be free, or must still be that file."""
+    """Return the condition headers for writing a name that must be free, or must still be the file `old`."""
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
 async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
-    """The body. Raises VerificationFailed if it does not have the announced size."""
+    """Yield the body. Raises VerificationFailed if its size differs from the announced size."""
     seen = 0
     async for piece in body:
         seen += len(piece)
@@ -171,9 +171,9 @@ async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerato
 
 
 class AzureStorage(ABC):
-    """The common part of both kinds of account, shared by all users.
+    """The common part of both account kinds, shared by all users.
 
-    The abstract methods call their service. They raise AzureFailure as well as domain errors.
+    The abstract methods call the kind's service. They raise AzureFailure as well as domain errors.
     """
 
     has_flat_keys = False
@@ -192,7 +192,7 @@ class AzureStorage(ABC):
     async def _find_entry(self, place: AzurePlace) -> FileStatus: ...
     @abstractmethod
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
-        """The file that a new one would replace, if any. Raises PathExists."""
+        """Return the file that a new file would replace, if any. Raises PathExists."""
 
     @abstractmethod
     def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
@@ -220,7 +220,7 @@ class AzureStorage(ABC):
     ) -> None: ...
     @abstractmethod
     async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """Join the parts to a file with a reserved name; can be repeated. Raises VerificationFailed."""
+        """Join the parts to a file with a reserved name. Can be repeated. Raises VerificationFailed."""
 
     @abstractmethod
     async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
@@ -228,7 +228,7 @@ class AzureStorage(ABC):
 
     @abstractmethod
     def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
-        """The names of reserved entries directly in a folder, and their modification times."""
+        """Yield the names and modification times of reserved entries directly in a folder."""
 
     def _place(self, path: str) -> AzurePlace | None:
         return place_of(path, escapes=self.has_flat_keys)
@@ -237,7 +237,7 @@ class AzureStorage(ABC):
         return file_place(path, escapes=self.has_flat_keys)
 
     async def _find(self, place: AzurePlace) -> FileStatus:
-        """Raises PathNotFound."""
+        """Return the entry. Raises PathNotFound."""
         if not place.is_container:
             return await self._find_entry(place)
         facts = (await self._client.read(AzureCall("HEAD", place.names, self._container_query))).headers
@@ -263,7 +263,7 @@ class AzureStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """In flat accounts, folders are in the order of their markers, not of their names."""
+        """Yield the entries. Folders in flat accounts are ordered by their markers, not by their names."""
         place = self._place(path)
         found = self._containers(cursor, batch_size) if place is None else self._entries(place, cursor, batch_size)
         with azure_errors(path):
@@ -305,7 +305,7 @@ class AzureStorage(ABC):
                 async for piece in response.aiter_raw(_PIECE_BYTES):
                     yield piece
         except AzureFailure as failure:
-            # 416 means past the end, also for an empty file; otherwise the path may not be a file.
+            # 416 means past the end, also for an empty file. Otherwise the path may not be a file.
             if failure.is_missing or failure.status in {400, 409, 416}:
                 await self._require_file(place)
             if failure.status != 416:
@@ -331,7 +331,7 @@ class AzureStorage(ABC):
         return copied
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory, or directly below the root a container, if the settings allow it."""
+        """Create a directory. Directly below the root, create a container if the settings allow it."""
         with azure_errors(path):
             if "/" in path:
                 await self._make_directory(self._file_place(path), permissions)
@@ -339,7 +339,7 @@ class AzureStorage(ABC):
                 await self._make_container(path)
 
     async def _make_container(self, name: str) -> None:
-        """Raises PathExists (the root too), PermissionDenied, InvalidName."""
+        """Create a container. Raises PathExists (the root too), PermissionDenied, InvalidName."""
         if not names_of(name):
             raise errors.PathExists("The root exists.")
         if is_container_name(name):
@@ -393,7 +393,7 @@ class AzureStorage(ABC):
             return await self._publish(staged, place, plan.size_bytes, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        """The parts are committed under the reserved name first: then they can be read."""
+        """Yield the parts' bytes. They are first committed under the reserved name so that they can be read."""
         staged = unfinished(self._file_place(plan.path), staging)
         with azure_errors(plan.path):
             await self._complete(plan, staged, parts)

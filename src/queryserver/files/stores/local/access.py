@@ -1,4 +1,4 @@
-"""Access rules and quotas for users of the local root."""
+"""Access rules and quotas for the local root's users."""
 
 import os
 import stat
@@ -20,11 +20,11 @@ HOMES = "user"
 SHARED = "shared"
 _TRASH = ".Trash"
 OWNER = "user.queryserver.owner"
-# Required for the service to read a directory or the owner of a file.
+# The service needs these bits to read a directory or a file's owner.
 _READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
-# How long a measurement is valid; bytes written by this process since are added.
+# How long a measurement is valid. Bytes that this process has written since are added.
 _VALID_S = 30.0
-# Errors caused by concurrent changes, or by entries that only an administrator of the machine could create.
+# Errors caused by concurrent changes, or by entries that only the machine's administrator could create.
 _PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
 
 
@@ -32,8 +32,8 @@ _PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenie
 class AccessMap:
     """What one user may see and change. Paths are compared name by name, and links are not followed.
 
-    `/user/<name>/**` is for that user only and `/shared/**` for everyone; all else everyone may read, and
-    administrators may write.
+    Only that user may access `/user/<name>/**`, and everyone may access `/shared/**`. Everyone may read all other
+    paths, and administrators may write to them.
     """
 
     user: StorageUser
@@ -51,18 +51,18 @@ class AccessMap:
         return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
 
     def shows(self, path: str) -> bool:
-        """Whether a listing shows an entry; homes of other users are hidden."""
+        """Return whether a listing shows an entry. Other users' homes are hidden."""
         return self._may_enter(tuple(path.split("/", 2)))
 
     def check_read(self, path: str) -> tuple[str, ...]:
-        """The names of the path. Raises PermissionDenied, InvalidPath."""
+        """Return the path's names. Raises PermissionDenied, InvalidPath."""
         names = file_names(path)
         if not self._may_enter(names):
             raise PermissionDenied(f"{path} is another user's.")
         return names
 
     def check_change(self, path: str) -> None:
-        """Raises PermissionDenied if the entry may not be created, deleted or changed, and InvalidPath."""
+        """Check that the entry may be created, deleted or changed. Raises PermissionDenied, InvalidPath."""
         names = self.check_read(path)
         if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
@@ -79,30 +79,30 @@ def _home_of(name: str) -> str:
 
 
 def is_private(names: tuple[str, ...]) -> bool:
-    """Whether the directory belongs to a single user, that is, a home or a trash."""
+    """Return whether the directory is a home or a trash, which belongs to a single user."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
 
 
 @lru_cache(maxsize=1024)
 def _is_like_homes(name: str) -> bool:
-    """Whether a name may be that of the homes' parent, because some file systems fold case and Unicode forms."""
+    """Return whether a name may denote the homes' parent, because some file systems fold case and Unicode forms."""
     return unicodedata.normalize("NFKC", name).casefold() == HOMES
 
 
 @dataclass(slots=True)
 class _Usage:
-    """The disk usage of one user. `walking` is held while the files are measured, `lock` only briefly."""
+    """One user's disk usage. `walking` is held while the files are measured, `lock` only briefly."""
 
     lock: Lock
     walking: Lock
     measured_at: float | None = None
     used_bytes: int = 0
     taken_bytes: int = 0
-    """All bytes ever counted, used to add those written while the files are measured."""
+    """All bytes ever counted. Used to add the bytes written while the files are measured."""
 
 
 class UserQuotas:
-    """A quota of `max_bytes` per user; 0 for no limit. Abandoned uploads count until the next measurement."""
+    """A quota of `max_bytes` per user; 0 means no limit. Abandoned uploads count until the next measurement."""
 
     def __init__(self, tree: LocalTree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
@@ -112,7 +112,7 @@ class UserQuotas:
         self._users: dict[str, _Usage] = defaultdict(lambda: _Usage(Lock(), Lock()))
 
     def take(self, access: AccessMap, size_bytes: int) -> None:
-        """Count bytes that the user is about to store, unless it raises StoreQuotaExceeded."""
+        """Count bytes that the user is about to store. If this raises StoreQuotaExceeded, they are not counted."""
         if self.is_off:
             return
         measured = self._measured(access)
@@ -126,7 +126,7 @@ class UserQuotas:
             measured.taken_bytes += size_bytes
 
     def left(self, access: AccessMap) -> int | None:
-        """How many bytes the user may still store; None for no limit."""
+        """Return how many more bytes the user may store, or None if unlimited."""
         if self.is_off:
             return None
         measured = self._measured(access)
@@ -134,21 +134,23 @@ class UserQuotas:
             return max(self._max_bytes - measured.used_bytes, 0)
 
     def mark(self, file: int, access: AccessMap) -> None:
-        """Record the user as owner of a new file. On file systems without attributes, only homes are counted."""
+        """Record the user as owner of a new file. On file systems without attributes, only home directories are
+        counted.
+        """
         if not self.is_off and hasattr(os, "setxattr"):
             with suppress(OSError):
                 os.setxattr(file, OWNER, access.user.name.encode())
 
     def readable(self, permissions: int, *, is_directory: bool) -> int:
-        """The permissions, with the owner's read permissions added if they are needed for measuring."""
+        """Return the permissions, plus the owner's read permissions if measuring needs them."""
         if self.is_off:
             return permissions
         return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
 
     def _measured(self, access: AccessMap) -> _Usage:
-        """The usage, measured by one thread, so that a user with many files does not occupy more.
+        """Return the usage. One thread measures it, so that a user with many files does not occupy more.
 
-        Other threads use the last figure, and only wait for the first measurement.
+        Other threads use the previous figure, and only wait for the first measurement.
         """
         measured = self._users[access.user.name]
         if self._is_fresh(measured) or not measured.walking.acquire(blocking=measured.measured_at is None):
@@ -173,9 +175,9 @@ class UserQuotas:
         return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
 
     def _files(self, root: str) -> Generator[tuple[Callable[[], bytes], int]]:
-        """Owner and size of every file below a directory, including unfinished ones, without following links.
+        """Yield owner and size of every file below a directory, including unfinished files, without following links.
 
-        Unreadable entries are not counted, so that no user can block the others.
+        Unreadable entries are not counted, so that users cannot block each other.
         """
         waiting = [root]
         while waiting:

@@ -1,4 +1,4 @@
-"""Deletion, content summaries and sweeps of trees, in steps of a second. Called in threads, as `tree`."""
+"""Deletes, summarizes and sweeps trees in steps of a second. Called in threads, like `tree`."""
 
 import os
 import secrets
@@ -13,13 +13,13 @@ from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind
 from queryserver.files.stores.local.tree import LocalTree, enter, file_error, file_name, kind_of, shown_name
 
 _STEP_S = 1.0
-# Each level takes a descriptor; deeper directories are first moved to the top.
+# Each level takes a descriptor. Deeper directories are first moved to the top.
 _MAX_DEPTH = 64
 _MAX_ENTRIES = 100_000
 
 
 class Deletion:
-    """Deletes an entry, without following links. Call `step` until it returns True."""
+    """Deletes an entry without following links. Call `step` until it returns True."""
 
     def __init__(self, tree: LocalTree, path: str, *, recursive: bool) -> None:
         self._tree = tree
@@ -29,7 +29,7 @@ class Deletion:
         self._until = 0.0
 
     def step(self) -> bool:
-        """Delete for about a second; True once the entry is deleted. Raises DirectoryNotEmpty, PathNotFound."""
+        """Delete for about a second. Return True once the entry is deleted. Raises DirectoryNotEmpty, PathNotFound."""
         self._until = time.monotonic() + _STEP_S
         with self._tree.parent(self._path) as (parent, name):
             is_gone = self._is_gone(parent, name)
@@ -41,7 +41,7 @@ class Deletion:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             if self._has_begun:
-                return True  # deleted by a concurrent deletion of the same tree
+                return True  # a concurrent deletion of the same tree has deleted it
             raise
         self._has_begun = True
         if not stat.S_ISDIR(found.st_mode):
@@ -58,7 +58,7 @@ class Deletion:
         return True
 
     def _emptied(self, top: int, directory: int, *, depth: int) -> bool:
-        """Delete the entries of a directory; False if the time is over before."""
+        """Delete a directory's entries. Return False if the time runs out first."""
         with os.scandir(directory) as found:
             for entry in found:
                 if time.monotonic() > self._until or not self._entry_is_gone(top, directory, entry, depth=depth):
@@ -66,7 +66,7 @@ class Deletion:
         return True
 
     def _entry_is_gone(self, top: int, directory: int, entry: os.DirEntry[str], *, depth: int) -> bool:
-        with suppress(FileNotFoundError):  # Deleted by a concurrent deletion of the same tree.
+        with suppress(FileNotFoundError):  # A concurrent deletion of the same tree may have deleted it.
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=directory)
                 return True
@@ -84,7 +84,7 @@ class Deletion:
 
 
 def _is_removed(parent: int, name: str) -> bool:
-    """Remove a directory; False if a new entry was created in it in the meantime."""
+    """Remove a directory. Return False if a new entry was created in it since."""
     try:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def _is_removed(parent: int, name: str) -> bool:
 
 
 def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[ContentSummary | None]:
-    """Summarize what the caller may see; yields None about every second, and finally the summary.
+    """Summarize what the caller may see. Yield None about every second, and finally the summary.
 
     Links, pipes and devices only count towards the limit. Raises too_many_entries, SymlinkNotFollowed.
     """
@@ -134,7 +134,7 @@ def summation(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
 
 
 def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Generator[tuple[str, os.stat_result | None]]:
-    """Paths and statuses of entries; the status is None if the entry has disappeared."""
+    """Yield the entries' paths and statuses. The status is None if the entry has disappeared."""
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory, os.scandir(directory) as found:
         shown = (shown_name(entry.name) for entry in found)
@@ -146,7 +146,7 @@ def _shown_in(tree: LocalTree, path: str, shows: Callable[[str], bool]) -> Gener
 
 
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
-    """Delete, or with `dry_run` count, old orphaned files directly in a directory; returns their number."""
+    """Delete (or with `dry_run` only count) old orphaned files directly in a directory; return how many."""
     before, removed = time.time() - older_than_s, 0
     with tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:

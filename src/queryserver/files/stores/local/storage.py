@@ -31,7 +31,7 @@ _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 _FLUSHED_BYTES = 128 * 1024 * 1024
 _WRITTEN_BYTES = 64 * 1024
 _SETTLED = frozenset({"", HOMES, SHARED})
-"""First names of paths whose use creates the user's directories."""
+"""First path names whose use creates the user's directories."""
 _SERVICE = AccessMap(StorageUser("", is_admin=True))
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class FileThreads:
-    """Runs at most `max_threads` calls at a time; one that takes longer than `timeout_s` raises StorageUnavailable.
+    """Runs at most `max_threads` calls at a time. A call that takes longer than `timeout_s` raises StorageUnavailable.
 
     The owner closes it.
     """
@@ -52,7 +52,7 @@ class FileThreads:
         self._timeout_s = timeout_s
 
     async def run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call, with OSErrors translated for `path`. The call continues if its caller is cancelled."""
+        """Run a call and translate OSErrors for `path`. The call continues if its caller is cancelled."""
 
         def translated() -> T:
             try:
@@ -67,9 +67,9 @@ class FileThreads:
             raise StorageUnavailable("The file system does not answer.") from error
 
     async def flush(self, call: Callable[[], None]) -> None:
-        """Run a call that waits for the disk in a thread reserved for such calls.
+        """Run a call that waits for the disk, in a thread reserved for such calls.
 
-        They run one at a time, and each has the full time limit, however long earlier ones take.
+        These calls run one at a time. Each has the full timeout, however long earlier calls take.
         """
 
         def counted() -> None:
@@ -90,7 +90,7 @@ class FileThreads:
             waiting.cancel()
 
     def start(self, call: Callable[[], None]) -> Future[None]:
-        """Start a call for which only `close` waits."""
+        """Start a call that only `close` waits for."""
         return self._threads.submit(call)
 
     async def close(self) -> None:
@@ -105,9 +105,9 @@ class FileThreads:
 async def flushed(
     threads: FileThreads, flush: Callable[[], None], body: AsyncIterator[bytes], *, size_bytes: int = _FLUSHED_BYTES
 ) -> AsyncGenerator[bytes]:
-    """The same bytes; `flush` runs after every `size_bytes`, concurrently with the following ones.
+    """Yield the same bytes. `flush` runs after every `size_bytes`, concurrently with the following bytes.
 
-    A piece is passed on once all but a few KiB before it are written. Raises as `flush`.
+    A chunk is passed on once all but a few KiB before it are written. Raises the same errors as `flush`.
     """
     unflushed, running = 0, None
     try:
@@ -143,7 +143,7 @@ class LocalStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """Lists entries in the file system's own order."""
+        """Yield entries in the file system's own order."""
         self._enter(path)
         batches, lock = listing(self._tree, path, self._access.shows, cursor, batch_size), Lock()
 
@@ -158,7 +158,8 @@ class LocalStorage:
                 if batch.cursor is None:
                     return
         finally:
-            # Not awaited, because the generator may be closed while its loop ends. Closing the pool waits for it.
+            # This is not awaited, because the generator may be closed while its loop ends. Closing the pool waits for
+            # it.
             self._threads.start(partial(alone, batches.close))
 
     async def read(
@@ -170,7 +171,7 @@ class LocalStorage:
         is_short = end - offset <= LEAST_BYTES
         try:
             with nullcontext() if is_short else sizes.reader():
-                # Read even for an empty range, so that a missing file raises.
+                # This also runs for an empty range, so that a missing file raises an error.
                 while piece := await self._run(
                     path, download.read, offset, min(end - offset, LEAST_BYTES if is_short else sizes.piece_bytes)
                 ):
@@ -184,7 +185,7 @@ class LocalStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """Also raises InsufficientStorage if the disk is below its floor, or would be afterwards."""
+        """Store a file. Also raises InsufficientStorage if the disk is below its floor, or would be afterwards."""
         self._enter_to_change(path)
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
@@ -193,25 +194,26 @@ class LocalStorage:
             return await self._take(path, upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Of concurrent calls for one directory, only one succeeds."""
+        """Create a directory. Only one of several concurrent calls for the same directory succeeds."""
         self._enter_to_change(path)
         if not self._access.is_in_trash(path):
-            # Deleting must work below the floor, and creates directories in the trash.
+            # Checked here and not in the tree, because deletion must work below the floor and creates directories in
+            # the trash.
             await self._run(path, self._tree.require_room)
         await self._run(path, self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        # Before the target's parents are created, so that a failing copy leaves nothing.
+        # Checked before the target's parents are created, so that a failing copy leaves nothing behind.
         found = await self.stat(source)
         must_be_file(source, found.kind)
         async with aclosing(self.read(source)) as body:
             return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """An interrupted deletion leaves part of the tree."""
+        """Delete an entry. An interrupted deletion leaves part of the tree."""
         self._enter_to_change(path)
         deletion = Deletion(self._tree, path, recursive=recursive)
-        while not await self._run(path, deletion.step):  # each step has the whole time
+        while not await self._run(path, deletion.step):  # each step has the full timeout
             pass
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
@@ -226,17 +228,17 @@ class LocalStorage:
     async def content_summary(self, path: str) -> ContentSummary:
         self._enter(path)
         steps = summation(self._tree, path, self._access.shows)
-        while (summary := await self._run(path, next, steps)) is None:  # each step has the whole time
+        while (summary := await self._run(path, next, steps)) is None:  # each step has the full timeout
             pass
         return summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Raises NotAFile for devices, pipes and sockets."""
+        """Set permissions. Raises NotAFile for devices, pipes and sockets."""
         self._enter_to_change(path)
         await self._run(path, self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Reserves space for the whole file. Raises InsufficientStorage."""
+        """Create a staging area and reserve space for the whole file. Raises InsufficientStorage."""
         self._enter_to_change(plan.path)
         return await self._run(plan.path, transfers.begin, self._tree, plan, self._account)
 
@@ -268,24 +270,26 @@ class LocalStorage:
         await self._run(plan.path, transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """`older_than_s` must exceed the longest pause of an active write, including other processes."""
+        """Delete orphaned files. `older_than_s` must exceed the longest pause of an active write, including other
+        processes' writes.
+        """
         self._enter(path)
         return await self._run(path, sweep, self._tree, path, older_than_s)
 
     def _enter(self, path: str) -> None:
-        """Call before reading a path. Raises PermissionDenied."""
+        """Check a path before reading it. Raises PermissionDenied."""
         self._access.check_read(path)
 
     def _enter_to_change(self, path: str) -> None:
-        """Call before creating, deleting or changing an entry. Raises PermissionDenied."""
+        """Check a path before creating, deleting or changing its entry. Raises PermissionDenied."""
         self._access.check_change(path)
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call about a path that was checked by `_enter`."""
+        """Run a call about a path that `_enter` has checked."""
         return await self._threads.run(path, call, *arguments)
 
     async def _take(self, path: str, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
-        """Store the bytes, combining small pieces. A failure or cancellation leaves nothing behind."""
+        """Store the bytes, combining small chunks. A failure or cancellation leaves nothing behind."""
         try:
             await self._run(path, incoming.open)
             unwritten = b""
@@ -302,10 +306,10 @@ class LocalStorage:
 
 
 class LocalFileSystem:
-    """Files below `root`, for users who share one account of the machine. The owner closes it.
+    """Files below `root`, for users who share one of the machine's accounts. The owner closes it.
 
-    The modes of new files and directories are limited by `umask`; those of homes and trashes are 0700.
-    `max_bytes_per_user=0` means no limit. If `root` does not exist, every call raises StorageUnavailable.
+    `umask` limits the modes of new files and directories; homes and trashes have mode 0700. `max_bytes_per_user=0`
+    means no limit. If `root` does not exist, every call raises StorageUnavailable.
     """
 
     scheme = Scheme.FILE
@@ -336,7 +340,7 @@ class LocalFileSystem:
 
 
 class UserStorage(LocalStorage):
-    """The local root as accessed by one user, with a trash."""
+    """The local root, accessed with one user's rights and with a trash."""
 
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
@@ -349,20 +353,20 @@ class UserStorage(LocalStorage):
         return await self._threads.run("", self._quotas.left, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """With a quota, directories remain readable by the service."""
+        """Create a directory. With a quota, directories remain readable by the service."""
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """With a quota, files and directories remain readable by the service."""
+        """Set permissions. With a quota, files and directories remain readable by the service."""
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """Raises trash_not_supported for a user who cannot have a home directory here."""
+        """Return the trash directory. Raises trash_not_supported for a user who cannot have a home directory here."""
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
@@ -376,11 +380,11 @@ class UserStorage(LocalStorage):
         self._must_settle |= path.partition("/")[0] in _SETTLED
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Creates the user's home and `/shared` before the first call that concerns their parents."""
+        """Run a call. The first call that concerns their parents creates the user's home and `/shared`."""
 
         def settled() -> T:
             for directory in (SHARED, self._access.home or HOMES):
-                # Fails on a read-only store; the call that needs the directory then raises.
+                # Creation fails on a read-only store. The call that needs the directory then raises an error.
                 with suppress(QueryServerError, OSError):
                     self._tree.ensure_directory(directory)
             self._is_settled = True
@@ -394,7 +398,7 @@ class UserStorage(LocalStorage):
 class PrivateStorage(LocalStorage):
     """Files below `root`, which is created if missing, with mode 0600 for files and 0700 for directories.
 
-    All file operations run in `max_threads` separate threads; one that takes longer than `timeout_s` raises
+    All file operations run in `max_threads` separate threads. An operation that takes longer than `timeout_s` raises
     StorageUnavailable. The owner closes it.
     """
 
@@ -423,7 +427,7 @@ class PrivateStorage(LocalStorage):
             raise
 
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """As `sweep_orphans`, in all directories; with `dry_run`, only counts."""
+        """Like `sweep_orphans`, but in all directories. With `dry_run`, only counts."""
         waiting, removed = [""], 0
         while waiting:
             # One short call per directory, so that a store with 100,000 directories does not delay other callers.
@@ -435,7 +439,7 @@ class PrivateStorage(LocalStorage):
 
 
 class _Opening:
-    """Hands a descriptor from a thread to a caller that may be cancelled before it arrives."""
+    """Passes a descriptor from a thread to a caller that may be cancelled before it arrives."""
 
     def __init__(self, tree: LocalTree, path: str) -> None:
         self._tree = tree
@@ -460,10 +464,10 @@ class _Opening:
 
 
 class LocalUploadArea(PrivateStorage):
-    """The files of one directory, which is created if missing. The owner closes it."""
+    """The files in one directory, which is created if missing. The owner closes it."""
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
-        """Raises ConfigurationError if files cannot be stored there, or not safely."""
+        """Open the directory. Raises ConfigurationError if files cannot be stored there, or not safely."""
         try:
             super().__init__(root, max_threads=max_threads, timeout_s=timeout_s, floor=floor)
             problem = _problem(root)
@@ -489,7 +493,9 @@ class LocalUploadArea(PrivateStorage):
 
 
 def _problem(root: Path) -> str:
-    """What is wrong with the directory, if anything. An existing one keeps its mode, because others may use it."""
+    """Return what is wrong with the directory, if anything. An existing directory keeps its mode, because others may
+    use it.
+    """
     mode = root.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return "everybody may rename and delete files there"
@@ -499,7 +505,7 @@ def _problem(root: Path) -> str:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The local root; None without `local_root`, which is never created. Raises ConfigurationError."""
+    """Return the local root, or None without `local_root`, which is never created. Raises ConfigurationError."""
     filebrowser = settings.filebrowser
     root = filebrowser.local_root
     if root is None:

@@ -1,7 +1,7 @@
-"""Uploads, downloads and parts of the local store. Called in threads, as `tree`.
+"""Uploads, downloads and parts in the local store. Called in threads, like `tree`.
 
-A call in a thread continues when its caller is cancelled. So each transfer has a lock, and ending it waits for a call
-that still uses the descriptor.
+A call in a thread continues when its caller is cancelled. Each transfer therefore has a lock, and closing the transfer
+waits for a call that still uses the descriptor.
 """
 
 import os
@@ -97,14 +97,14 @@ class Incoming(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def _admit(self, size_bytes: int) -> None:
-        """Check a limit before writing more bytes; raises if it is exceeded."""
+        """Check a limit before more bytes are written. Raises an error if it is exceeded."""
 
     @abstractmethod
     def _keep(self) -> OutcomeT: ...
 
 
 class LocalUpload(Incoming[FileStatus]):
-    """A whole file; its bytes count against `account`."""
+    """A whole file. Its bytes count against `account`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LocalUpload(Incoming[FileStatus]):
         self._name = ""
 
     def flush(self) -> None:
-        """Flush written bytes to disk; other calls may run concurrently."""
+        """Flush written bytes to disk. Other calls may run concurrently."""
         try:
             with self._lock:
                 if self._file < 0:
@@ -136,7 +136,7 @@ class LocalUpload(Incoming[FileStatus]):
             raise file_error(self._path, error) from error
 
     def _begin(self) -> None:
-        # Before missing parents are created, so that a refusal leaves nothing.
+        # Checked before missing parents are created, so that a failed check leaves nothing behind.
         self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
         refuse_taken(self._path, self._directory, self._name, overwrite=self._overwrite)
@@ -158,7 +158,9 @@ class LocalUpload(Incoming[FileStatus]):
 
 
 class Download:
-    """Reads a regular file, opened by `open_file` at the first read; with `version`, only exactly that content."""
+    """Reads a regular file, which `open_file` opens at the first read. With `version`, only reads exactly that
+    content.
+    """
 
     def __init__(self, path: str, open_file: Callable[[], int], version: FileStatus | None = None) -> None:
         self._path = path
@@ -169,14 +171,14 @@ class Download:
         self._file = -1
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset` on; empty at the end."""
+        """Return up to `length` bytes from `offset`; empty at the end."""
         with self._lock:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
                 self._file = self._open_file()
             piece = os.pread(self._file, length, offset)
-            # Checked after reading, to detect changes during the read, too.
+            # Checked after reading, so that changes during the read are also detected.
             version = self._version
             if version is not None and not status_of(self._path, os.fstat(self._file)).is_same_content(version):
                 raise EntryChanged(f"{self._path} was changed meanwhile.")
@@ -193,7 +195,7 @@ class Download:
 def made_durable(
     tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
-    """Flush an open file and set its mode; with `overwrite`, copy mode and owner of the file it will replace.
+    """Flush an open file and set its mode. With `overwrite`, copy the mode and owner of the file that it will replace.
 
     Raises VerificationFailed if its size is wrong.
     """
@@ -208,14 +210,14 @@ def made_durable(
         if former is not None:
             with suppress(PermissionError):
                 os.fchown(file, former.st_uid, former.st_gid)
-        # After the owner, because changing the owner clears mode bits.
+        # The mode is set after the owner, because changing the owner clears mode bits.
         os.fchmod(file, tree.file_mode if former is None else stat.S_IMODE(former.st_mode) & _MODE_BITS)
     os.fsync(file)
     return status_of(path, os.fstat(file))
 
 
 def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
-    """Create the staging file with space for the whole file and return its name. The directory must exist."""
+    """Create the staging file with space for the whole file, and return its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with tree.parent(plan.path) as (directory, _name):
         tree.require_room(plan.size_bytes)
@@ -229,7 +231,7 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
                 os.posix_fallocate(file, 0, plan.size_bytes)
             else:
                 os.ftruncate(file, plan.size_bytes)
-            # Concurrent uploads may together have exceeded the space.
+            # Concurrent uploads together may have exceeded the available space.
             tree.require_room(fresh=True)
         except (OSError, InsufficientStorage):
             os.unlink(staging, dir_fd=directory)
@@ -240,7 +242,9 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
 
 
 def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
-    """Rename the staging file to the target. Raises VerificationFailed, PathExists, after which the parts remain."""
+    """Rename the staging file to the target. Raises VerificationFailed, PathExists, after which the parts still
+    exist.
+    """
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}
     if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
@@ -272,7 +276,7 @@ def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
 
 
 def _remove_parts(directory: int, staging: str) -> None:
-    """Remove the staging file, and unfinished parts of dead processes."""
+    """Remove the staging file, and unfinished parts from crashed processes."""
     with os.scandir(directory) as found:
         names = [entry.name for entry in found if entry.name.startswith(staging)]
     for name in names:
@@ -326,6 +330,6 @@ class LocalPartUpload(Incoming[StoredPart]):
 
 
 def _check_name(staging: str) -> None:
-    """Check a staging name read from the database. Raises StorageError if it is invalid."""
+    """Check a staging name that was read from the database. Raises StorageError if it is invalid."""
     if not _STAGING.fullmatch(staging):
         raise StorageError("The staging place of the upload is none of this store.")

@@ -1,7 +1,7 @@
-"""A directory tree that no path or link can escape.
+"""A directory tree that paths and links cannot escape.
 
-All calls block and may raise OSError as well as domain errors. They are made in threads, where `file_error` translates
-it.
+All calls block, and may raise OSError as well as domain errors. They run in threads, where `file_error` translates
+OSError.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ _KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
 
 
 def file_error(path: str, error: OSError) -> errors.QueryServerError:
-    """The domain error about `path`, which is relative to the root."""
+    """Return the domain error about `path`, which is relative to the root."""
     kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store failed with {path}."))
     return kind(text.format(path=path or "The root of the store"))
 
@@ -60,7 +60,7 @@ _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY
 
 
 def shown_name(name: str) -> str | None:
-    """The path name for a file name, which is escaped if it is not UTF-8; None for a reserved name."""
+    """Return the path name for a file name, or None for a reserved name. A name that is not UTF-8 is escaped."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -69,7 +69,7 @@ def shown_name(name: str) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """The file name for a path name. Raises InvalidPath for an invalid escape, or one of a UTF-8 name."""
+    """Return the file name for a path name. Raises InvalidPath for an invalid escape, or an escaped UTF-8 name."""
     if not is_escaped(name):
         return name
     raw = raw_name(name)
@@ -82,12 +82,12 @@ def file_name(name: str) -> str:
 
 
 def file_names(path: str) -> tuple[str, ...]:
-    """The file names of a path. Raises InvalidPath."""
+    """Return the file names for a path. Raises InvalidPath."""
     return tuple(map(file_name, names_of(path, escapes=True)))
 
 
 def status_of(path: str, found: os.stat_result) -> FileStatus:
-    """The entry at `path`. Blocks, because owner names may come from a directory service."""
+    """Return the entry at `path`. Blocks, because owner names may come from a directory service."""
     kind = kind_of(found)
     return FileStatus(
         path,
@@ -103,14 +103,14 @@ def status_of(path: str, found: os.stat_result) -> FileStatus:
 
 
 def kind_of(found: os.stat_result) -> EntryKind:
-    """The kind of an entry; UNKNOWN for devices, pipes and sockets, which are never opened."""
+    """Return an entry's kind. It is UNKNOWN for devices, pipes and sockets, which are never opened."""
     return _STATUS_KINDS.get(stat.S_IFMT(found.st_mode), EntryKind.UNKNOWN)
 
 
 def _moment(since_epoch_ns: int) -> datetime | None:
-    """A time stamp; None if it is out of range, because some file systems store any number."""
+    """Return a timestamp, or None if it is out of range, because some file systems store any number."""
     try:
-        # Not from a float of seconds, which would round differently from the microseconds that are stored.
+        # A float number of seconds would be rounded differently from the stored microseconds.
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
     except OverflowError:
         return None
@@ -142,13 +142,13 @@ def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) ->
     if _renamed_at_once(old_parent, old, new_parent, new):
         return
     if not stat.S_ISDIR(os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode):
-        # rename(2) would replace a file that appears in the meantime; link(2) would not.
+        # rename(2) would replace a file that has appeared since; link(2) would not.
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
     if _is_there(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    # If the target appears in the meantime, an empty directory is replaced, and anything else refused.
+    # If the target has appeared since, an empty directory is replaced, and anything else is rejected.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
 
 
@@ -164,7 +164,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
 
 
 def _is_there(parent: int, name: str) -> bool:
-    """Whether the name is taken, even by a dangling link."""
+    """Return whether the name is taken, even by a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _is_there(parent: int, name: str) -> bool:
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# O_PATH, if available, because opening a device can have side effects and opening a pipe can hang.
+# O_PATH is used if available, because opening a device can have side effects and opening a pipe can hang.
 _HANDLE = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _HAS_HANDLES = hasattr(os, "O_PATH")
 _PRIVATE = 0o700
@@ -182,8 +182,8 @@ _PRIVATE = 0o700
 class LocalTree:
     """The tree below `root`. `directory_mode` returns the mode of a new directory; by default it is 0700.
 
-    A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
-    that is replaced by a link between check and use cannot be followed (Contract security T1, storage 10.5).
+    A path is walked name by name. Each name is opened relative to its open parent and never through a link, so a link
+    that replaces a directory between check and use is not followed (Contract security T1, storage 10.5).
     """
 
     def __init__(
@@ -213,12 +213,12 @@ class LocalTree:
             return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
     def open_parent(self, path: str, *, make: bool = True) -> tuple[int, str]:
-        """A descriptor of the directory of `path`, which is created if missing, and the last name."""
+        """Return a descriptor for the directory of `path`, which is created if missing, and the last name."""
         with self.parent(path, make=make) as (parent, name):
             return os.dup(parent), name
 
     def make_directory(self, path: str, permissions: int | None) -> None:
-        """Create a new directory and its missing parents durably, all with `permissions` unless None."""
+        """Create a new directory and its missing parents durably, all with `permissions` unless it is None."""
         names = file_names(path)
         if not names:
             raise errors.PathExists("The root of the store exists.")
@@ -242,7 +242,7 @@ class LocalTree:
             os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Rename durably. A file replaces a file atomically, if `overwrite`; anything else is refused."""
+        """Rename durably. With `overwrite`, a file replaces a file atomically; anything else is rejected."""
         if target.startswith(f"{source}/"):
             raise errors.TargetInsideSource(f"{target} lies inside {source}.")
         with self.parent(source) as (old_parent, old):
@@ -261,7 +261,7 @@ class LocalTree:
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
-        """The open parent directory of `path`, and the last name. Raises InvalidPath for the root."""
+        """Yield the open parent directory of `path`, and the last name. Raises InvalidPath for the root."""
         names = file_names(path)
         if not names:
             raise errors.InvalidPath("The root of the store cannot be used for this.")
@@ -298,7 +298,7 @@ class LocalTree:
 
     @contextmanager
     def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
-        """A handle that keeps referring to the same entry even if it is renamed, and the kind of the entry."""
+        """Yield a handle that still refers to the same entry after a rename, and the entry's kind."""
         with self.parent(path) as (parent, name):
             if not _HAS_HANDLES:
                 kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -335,7 +335,7 @@ def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool
 
 
 def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raises the error that `take_name` would raise now."""
+    """Raise the error that `take_name` would raise now."""
     if overwrite:
         _refuse_all_but_file(path, directory, name)
     elif _is_there(directory, name):
@@ -343,7 +343,7 @@ def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> No
 
 
 def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
-    """Raises PathExists for an entry that a file must not replace, and SymlinkNotFollowed for a link."""
+    """Raise PathExists for an entry that a file must not replace, and SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
@@ -355,7 +355,7 @@ def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
 def _make(parent: int, name: str, mode: int) -> None:
     os.mkdir(name, _PRIVATE, dir_fd=parent)
     if mode != _PRIVATE:
-        # mkdir(2) applies the umask of the process.
+        # mkdir(2) applies the process's umask.
         made = enter(parent, name)
         try:
             os.fchmod(made, mode)
@@ -372,18 +372,18 @@ def must_be_file(path: str, kind: EntryKind) -> None:
 
 
 def _behind(handle: int) -> str:
-    """A path that refers to exactly the entry of a handle."""
+    """Return a path that refers to exactly the handle's entry."""
     return f"/proc/self/fd/{handle}"
 
 
 def listing(
     tree: LocalTree, path: str, shows: Callable[[str], bool], cursor: str | None, size: int
 ) -> Generator[Batch]:
-    """The entries of a directory in the file system's order, at most `size` per batch.
+    """Yield the entries of a directory in the file system's order, at most `size` per batch.
 
     Skips reserved names and paths for which `shows` is false. A cursor has the number of names before it and the last
-    of them; a listing from a cursor starts over and skips these. Most file systems keep their order when entries are
-    created or deleted; if the named entry no longer exists, the number is used.
+    of these names. A listing from a cursor starts over and skips them. Most file systems keep their order when entries
+    are created or deleted; if the named entry no longer exists, the number is used.
     """
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory:
@@ -408,7 +408,7 @@ def listing(
                 ahead = next(names, None)
                 entries: list[FileStatus] = []
                 for name in batch:
-                    with suppress(FileNotFoundError):  # deleted in the meantime
+                    with suppress(FileNotFoundError):  # deleted since
                         found = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
                         entries.append(status_of(prefix + name, found))
                 yield Batch(tuple(entries), None if ahead is None else f"{count}/{batch[-1]}")

@@ -1,1 +1,1 @@
-"""Amazon S3 and the stores that speak its API."""
+"""Amazon S3 and S3-compatible stores."""

@@ -1,4 +1,4 @@
-"""The connection to an S3 store: one client of the driver, calls with time limits, and error translation."""
+"""The connection to an S3 store: one driver client, calls with timeouts, and error translation."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ _SLICE_BYTES = 512 * 1024
 
 
 class DirectSession(AIOHTTPSession):
-    """The driver's HTTP session, without following redirects (security T8)."""
+    """The driver's HTTP session, which does not follow redirects (security T8)."""
 
     def __init__(self, read_sizes: ReadSizes, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -46,29 +46,29 @@ class _DirectClient:
             method,
             data=_in_slices(data) if isinstance(data, bytes | bytearray) and len(data) > _SLICE_BYTES else data,
             allow_redirects=False,
-            # Takes about twice as much memory; the library's default of 64 KiB would be a third slower.
+            # This takes about twice as much memory. The library's default of 64 KiB would be a third slower.
             read_bufsize=self._read_sizes.piece_bytes,
             **options,
         )
 
 
 async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
-    """A large body in slices, so that other tasks can run while it is sent. Its length is in the headers."""
+    """Yield a large body in slices, so that other tasks can run while it is sent. Its length is in the headers."""
     whole = memoryview(content)
     for start in range(0, len(whole), _SLICE_BYTES):
         yield whole[start : start + _SLICE_BYTES]
 
 
 Meanings = Mapping[str, type[errors.QueryServerError]]
-"""Domain errors for error codes of a store in a particular call."""
+"""Domain errors for a store's error codes in a particular call."""
 
 
 class UploadGone(errors.PathNotFound):
-    """The multipart upload does not exist, or has been completed or aborted."""
+    """The multipart upload does not exist, or was completed or aborted."""
 
 
 class PastTheEnd(errors.StorageError):
-    """The range is past the end of the object."""
+    """The range is past the object's end."""
 
 
 _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
@@ -79,7 +79,7 @@ _TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
         "AccessDenied 403 AllAccessDisabled AccountProblem",
     ),
     (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
-    # Not the users' fault, so 502 rather than 403.
+    # These errors are not the users' fault, so the status is 502 rather than 403.
     (
         errors.StorageError,
         "The store does not accept the credentials of this service.",
@@ -139,7 +139,7 @@ _OVERLOADED_FROM = 500
 
 @contextmanager
 def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[None]:
-    """Translate errors of the driver to domain errors about `path`, as written by users."""
+    """Translate driver errors to domain errors about `path`, as written by users."""
     try:
         yield
     except botocore_errors.ClientError as error:
@@ -184,7 +184,7 @@ def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> 
 
 @dataclass(frozen=True, slots=True)
 class S3Keys:
-    """Credentials of the service, used for all users."""
+    """The service's credentials, used for all users."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -193,20 +193,20 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Address and credentials of one store. Empty texts mean the defaults of AWS."""
+    """One store's address and credentials. Empty texts mean the defaults of AWS."""
 
     region: str = "us-east-1"
     endpoint: str = ""
-    """`https://host:port` of a store other than AWS; without a scheme, `is_secure` determines it."""
+    """`https://host:port` of a store other than AWS. Without a scheme, `is_secure` determines the scheme."""
     is_secure: bool = True
     path_style: bool = False
     keys: S3Keys | None = None
-    """None for those of the environment: variables, files, or the machine's role."""
+    """None uses the environment's credentials: variables, files, or the machine's role."""
     buckets: tuple[str, ...] = ()
-    """The buckets shown in the root; empty for all that the store lists."""
+    """The buckets shown in the root; empty for all buckets that the store lists."""
     allow_bucket_creation: bool = False
     encryption: str = ""
-    """`x-amz-server-side-encryption` of new objects; empty for the bucket's default."""
+    """`x-amz-server-side-encryption` for new objects; empty for the bucket's default."""
     max_connections: int = 50
     timeout_s: float = 30.0
     """How long the store may be silent. Calls that transfer bytes get proportionally more time."""
@@ -223,7 +223,7 @@ class S3Options:
 _CONNECT_TIMEOUT_S = 5.0
 # A slower store counts as unavailable.
 _SLOWEST_BYTES_PER_S = 256 * 1024
-# Limit of silence during a call that may take long, such as joining parts.
+# Timeout for silence during a call that may take long, such as joining parts.
 _SILENCE_S = 300.0
 _READ_BYTES = 512 * 1024
 _TRIES = 3
@@ -234,10 +234,10 @@ _NO_MEANINGS: Meanings = MappingProxyType({})
 
 
 class S3Connection:
-    """A client of the driver, created by the first call. The owner closes it.
+    """A driver client, created by the first call. The owner closes it.
 
-    The client sends each call once; `ask` retries idempotent ones. It only connects to the configured store: redirects
-    are not followed, and regions of buckets are not looked up.
+    The client sends each call once; `ask` retries idempotent calls. It only connects to the configured store: redirects
+    are not followed, and bucket regions are not looked up.
     """
 
     def __init__(self, options: S3Options) -> None:
@@ -250,7 +250,7 @@ class S3Connection:
         self._without_conditions = set[str]()
 
     def time_for(self, size_bytes: int) -> float:
-        """The time limit in seconds for a call that transfers that many bytes."""
+        """Return the timeout in seconds for a call that transfers that many bytes."""
         return self.options.timeout_s + size_bytes / _SLOWEST_BYTES_PER_S
 
     async def ask(
@@ -263,10 +263,11 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """Make one call of the API and return its response. `operation` and `arguments` have the driver's names.
+        """Make one API call and return its response. `operation` and `arguments` have the driver's names.
 
         `about` is the path for messages. A `repeatable` call is tried up to three times if the store does not respond
-        or is overloaded, all within `timeout_s`, by default that of the options. Raises as `s3_errors`.
+        or is overloaded, all within `timeout_s`, by default the options' timeout. Raises the same errors as
+        `s3_errors`.
         """
         if self.options.encryption and operation in _CREATING:
             arguments = {**arguments, "ServerSideEncryption": self.options.encryption}
@@ -292,9 +293,9 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """As `ask`; without `overwrite`, on the condition that the key is free, and sent only once.
+        """Like `ask`. Without `overwrite`, the call requires that the key is free and is sent only once.
 
-        A store without support for conditions gets the call without it; callers check the key before.
+        A store that does not support conditions gets the call without the condition; callers check the key before.
         """
         if overwrite:
             return await self.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
@@ -309,7 +310,7 @@ class S3Connection:
     async def pages(
         self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """The responses of a listing. `follow` maps arguments of the next call to their keys in the response."""
+        """Yield the responses of a listing. `follow` maps the next call's arguments to their keys in the response."""
         while True:
             page = await self.ask(operation, arguments, about=about)
             if not page.get("IsTruncated"):
@@ -329,7 +330,7 @@ class S3Connection:
             await self._resources.aclose()
 
     async def _opened(self) -> Any:
-        """The client, whose creation loads the driver's API description in threads."""
+        """Return the client. Creating it loads the driver's API description in threads."""
         async with self._opening:
             if self._closed:
                 raise errors.StorageError("The store is closed.")
@@ -371,13 +372,13 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
 
 
 def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
-    """Keep the driver from looking up the region of a bucket, by marking the call as already redirected."""
+    """Keep the driver from looking up a bucket's region, by marking the call as already redirected."""
     params["context"].get("s3_redirect", {})["redirected"] = True
 
 
 MAX_KEY_BYTES = 1024
-# The most permissive of the stores' rules. It excludes access points, which have separate addresses, and directory
-# buckets, which list in no order.
+# The most permissive rule of all stores. It excludes access points, which have separate addresses, and directory
+# buckets, whose listings are unordered.
 BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 DIRECTORY_PERMISSIONS = 0o777
@@ -386,7 +387,7 @@ FILE_PERMISSIONS = 0o666
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A path split into bucket and key segments. The root has no bucket; a bucket has no segments."""
+    """A path split into a bucket and key segments. The root has no bucket; a bucket has no segments."""
 
     path: str
     bucket: str
@@ -396,17 +397,17 @@ class ObjectPlace:
 
     @property
     def key(self) -> str:
-        """The key; empty for the root and buckets, and for the directory of all keys that start with a slash."""
+        """The key. Empty for the root and buckets, and for the directory of all keys that start with a slash."""
         return "/".join(self.segments)
 
     @property
     def is_marker(self) -> bool:
-        """Whether its key is also that of a directory's marker."""
+        """Whether the key is also a directory's marker key."""
         return self.is_object and self.key.endswith("/")
 
     @property
     def marker(self) -> "ObjectPlace":
-        """The object that is the marker of this directory."""
+        """The object that marks this directory."""
         return ObjectPlace(f"{self.path}/{MARKER}", self.bucket, (*self.segments, ""), is_object=True)
 
     @property
@@ -415,12 +416,12 @@ class ObjectPlace:
 
     @property
     def names(self) -> dict[str, object]:
-        """Bucket and key as arguments of calls."""
+        """Bucket and key as call arguments."""
         return {"Bucket": self.bucket, "Key": self.key}
 
     @property
     def prefix(self) -> str:
-        """The prefix of the keys of all entries below, which is also the key of the directory's marker."""
+        """The prefix of the keys of all entries below, which is also the directory's marker key."""
         return f"{self.key}/" if self.segments else ""
 
     @property
@@ -428,7 +429,9 @@ class ObjectPlace:
         return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.segments[:-1])
 
     def path_of(self, key: str) -> str | None:
-        """The path of a key below, which may be a directory's with a slash; None if its name is reserved."""
+        """Return the path of a key below this place, or None if its name is reserved. A directory's key ends with a
+        slash.
+        """
         below = path_below(key[len(self.prefix) :])
         return None if below is None else f"{self.path}/{below}"
 
@@ -452,7 +455,7 @@ def place_of(path: str) -> ObjectPlace:
 
 
 def object_place(path: str) -> ObjectPlace:
-    """Parse the path of an object. Raises as `place_of`, and InvalidPath for the root and buckets."""
+    """Parse an object's path. Raises the errors of `place_of`, and InvalidPath for the root and buckets."""
     place = place_of(path)
     if not place.key:
         raise errors.InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
@@ -460,5 +463,5 @@ def object_place(path: str) -> ObjectPlace:
 
 
 def directory(path: str) -> FileStatus:
-    """A bucket or prefix, which have no times."""
+    """Return the status of a bucket or prefix, which have no times."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

@@ -1,4 +1,4 @@
-"""Objects and directories of an S3 store: lookups, listings in key order, reads."""
+"""Objects and directories in an S3 store: lookups, ordered listings, reads."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -26,21 +26,21 @@ from queryserver.files.stores.s3.connection import (
 IF_ABSENT: Meanings = {
     "PreconditionFailed": errors.PathExists,
     "412": errors.PathExists,
-    # Of two concurrent conditional writes, the other one wins.
+    # If two conditional writes are concurrent, the other one wins.
     "ConditionalRequestConflict": errors.PathExists,
 }
 MAX_KEYS = 1000
-"""Most keys listed by one call."""
+"""Maximum number of keys listed by one call."""
 
 
 class Objects:
-    """The objects and directories of a store. A folder is sorted as `name/`, as in keys."""
+    """A store's objects and directories. A folder is sorted as `name/`, as in keys."""
 
     def __init__(self, connection: S3Connection) -> None:
         self.connection = connection
 
     async def head(self, place: ObjectPlace) -> Mapping[str, Any] | None:
-        """The response of HeadObject; None if there is no object with that key, or only an empty marker."""
+        """Return the response of HeadObject, or None if no object has that key, or only an empty marker."""
         if not place.key or (place.key.endswith("/") and not place.is_marker):
             return None
         try:
@@ -51,7 +51,7 @@ class Objects:
         except errors.StorageUnavailable:
             raise
         except (errors.PermissionDenied, errors.StorageError) as error:
-            # Refusals of HEAD have no message; this call's distinguish wrong keys, clocks and regions.
+            # HEAD errors have no message. This call's errors distinguish wrong keys, clocks and regions.
             await self.keys_below(place, 1)
             if isinstance(error, errors.StorageError) and not has_marker(place.segments[-1]):
                 return None  # a store that resolves dots cannot have such an object
@@ -62,7 +62,7 @@ class Objects:
         return None if found is None else file_status(place.path, found, found["ContentLength"])
 
     async def keys_below(self, place: ObjectPlace, most: int) -> Sequence[str]:
-        """The first keys of a directory, including its marker. Raises PathNotFound for a missing bucket."""
+        """Return a directory's first keys, including its marker. Raises PathNotFound for a missing bucket."""
         if place.is_object or len(place.prefix.encode()) > MAX_KEY_BYTES:
             return ()
         found = await self.connection.ask(
@@ -71,7 +71,7 @@ class Objects:
         return [entry["Key"] for entry in found.get("Contents", ())]
 
     async def status(self, place: ObjectPlace) -> FileStatus:
-        """A bucket, a file, or a prefix of keys. Raises PathNotFound."""
+        """Return the status of a bucket, a file, or a key prefix. Raises PathNotFound."""
         if not place.bucket:
             return directory("")
         if place.key and (found := await self.find(place)):
@@ -82,7 +82,7 @@ class Objects:
         raise errors.PathNotFound(f"{place.label} does not exist.")
 
     async def make_marker(self, place: ObjectPlace) -> None:
-        """Create the empty marker object of a directory, if it gets one. Raises PathExists."""
+        """Create a directory's empty marker object, if it gets one. Raises PathExists."""
         if place.is_object:
             raise errors.InvalidPath(f"{place.label} cannot be a directory.")
         if not has_marker(place.segments[-1]):
@@ -91,7 +91,8 @@ class Objects:
         await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
 
     async def batches(self, path: str, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
-        """List a directory, with one batch per call. A cursor is the store's token, valid on any instance at any time.
+        """List a directory, with one batch per call. A cursor is the store's token, which is always valid on any
+        instance.
 
         Raises PathNotFound, NotADirectory.
         """
@@ -112,7 +113,7 @@ class Objects:
                 yield Batch(tuple(_entries(place, page)), cursor)
 
     async def below(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
-        """All keys below a bucket or folder, one batch per call."""
+        """Yield all keys below a bucket or folder, with one batch per call."""
         place = place_of(path)
         async with aclosing(self.pages(place)) as pages:
             async for page in pages:
@@ -121,7 +122,7 @@ class Objects:
     def pages(
         self, place: ObjectPlace, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """Keys below a directory; with `delimiter`, only up to the next delimiter."""
+        """Yield the keys below a directory; with `delimiter`, only up to the next delimiter."""
         arguments: dict[str, object] = {
             "Bucket": place.bucket,
             "Prefix": place.prefix,
@@ -135,7 +136,9 @@ class Objects:
         return self.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow)
 
     async def _buckets(self) -> Batch:
-        """All buckets in one batch: the configured ones, without a call, or else those that the store lists."""
+        """Return all buckets in one batch: the configured buckets, without a call, or else the buckets that the store
+        lists.
+        """
         configured = self.connection.options.buckets
         names = set(configured) or {name async for name in self._listed_buckets()}
         shown = sorted((name for name in names if BUCKET_NAME.fullmatch(name)), key=lambda name: f"{name}/")
@@ -158,7 +161,7 @@ class Objects:
     async def pieces(
         self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
     ) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length). Raises PathNotFound, NotAFile, EntryChanged, StorageError."""
+        """Yield bytes [offset, offset + length). Raises PathNotFound, NotAFile, EntryChanged, StorageError."""
         if length == 0 and version is not None:
             return
         try:
@@ -189,7 +192,7 @@ class Objects:
     ) -> Mapping[str, Any]:
         arguments = place.names
         if offset or length is not None:
-            # A range cannot be empty; reading one byte shows whether the file exists.
+            # A range cannot be empty, so one byte is read to find out whether the file exists.
             last = "" if length is None else offset + max(length, 1) - 1
             arguments["Range"] = f"bytes={offset}-{last}"
         if version is not None and version.tag:
@@ -198,13 +201,13 @@ class Objects:
 
 
 def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileStatus:
-    """The status of an object from a response of HeadObject or a listing."""
+    """Return an object's status from a response of HeadObject or a listing."""
     modified_at: datetime | None = answer.get("LastModified")
     return FileStatus(
         path,
         EntryKind.FILE,
         size_bytes,
-        # Some stores report fractions of seconds only in listings.
+        # Some stores only report fractions of seconds in listings.
         modified_at and modified_at.astimezone(UTC).replace(microsecond=0),
         permissions=FILE_PERMISSIONS,
         tag=tag_of(answer),
@@ -212,12 +215,12 @@ def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileSt
 
 
 def tag_of(answer: Mapping[str, Any]) -> str:
-    """The ETag without quotes; empty if there is none."""
+    """Return the ETag without quotes; empty if there is none."""
     return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
 
 
 def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Entries in key order, including the directory's own marker if that has content."""
+    """Yield entries in key order, including the directory's own marker if it has content."""
     found = {entry["Key"]: entry for entry in page.get("Contents", ())}
     found.update({entry["Prefix"]: None for entry in page.get("CommonPrefixes", ())})
     for key in sorted(found):
@@ -234,7 +237,7 @@ def _marker(place: ObjectPlace, answer: Mapping[str, Any]) -> Iterator[FileStatu
 
 
 def _keys(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
-    """Files and markers of folders, including the directory's own marker if that has content."""
+    """Yield files and folder markers, including the directory's own marker if it has content."""
     for answer in page.get("Contents", ()):
         key = answer["Key"]
         if key == place.prefix:

@@ -1,4 +1,4 @@
-"""The Storage of an S3 store."""
+"""The Storage for an S3 store."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -29,7 +29,7 @@ from queryserver.platform.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartNumbers:
-    """Maps the parts of a plan to part numbers of the store; a part too large for memory has several."""
+    """Maps a plan's parts to the store's part numbers. A part too large for memory has several numbers."""
 
     plan: PartPlan
 
@@ -40,11 +40,11 @@ class PartNumbers:
 
     @property
     def block_bytes(self) -> int:
-        """Size of the block for one number; the last one of a part may be smaller."""
+        """The block size for one number. A part's last block may be smaller."""
         return max(1, -(-self.plan.part_bytes // self.per_part))
 
     def of(self, index: int) -> Iterator[tuple[int, int]]:
-        """The numbers of one part and their sizes; an empty part also has one."""
+        """Yield a part's numbers and their sizes. An empty part also has one."""
         first, whole = index * self.per_part + 1, self.plan.size_of(index)
         for number, start in enumerate(range(0, max(whole, 1), self.block_bytes), start=first):
             yield number, min(self.block_bytes, whole - start)
@@ -58,13 +58,13 @@ class S3Storage:
         self._objects = Objects(connection)
 
     async def stat(self, path: str) -> FileStatus:
-        """A prefix of keys is a directory, with or without a marker."""
+        """Return the status. A key prefix is a directory, with or without a marker."""
         return await self._objects.status(place_of(path))
 
     def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
-        """Keys that a path cannot contain are escaped, and reserved names are skipped."""
+        """Yield the entries. Keys that a path cannot contain are escaped, and reserved names are skipped."""
         return self._objects.batches(path, cursor, batch_size)
 
     def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
@@ -93,7 +93,7 @@ class S3Storage:
         return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
-        """Raises PermissionDenied for a bucket unless the settings allow creating buckets."""
+        """Create a directory. Raises PermissionDenied for a bucket unless the settings allow creating buckets."""
         place = place_of(path)
         if not place.segments:
             await self._make_bucket(place)
@@ -102,7 +102,7 @@ class S3Storage:
             await self._objects.make_marker(place)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """Copies within the store; the bytes do not pass through this service."""
+        """Copy within the store. The bytes do not pass through this service."""
         if source == target:
             raise errors.same_path("Source and target are one.")
         place = object_place(target)
@@ -116,7 +116,7 @@ class S3Storage:
         return bool(place.key and await self._objects.find(place) and await self._objects.keys_below(place, 1))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """A directory that becomes empty is preserved by a marker."""
+        """Delete an entry. A marker preserves a directory that becomes empty."""
         place = place_of(path)
         if not place.bucket:
             raise errors.root_not_allowed("The root of the store cannot be deleted.")
@@ -128,7 +128,7 @@ class S3Storage:
             await uploads.delete(self._objects, place, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """The name of the staging area is the id of a multipart upload."""
+        """Begin an upload and return the name of the staging area, which is the multipart upload's id."""
         target = object_place(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
@@ -136,7 +136,7 @@ class S3Storage:
         return (await uploads.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Keeps one block of the part in memory at a time."""
+        """Store a part. Keeps one of its blocks in memory at a time."""
         upload, blocks, sent = self._upload(plan, staging), Blocks(body), list[uploads.SentPart]()
         for number, size in PartNumbers(plan).of(index):
             block = await blocks.take(size)
@@ -149,7 +149,7 @@ class S3Storage:
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """Can be repeated with the same result."""
+        """Join the parts. Can be repeated with the same result."""
         upload, target = self._upload(plan, staging), object_place(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
@@ -167,7 +167,7 @@ class S3Storage:
         try:
             return await upload.complete(sent, overwrite=overwrite)
         except UploadGone:
-            # An earlier call may have joined them, and its response may have been lost.
+            # An earlier call may have joined the parts, but its response may have been lost.
             if not await upload.is_complete(sent):
                 raise
         return await self._objects.status(target)
@@ -176,13 +176,13 @@ class S3Storage:
         await self._upload(plan, staging).discard()
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Does nothing, because unfinished uploads have no name in this store."""
+        """Do nothing, because unfinished uploads have no name in this store."""
         del older_than_s
         place_of(path)
         return 0
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
-        """The age is that of the last part. S3 does not report the owners of uploads, only their keys."""
+        """Abort old uploads. Their age is the last part's age. S3 only reports uploads' keys, not their owners."""
         before, swept, target = datetime.now(UTC) - timedelta(seconds=older_than_s), 0, object_place(path)
         pages = self._connection.pages(
             "list_multipart_uploads",
@@ -196,7 +196,7 @@ class S3Storage:
                     if entry["Key"] != target.key or entry["Initiated"] >= before:
                         continue
                     upload = uploads.MultipartUpload(self._objects, target, entry["UploadId"])
-                    with suppress(UploadGone):  # completed in the meantime
+                    with suppress(UploadGone):  # completed since
                         if await upload.last_sent_at(entry["Initiated"]) < before:
                             await upload.discard()
                             swept += 1
@@ -206,7 +206,7 @@ class S3Storage:
         return uploads.MultipartUpload(self._objects, object_place(plan.path), staging)
 
     async def _file_place(self, path: str) -> ObjectPlace:
-        """Parse the path of a file. Raises NotAFile for the root and buckets."""
+        """Parse a file's path. Raises NotAFile for the root and buckets."""
         place = place_of(path)
         if not place.key:
             await self._objects.status(place)
@@ -214,11 +214,11 @@ class S3Storage:
         return place
 
     async def _check_target(self, target: ObjectPlace, *, overwrite: bool) -> None:
-        """Raises PathExists for a directory, or for a file without `overwrite`, and NotADirectory."""
+        """Raise PathExists for a directory, or for a file without `overwrite`, and NotADirectory."""
         found = await asyncio.gather(
             self._objects.find(target),
             self._objects.keys_below(target, 1),
-            # A bucket cannot be a file, so it need not be checked.
+            # A bucket is never a file, so it need not be checked.
             self._objects.find(target.parent) if target.parent.key else asyncio.sleep(0),
             return_exceptions=True,
         )
@@ -232,7 +232,7 @@ class S3Storage:
             raise errors.PathExists(f"{target.label} exists.")
 
     async def _make_bucket(self, place: ObjectPlace) -> None:
-        """Raises PathExists, InvalidName, PermissionDenied."""
+        """Create a bucket. Raises PathExists, InvalidName, PermissionDenied."""
         try:
             await self._objects.status(place)
         except errors.PathNotFound:
@@ -240,7 +240,7 @@ class S3Storage:
                 raise errors.PermissionDenied("New buckets are not allowed here.") from None
             region = self._connection.options.region
             arguments: dict[str, object] = {"Bucket": place.bucket}
-            # AWS rejects the name of its default region.
+            # AWS rejects its default region's name.
             if region not in {"", "us-east-1"}:
                 arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
             await self._connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
@@ -268,13 +268,15 @@ class S3FileSystem:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The store of the first account; None without one. Raises ConfigurationError for missing or incomplete keys."""
+    """Return the first account's store, or None without an account. Raises ConfigurationError for missing or incomplete
+    keys.
+    """
     options = options_of(settings)
     return None if options is None else S3FileSystem(options)
 
 
 def options_of(settings: Settings) -> S3Options | None:
-    """The options of the first account. Raises ConfigurationError."""
+    """Return the first account's options. Raises ConfigurationError."""
     for name, account in settings.aws.aws_accounts.items():
         return S3Options(
             region=account.region,
@@ -300,7 +302,7 @@ def _keys(table: str, account: AwsAccountSettings) -> S3Keys | None:
 
 
 def _buckets(settings: Settings) -> tuple[str, ...]:
-    """The configured buckets without a scheme or with that of S3, because the list may include other stores."""
+    """Return the configured buckets that have no scheme or an S3 scheme, because the list may include other stores."""
     named = (name.partition("://") for name in settings.filebrowser.buckets)
     return tuple(
         (rest if marker else scheme).strip("/")

@@ -1,4 +1,6 @@
-"""Uploads, copies and deletions in S3: small files in one call, larger ones in parts with bounded memory."""
+"""Uploads, copies and deletions in S3. Small files take one call; larger files are sent in parts, with bounded
+memory.
+"""
 
 import asyncio
 import hashlib
@@ -22,9 +24,9 @@ P = ParamSpec("P")
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
 MAX_PARTS = 10_000
-# Largest size of an object, which limits part sizes for announced sizes that are too large.
+# Maximum object size. It limits part sizes if the announced size is too large.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
-# For a body of unknown size, each part has a thousandth of the bytes so far, so 10,000 parts can have 40 TiB.
+# If the body's size is unknown, each part has a thousandth of the bytes sent so far, so 10,000 parts can have 40 TiB.
 _GROWTH = 1000
 # S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
@@ -43,7 +45,9 @@ class SentPart:
 
 
 def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
-    """On cancellation, wait briefly for a part being sent, because one that arrives after the abort would remain."""
+    """On cancellation, wait briefly for a part that is being sent, because a part that arrives after the abort would
+    remain.
+    """
 
     @wraps(send)
     async def landed(*arguments: P.args, **options: P.kwargs) -> SentPart:
@@ -60,7 +64,7 @@ def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Cor
 
 
 class MultipartUpload:
-    """A multipart upload, which is invisible until `complete`, and ends with that or `abort`."""
+    """A multipart upload. It is invisible until `complete`, and ends with `complete` or `abort`."""
 
     def __init__(self, objects: Objects, place: ObjectPlace, upload_id: str) -> None:
         self._connection = objects.connection
@@ -72,21 +76,21 @@ class MultipartUpload:
     async def begin(
         cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
-        """Begin an upload. `attributes` are those of the new object, such as ContentType."""
+        """Begin an upload. `attributes` are the new object's, such as ContentType."""
         arguments = {**place.names, **(attributes or {})}
         call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
         return cls(objects, place, str((await call)["UploadId"]))
 
     async def stored(self) -> Sequence[SentPart]:
-        """The stored parts by number. Raises UploadGone."""
+        """Return the stored parts ordered by number. Raises UploadGone."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
-        """When the last part was stored; `begun_at` if there is none. Raises UploadGone."""
+        """Return when the last part was stored, or `begun_at` if there is none. Raises UploadGone."""
         return max([begun_at, *[part["LastModified"] async for part in self._listed_parts() if "LastModified" in part]])
 
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
-        """Join these parts, in this order, to the object.
+        """Join these parts, in this order, into the object.
 
         Raises PathExists (without `overwrite`), and VerificationFailed if the store has different parts or sizes.
         """
@@ -95,7 +99,7 @@ class MultipartUpload:
         try:
             await self._join(parts, overwrite=overwrite)
         except errors.StorageUnavailable:
-            # The response may be lost although the object is complete.
+            # The response may be lost even though the object is complete.
             if not await self.is_complete(parts):
                 raise
         status = await self._objects.status(self._place)
@@ -104,7 +108,7 @@ class MultipartUpload:
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
-        """Send the parts and complete the object. A failure or cancellation, even repeated, leaves nothing."""
+        """Send the parts and complete the object. A failure or (even repeated) cancellation leaves nothing behind."""
         try:
             return await self.complete(await sending, overwrite=overwrite)
         except BaseException:  # cancellation too: the parts must not remain
@@ -117,14 +121,14 @@ class MultipartUpload:
             raise
 
     async def is_complete(self, parts: Sequence[SentPart]) -> bool:
-        """Whether the object exists and consists of these parts."""
+        """Return whether the object exists and consists of these parts."""
         found = await self._objects.find(self._place)
         return found is not None and found.tag == joined_tag(parts) != ""
 
     async def abort(self) -> None:
-        """Remove all parts, if the upload still exists; errors are ignored.
+        """Remove all parts if the upload still exists; errors are ignored.
 
-        A part that is being sent may survive, so this is repeated until the store no longer knows the upload.
+        A part that is being sent may survive, so this is repeated until the upload no longer exists in the store.
         """
         with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
@@ -144,7 +148,7 @@ class MultipartUpload:
 
     @_landed
     async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part, replacing one with the same number. Raises UploadGone."""
+        """Store a part, replacing a part with the same number. Raises UploadGone."""
         try:
             sent = await self._connection.ask(
                 "upload_part",
@@ -160,7 +164,9 @@ class MultipartUpload:
 
     @_landed
     async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises EntryChanged if that has another tag."""
+        """Store bytes [start, end) of another object as a part. Raises EntryChanged if that object has a different
+        tag.
+        """
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -194,7 +200,7 @@ class MultipartUpload:
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
-    """The tag that S3 gives an object of these parts; empty if their tags are not MD5 sums."""
+    """Return the tag that S3 gives an object with these parts; empty if their tags are not MD5 sums."""
     try:
         sums = [bytes.fromhex(part.tag) for part in parts if len(part.tag) == _TAG_LENGTH]
     except ValueError:
@@ -205,7 +211,7 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
-    """Size of the next part of a body, such that 10,000 parts suffice, based on the announced size while it holds."""
+    """Return the size of a body's next part. 10,000 parts suffice, based on the announced size while it holds."""
     if announced_bytes is not None and sent_bytes < announced_bytes:
         wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
@@ -214,7 +220,7 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
 
 
 UPLOAD_BYTES = 16 * MIB
-"""Memory of one upload, for parts being sent and the one being filled. A single part may need more."""
+"""Memory per upload, for parts being sent and the part being filled. A single part may need more."""
 
 SINGLE_COPY_BYTES = 128 * MIB
 """Larger objects are copied in parallel parts, which S3 requires above 5 GiB."""
@@ -226,7 +232,7 @@ _BATCH_TIMEOUT_S = 120.0
 # Stores based on file systems keep a directory's marker until its entries are deleted.
 _PASSES = 3
 _FIRST_PRINTABLE = " "
-# Cannot be represented in XML, which is used for deleting many keys at once.
+# These characters cannot be represented in XML, which is used for deleting many keys together.
 _NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
@@ -243,10 +249,12 @@ class S3Upload:
         self._block = bytearray()
 
     async def run(self, body: AsyncIterator[bytes]) -> FileStatus:
-        """Store the body. If it raises, or on cancellation, nothing is left. Raises PathExists, VerificationFailed."""
+        """Store the body. If the body raises an error or the call is cancelled, nothing is left behind. Raises
+        PathExists, VerificationFailed.
+        """
         blocks = Blocks(body)
         size = part_bytes(0, self._announced_bytes)
-        # The only reference, so that a block is freed as soon as it has been sent.
+        # This is the only reference, so that a block is freed as soon as it has been sent.
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
@@ -266,7 +274,7 @@ class S3Upload:
         status = await self._objects.find(self._place)
         if status is None:
             raise errors.StorageError(f"{about} is gone as soon as it was stored.")
-        # A different tag means that another client has replaced it since.
+        # A different tag means that another client has replaced the object since.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
             raise errors.VerificationFailed(f"{about} has another size than what was sent.")
         return status
@@ -293,7 +301,7 @@ class S3Upload:
 
 
 async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, overwrite: bool) -> FileStatus:
-    """Copy an object with its attributes. Fails if the source changes in the meantime.
+    """Copy an object with its attributes. Fails if the source changes during the copy.
 
     Raises PathNotFound, NotAFile, PathExists, EntryChanged, VerificationFailed.
     """
@@ -324,7 +332,7 @@ async def _copy_at_once(
             "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
         )
     except errors.EntryChanged:
-        # The same code is used for the conditions on source and target.
+        # The store returns the same error code for the conditions on source and target.
         if not overwrite and await objects.find(target):
             raise errors.PathExists(f"{target.label} exists.") from None
         raise
@@ -346,14 +354,14 @@ async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileS
 
 
 def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Start and end (exclusive) of each part, with at most 10,000 parts of at most 5 GiB."""
+    """Yield each part's start and exclusive end. There are at most 10,000 parts of at most 5 GiB."""
     part = max(_PART_BYTES, -(-size_bytes // MAX_PARTS))
     for start in range(0, size_bytes, part):
         yield start, min(start + part, size_bytes)
 
 
 async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
-    """Delete an entry, preserving its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
+    """Delete an entry but preserve its parent. Raises PathNotFound, DirectoryNotEmpty, AmbiguousName."""
     if await objects.head(place) is not None:
         if recursive and await objects.keys_below(place, 1):
             raise ambiguous(place.label)

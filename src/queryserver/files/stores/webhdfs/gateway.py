@@ -1,4 +1,4 @@
-"""HTTP calls to name nodes and gateways: identities, selection of the name node, retries, redirects to data nodes."""
+"""HTTP calls to name nodes and gateways: identities, name node selection, retries, redirects to data nodes."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """HTTP/1.1 without proxies, with read sizes determined by `sizes`."""
+    """HTTP/1.1 without proxies. `sizes` determines the read sizes."""
 
     def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
@@ -42,7 +42,7 @@ class WideReadsTransport(httpx.AsyncHTTPTransport):
 class _Network(httpcore.AsyncNetworkBackend):
     def __init__(self, sizes: ReadSizes) -> None:
         self._sizes = sizes
-        # The cast is needed for type checking without anyio, which httpx itself requires.
+        # The cast makes type checking work without anyio, which httpx itself requires.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:
@@ -77,7 +77,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Timeouts in seconds: `silence_s` for each wait of a stream, `call_s` for other calls including retries."""
+    """Timeouts in seconds: `silence_s` for each of a stream's waits, `call_s` for other calls including retries."""
 
     connect_s: float = 5.0
     silence_s: float = 30.0
@@ -86,26 +86,27 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class WebHdfsAddress:
-    """The address of a cluster or gateway."""
+    """A cluster's or gateway's address."""
 
     urls: Sequence[str]
-    """One URL per name node, each ending in `/webhdfs/v1`; tried in turn."""
+    """One URL per name node, each ending in `/webhdfs/v1`. They are tried in turn."""
     service_user: str
-    """The user of this service, which acts on behalf of its callers."""
+    """This service's user, which acts on behalf of callers."""
     tls: ssl.SSLContext | bool = True
-    """How certificates are checked; False for no check."""
+    """How certificates are verified; False disables verification."""
     uses_tokens: bool = False
-    """Whether callers are identified by delegation tokens, which the service obtains with its Kerberos ticket."""
+    """Whether delegation tokens identify callers. The service obtains them with its Kerberos ticket."""
     redirect_hosts: Sequence[str] = ()
-    """Hosts, besides those of `urls`, to which reads and writes may be redirected; `*.domain` for a whole domain."""
+    """Hosts, besides those in `urls`, to which reads and writes may be redirected. `*.domain` denotes a whole domain.
+    """
     umask: int = 0o022
     timeouts: Timeouts = Timeouts()
 
 
 _RENEWED_AFTER_S = 8 * 3600.0
-"""Tokens are valid for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
+"""By default, tokens are valid for a day after each renewal (dfs.namenode.delegation.token.renew-interval)."""
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
-"""Less than the seven days for which tokens can be renewed (dfs.namenode.delegation.token.max-lifetime)."""
+"""Less than the seven days during which tokens can be renewed (dfs.namenode.delegation.token.max-lifetime)."""
 _MOST_TOKENS = 10_000
 
 # Hadoop shortens `name/host@REALM` to `name`, so such a user name would denote another user.
@@ -113,7 +114,9 @@ _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 
 
 def acting_name(name: str) -> str:
-    """The caller's user name for the store. Raises PermissionDenied if the store would map it to another user."""
+    """Return the caller's user name for the store. Raises PermissionDenied if the store would map it to another
+    user.
+    """
     if not name or _PRINCIPAL.search(name):
         raise errors.PermissionDenied("Users of this name have no access to the store.")
     return name
@@ -127,7 +130,7 @@ class _Token:
 
 
 class Tokens:
-    """Delegation tokens per caller, obtained and renewed with the service's own login."""
+    """Callers' delegation tokens, obtained and renewed with the service's own login."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class Tokens:
         return token.text
 
     def refused(self, user: str) -> bool:
-        """Discard a token that the store refused; returns whether a new one may be accepted."""
+        """Discard a token that the store rejected; return whether a new token may be accepted."""
         return self._tokens.pop(user) is not None
 
 
@@ -174,7 +177,7 @@ ErrorOf = Callable[[RemoteFailure, str], errors.QueryServerError]
 
 @dataclass(frozen=True, slots=True)
 class WebHdfsCall:
-    """One operation of WebHDFS. `path` is relative to the root."""
+    """One WebHDFS operation. `path` is relative to the root."""
 
     method: str
     op: str
@@ -189,7 +192,7 @@ def encoded(path: str) -> str:
 
 
 class Gateway:
-    """The name nodes of one cluster, or its gateway. The owner closes it."""
+    """A cluster's name nodes, or its gateway. The owner closes it."""
 
     def __init__(
         self,
@@ -199,7 +202,7 @@ class Gateway:
         auth: httpx.Auth | None = None,
         error_of: ErrorOf = RemoteFailure.error,
     ) -> None:
-        """Without `tokens`, for clusters without Kerberos, calls pass the names of the service user and the caller."""
+        """Without `tokens`, for clusters without Kerberos, calls send the names of the service user and the caller."""
         self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
@@ -225,7 +228,7 @@ class Gateway:
         await self._client.aclose()
 
     async def answer(self, user: str, call: WebHdfsCall) -> bytes:
-        """The body of the response, at most 1 MiB. Raises the domain error for a failure of the store."""
+        """Return the response body, at most 1 MiB. Raises the domain error for a store failure."""
 
         async def once() -> bytes:
             response = await self._first_response(user, call)
@@ -237,12 +240,12 @@ class Gateway:
         return await self._tried(call, once)
 
     async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
-        """The value under `keys` in the JSON of the response."""
+        """Return the value under `keys` in the response's JSON."""
         return value_of(await self.answer(user, call), *keys)
 
     @asynccontextmanager
     async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
-        """The open response to a read, after the store's redirect."""
+        """Yield the open response to a read, after following the store's redirect."""
 
         async def once() -> httpx.Response:
             response = await self._first_response(user, call)
@@ -269,7 +272,7 @@ class Gateway:
             except _Failed as error:
                 raise error.failure from error
             except _Unconnected as error:
-                # The body has not been read, because its first piece is read after connecting.
+                # The body has not been read yet, because its first chunk is read after connecting.
                 if not tries_left:
                     raise errors.StorageUnavailable("A part of the store does not answer.") from error
                 node = url.netloc.decode()
@@ -290,7 +293,7 @@ class Gateway:
         return self._data_url(location, response.request.url, call)
 
     async def _first_response(self, user: str, call: WebHdfsCall) -> httpx.Response:
-        """The open response of the first active name node."""
+        """Return the first active name node's open response."""
         failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
@@ -298,7 +301,7 @@ class Gateway:
                 if self._tokens:
                     identity = {"delegation": await self._tokens.of(user)}
                 else:
-                    # Omitted for the service user, which would need permission to act for itself.
+                    # Omitted for the service user, which would need permission to act on behalf of itself.
                     acting = {} if user == self._service_user else {"doas": user}
                     identity = {"user.name": self._service_user, **acting}
                 parameters = {"op": call.op, **call.parameters, **identity}
@@ -333,7 +336,7 @@ class Gateway:
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
     def _data_url(self, location: str, origin: httpx.URL, call: WebHdfsCall) -> httpx.URL:
-        """The checked URL of a redirect (Contract storage 12, S12); https is never redirected to http.
+        """Return the checked URL from a redirect (Contract storage 12, S12). https is never redirected to http.
 
         The path is rebuilt, because WebHDFS leaves some characters unencoded. Raises StorageError.
         """
@@ -341,7 +344,7 @@ class Gateway:
             parts = urlsplit(location)
             host = parts.hostname or ""
             authority = (f"[{host}]" if ":" in host else host) + (f":{parts.port}" if parts.port else "")
-            # Any other path than one of WebHDFS is the gateway's own and left unchanged.
+            # A path that is not a WebHDFS path belongs to the gateway and is left unchanged.
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
@@ -354,7 +357,7 @@ class Gateway:
         return url
 
     async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
-        """The result of a call, retried within its time limit if it may be."""
+        """Make a call and return its result, retrying within the timeout if allowed."""
 
         async def attempt() -> T:
             try:
@@ -373,11 +376,11 @@ class Gateway:
 
 
 class _Unconnected(Exception):
-    """No connection was made, so the call had no effect."""
+    """The connection was not established, so the call had no effect."""
 
 
 class _Failed(Exception):
-    """The store reports a failure."""
+    """The store reported a failure."""
 
     def __init__(self, name: str, failure: errors.QueryServerError) -> None:
         super().__init__()
@@ -386,7 +389,7 @@ class _Failed(Exception):
 
 
 def value_of(body: bytes, *keys: str) -> Any:
-    """The value under `keys` in JSON. Raises StorageError."""
+    """Return the value under `keys` in JSON. Raises StorageError."""
     try:
         found = json.loads(body)
         for key in keys:
@@ -410,10 +413,10 @@ async def _whole(response: httpx.Response) -> bytes:
 
 
 class Negotiate(httpx.Auth):
-    """Responds to the challenge of a host with a Kerberos ticket for `HTTP@host`, obtained in a thread."""
+    """Responds to a host's challenge with a Kerberos ticket for `HTTP@host`, obtained in a thread."""
 
     def __init__(self) -> None:
-        """Raises ConfigurationError."""
+        """Prepare Kerberos authentication. Raises ConfigurationError."""
         try:
             self._gssapi: Any = importlib.import_module("gssapi")
         except ImportError:

@@ -1,4 +1,4 @@
-"""Converts entries, summaries and failures from WebHDFS's JSON, in which times are milliseconds."""
+"""Converts entries, summaries and failures from WebHDFS JSON, whose times are in milliseconds."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _SUMMARY_FIELDS = frozenset(
 
 
 def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
-    """The entry at `path`, from a `FileStatus`. Raises StorageError if that is invalid."""
+    """Return the entry at `path` from a `FileStatus`. Raises StorageError if it is invalid."""
     try:
         kind = _KINDS.get(found["type"], EntryKind.UNKNOWN)
         return FileStatus(
@@ -43,7 +43,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
 
 
 class ListedStatuses(Sequence[FileStatus]):
-    """Entries that are parsed on access, because a page shows only thirty of a batch of a thousand."""
+    """Entries that are parsed on access, because a page only shows thirty entries from a batch of a thousand."""
 
     def __init__(self, listed: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         self._listed = listed
@@ -86,7 +86,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
 
 
 def _time(milliseconds: int) -> datetime | None:
-    """A time; None if it is out of range, because writers may set any value."""
+    """Return a time, or None if it is out of range, because writers may set any value."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -97,7 +97,7 @@ _LONGEST_MESSAGE = 500
 _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
-# By exception name without package; a text here replaces the store's message.
+# Keyed by exception name without package. A text here replaces the store's message.
 _ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
     "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
@@ -124,7 +124,7 @@ _ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "ConnectException": (errors.StorageUnavailable, "A part of the store does not answer."),
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
 }
-# Failures that share an exception name and are distinguished by the message.
+# Failures that share an exception name and are distinguished by their message.
 _BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
     ("Path is not a file", errors.NotAFile, "{path} is no file."),
@@ -133,7 +133,7 @@ _BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
     ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
 MOVE_ON = frozenset({"StandbyException", "RetriableException"})
-"""Exceptions after which another name node is tried."""
+"""Exceptions after which the next name node is tried."""
 BAD_TOKEN = frozenset({"InvalidToken", "AuthenticationException", "TokenExpiredException"})
 
 _CLASS_NAME = re.compile(r"(?:[A-Za-z_$][\w$]*\.){2,}[A-Z][\w$]*(?:\(\S*\))?:?\s*|\b[A-Z]\w*(?:Exception|Error):\s*")
@@ -144,7 +144,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteFailure:
-    """A failure reported by the store. `name` is the exception's, empty if the response has none."""
+    """A failure reported by the store. `name` is the exception's name; empty if the response has none."""
 
     status: int
     name: str
@@ -159,7 +159,7 @@ class RemoteFailure:
             return cls(status, "", "")
 
     def error(self, path: str) -> errors.QueryServerError:
-        """The domain error about `path`, which is relative to the root."""
+        """Return the domain error about `path`, which is relative to the root."""
         for part, kind, text in _BY_TEXT:
             if part in self.message:
                 return kind(text.format(path=f"/{path}"))
@@ -176,7 +176,7 @@ class RemoteFailure:
 
 
 def shown(message: str) -> str:
-    """The first line of a message, without class names and hosts."""
+    """Return a message's first line without class names and hosts."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()
     return first[:_LONGEST_MESSAGE] or "The store failed."

@@ -1,7 +1,8 @@
-"""HDFS over WebHDFS or HttpFS: the Storage for one user, with a trash, and the cluster.
+"""HDFS via WebHDFS or HttpFS: one user's Storage, with a trash, and the cluster.
 
-Parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are joined
-by CONCAT, which moves blocks without copying or, if the store refuses that, by streaming. Both can be resumed.
+The parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are
+joined with CONCAT, which moves blocks without copying, or by streaming if the store does not allow CONCAT. Both can be
+resumed.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ from queryserver.platform.settings.tree import Settings
 _MOST_IN_BATCH = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
-# Errors that do not mean that CONCAT is refused, because streaming would fail with them, too.
+# These errors do not mean that CONCAT is unavailable, because streaming would fail with them, too.
 _NO_REFUSALS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
@@ -56,10 +57,12 @@ class GatewayStorage(ABC):
 
     @abstractmethod
     def at(self, path: str) -> tuple[WebHdfsTree, str]:
-        """The tree that contains `path`, and the path within it. Raises InvalidPath, PathNotFound, NotSupported."""
+        """Return the tree that contains `path`, and the path within the tree. Raises InvalidPath, PathNotFound,
+        NotSupported.
+        """
 
     def at_file(self, path: str) -> tuple[WebHdfsTree, str]:
-        """As `at`, for an existing or new file."""
+        """Like `at`, for an existing or new file."""
         return self.at(path)
 
     async def stat(self, path: str) -> model.FileStatus:
@@ -69,10 +72,10 @@ class GatewayStorage(ABC):
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """The entries of a directory. A cursor is the last name.
+        """Yield a directory's entries. A cursor is the last name.
 
-        HDFS compares names as signed bytes, so non-ASCII names come first. A directory that fits one batch is sorted by
-        code points; larger ones keep the store's order.
+        HDFS compares names as signed bytes, so non-ASCII names come first. A directory that fits in one batch is sorted
+        by code points; larger directories keep the store's order.
         """
         tree, path = self.at(path)
         most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
@@ -89,7 +92,7 @@ class GatewayStorage(ABC):
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: model.FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        """Yields the last piece only if the file is still that version."""
+        """Yield the file's bytes. The last chunk is only yielded if the file is still that version."""
         tree, path = self.at(path)
         status = version or await tree.stat(path)
         if not status.is_file:
@@ -106,7 +109,7 @@ class GatewayStorage(ABC):
                         yield held
                     held = piece
         except (errors.StorageError, errors.PathNotFound):
-            # Reading a file that became shorter fails in several ways.
+            # Reading a file that has become shorter fails in several ways.
             await _check(tree, path, version)
             raise
         await _check(tree, path, version)
@@ -116,7 +119,7 @@ class GatewayStorage(ABC):
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> model.FileStatus:
-        del size_bytes  # the body is sent in chunks, which need no size
+        del size_bytes  # the body is sent with chunked encoding, which does not need the size
         tree, path = self.at_file(path)
         former = await _replaceable(tree, path, overwrite=overwrite)
         return await _write(tree, path, body, former, _new_file(tree, former))
@@ -168,7 +171,7 @@ class GatewayStorage(ABC):
         except errors.StorageUnavailable:
             raise
         except errors.StorageError as error:
-            # The bounds are configured in the cluster, and only reported in the message.
+            # The bounds are configured in the cluster, and are only reported in the message.
             if "replication" in error.message.lower():
                 raise errors.InvalidParameter(error.message) from error
             raise
@@ -188,7 +191,7 @@ class GatewayStorage(ABC):
         await tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """The name of the staging area is the hexadecimal part of the directory's name."""
+        """Create a staging directory and return the hexadecimal part of its name."""
         tree, path = self.at_file(plan.path)
         parent = path.rpartition("/")[0]
         if not (await tree.stat(parent)).is_directory:
@@ -198,7 +201,7 @@ class GatewayStorage(ABC):
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        """Each attempt has a separate file name, which is the receipt."""
+        """Write a part. Each attempt has a separate file name, which is the receipt."""
         tree, path = self.at_file(plan.path)
         directory = _parts_directory(path, staging)
         if await tree.find(directory) is None:
@@ -235,7 +238,7 @@ class GatewayStorage(ABC):
         await tree.remove(_parts_directory(path, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Also restores a file that was moved aside for a new one that never arrived."""
+        """Delete orphaned files. Also restores a file that was moved aside for a new file that never arrived."""
         tree, path = self.at(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
@@ -251,7 +254,7 @@ class GatewayStorage(ABC):
 
 
 class WebHdfsStorage(GatewayStorage):
-    """HDFS as accessed by one user, with a trash."""
+    """HDFS, accessed with one user's rights and with a trash."""
 
     def __init__(self, tree: WebHdfsTree) -> None:
         self.tree = tree
@@ -261,7 +264,7 @@ class WebHdfsStorage(GatewayStorage):
         return self.tree, path
 
     async def trash_root(self, path: str) -> str:
-        """Encryption zones have their own trash."""
+        """Return the trash directory. Encryption zones have their own trash."""
         model.names_of(path)
         try:
             root = await self.tree.ask("GETTRASHROOT", path, "Path")
@@ -273,7 +276,9 @@ class WebHdfsStorage(GatewayStorage):
 async def _write(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], former: model.FileStatus | None, new: NewFile
 ) -> model.FileStatus:
-    """Write via a temporary file next to the target, deleted on failure or cancellation. Raises as `write`."""
+    """Write via a temporary file next to the target, which is deleted on failure or cancellation. Raises the same
+    errors as `write`.
+    """
     beside_it = beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
     try:
         status = await write_verified(tree, beside_it, body, new)
@@ -287,7 +292,7 @@ async def _write(
 
 
 async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> model.FileStatus | None:
-    """The file that a new one will replace; None if there is none. Raises PathExists."""
+    """Return the file that a new file will replace, or None if there is none. Raises PathExists."""
     if not path:
         raise errors.PathExists("The root exists.")
     former = await tree.find(path)
@@ -297,14 +302,14 @@ async def _replaceable(tree: WebHdfsTree, path: str, *, overwrite: bool) -> mode
 
 
 def _new_file(tree: WebHdfsTree, former: model.FileStatus | None) -> NewFile:
-    """The attributes of a new file that replaces `former`."""
+    """Return the attributes of a new file that replaces `former`."""
     if former is None or not tree.ways.has_attributes:
         return NewFile(0o666 & ~tree.ways.umask)
     return NewFile(former.permissions, former.replication)
 
 
 async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None) -> None:
-    """Raises EntryChanged if the file is no longer that version."""
+    """Raise EntryChanged if the file is no longer that version."""
     if version is None:
         return
     with suppress(errors.PathNotFound, errors.NotADirectory):
@@ -314,7 +319,7 @@ async def _check(tree: WebHdfsTree, path: str, version: model.FileStatus | None)
 
 
 async def _join(tree: WebHdfsTree, directory: str, plan: PartPlan, parts: Sequence[StoredPart], new: NewFile) -> str:
-    """Join all parts to one file in the staging directory. Raises VerificationFailed, PathNotFound."""
+    """Join all parts into one file in the staging directory. Raises VerificationFailed, PathNotFound."""
     joined = f"{directory}/{_JOINED}"
     stored = await _stored(tree, directory)
     missing = _not_joined(parts, stored)
@@ -336,7 +341,7 @@ async def _append(tree: WebHdfsTree, directory: str, sources: Sequence[str], new
     except _NO_REFUSALS:
         raise
     except errors.QueryServerError:
-        # Encryption zones, erasure coding and Ozone refuse CONCAT, each with different messages.
+        # Encryption zones, erasure coding and Ozone do not allow CONCAT, each with a different message.
         left = {entry.path: entry async for entry in tree.all_entries(directory)}
         files = [left[source] for source in (joined, *sources) if source == joined or source in left]
         copy = f"{directory}/{_JOINED}_{uuid4().hex}"
@@ -358,14 +363,14 @@ async def _streamed(tree: WebHdfsTree, files: Sequence[model.FileStatus]) -> Asy
 
 
 def _parts_directory(path: str, staging: str) -> str:
-    """The staging directory. Raises InvalidParameter for an invalid name."""
+    """Return the staging directory. Raises InvalidParameter for an invalid name."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
         raise errors.InvalidParameter("This is no upload of parts.")
     return beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
 
 
 def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStatus]) -> Sequence[StoredPart]:
-    """The parts not yet joined by an earlier call, in order. Raises VerificationFailed."""
+    """Return the parts that earlier calls have not joined yet, in order. Raises VerificationFailed."""
     parts = sorted(parts, key=lambda part: part.index)
     done = stored[_JOINED].size_bytes if _JOINED in stored else 0
     start = 0
@@ -382,7 +387,7 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStat
 
 
 def _exact(remaining: int | None, last: str) -> int | None:
-    """How many entries follow; None if reserved names may be among them, which start with an ASCII dot."""
+    """Return how many entries follow. None if they may include reserved names, which start with an ASCII dot."""
     is_behind_ours = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
     return remaining if remaining == 0 or is_behind_ours else None
 
@@ -399,7 +404,7 @@ class WebHdfsCluster:
         has_attributes: bool = True,
         listing: ListingOperation | None = None,
     ) -> None:
-        """`login` is how the service logs in to obtain tokens; None for Kerberos. Raises ConfigurationError."""
+        """`login` is used to obtain tokens; None means Kerberos. Raises ConfigurationError."""
         if address.uses_tokens:
             self._login = Gateway(address, auth=login or Negotiate(), error_of=error_of)
             self.gateway = Gateway(address, Tokens(self._obtain, self._renew), error_of=error_of)
@@ -409,7 +414,9 @@ class WebHdfsCluster:
         self._ways = ClusterWays(address.umask, has_attributes, listing or ListingOperation())
 
     def tree(self, user: model.StorageUser) -> WebHdfsTree:
-        """The tree as accessed by a user. Raises PermissionDenied if the store would map the name to another user."""
+        """Return the tree, accessed with a user's rights. Raises PermissionDenied if the store would map the name to
+        another user.
+        """
         return WebHdfsTree(self.gateway, acting_name(user.name), self._ways)
 
     async def close(self) -> None:
@@ -445,18 +452,18 @@ class WebHdfsFileSystem(WebHdfsCluster):
         trash_interval_min: int = 0,
         login: httpx.Auth | None = None,
     ) -> None:
-        """Does not connect. `trash_interval_min=0` means that of the cluster. Raises ConfigurationError."""
+        """Does not connect. `trash_interval_min=0` means the cluster's interval. Raises ConfigurationError."""
         super().__init__(address, login=login)
         self._superuser = superuser
         self._supergroup = supergroup
         self._trash_interval_min = trash_interval_min
 
     def as_user(self, user: model.StorageUser) -> WebHdfsStorage:
-        """Raises PermissionDenied."""
+        """Return the user's storage. Raises PermissionDenied."""
         return WebHdfsStorage(self.tree(user))
 
     async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
-        """Information about the cluster; its superuser is the owner of the root."""
+        """Return information about the cluster. Its superuser is the root's owner."""
         tree = self.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):
@@ -476,7 +483,7 @@ class WebHdfsFileSystem(WebHdfsCluster):
 
 
 def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
-    """The address of a cluster. Raises ConfigurationError."""
+    """Return a cluster's address. Raises ConfigurationError."""
     urls = [url.strip() for url in given.webhdfs_url.split(",") if url.strip()]
     if not urls:
         raise errors.ConfigurationError([f"{table}.webhdfs_url is missing."])
@@ -495,7 +502,7 @@ def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Se
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """The first configured cluster; None without one. Raises ConfigurationError."""
+    """Return the first configured cluster, or None if none is configured. Raises ConfigurationError."""
     for name, cluster in settings.hadoop.hdfs_clusters.items():
         return WebHdfsFileSystem(
             address(f"hadoop.hdfs_clusters.{name}", cluster, settings),

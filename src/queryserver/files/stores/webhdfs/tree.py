@@ -1,4 +1,4 @@
-"""The operations of WebHDFS for one user, and crash-safe writes and renames.
+"""One user's WebHDFS operations, and crash-safe writes and renames.
 
 Paths are not checked here, and reserved names are allowed. New files get their final name by a rename.
 """
@@ -28,12 +28,12 @@ _NEXT = re.compile(r"[^\s,]")
 _BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
 _MOST_PENDING = 1024 * 1024
-"""Most characters of an incomplete entry, whose name has at most a few thousand bytes."""
+"""Maximum number of characters in an incomplete entry, whose name has at most a few thousand bytes."""
 
 
 class ListingScanner:
-    """Parses a response incrementally, yielding the objects of its array `FileStatus`; keeps one piece and one
-    entry.
+    """Parses a response incrementally, yielding the objects in its array `FileStatus`. Keeps one chunk and one entry in
+    memory.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ListingScanner:
         self._remaining = 0
 
     def feed(self, piece: bytes) -> Iterator[Mapping[str, Any]]:
-        """The entries completed by this piece. Raises StorageError if the response is not a listing."""
+        """Yield the entries completed by this chunk. Raises StorageError if the response is not a listing."""
         try:
             self._pending += self._characters.decode(piece)
         except UnicodeDecodeError as error:
@@ -62,7 +62,7 @@ class ListingScanner:
             raise _no_listing()
 
     def end(self) -> int:
-        """How many entries remain for further calls. Raises StorageError if the response is truncated."""
+        """Return how many entries remain for further calls. Raises StorageError if the response is truncated."""
         if not self._after:
             raise _no_listing()
         return self._remaining
@@ -82,7 +82,9 @@ class ListingScanner:
             raise _no_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
-        """Parse all but the last entry at once, which is several times faster; empty if the split is not valid JSON."""
+        """Parse all but the last entry together, which is several times faster. Empty if the split is not valid
+        JSON.
+        """
         cut = max(map(self._pending.rfind, _BORDERS))
         if cut < 0:
             return []
@@ -107,7 +109,7 @@ def _no_listing() -> errors.StorageError:
 ListedEntry = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
-"""Limit of path characters in one call; servers reject headers above 64 KiB, proxies above 8 or 16."""
+"""Maximum number of path characters in one call. Servers reject headers above 64 KiB, proxies above 8 or 16."""
 
 
 class RenameOutcome(Enum):
@@ -120,7 +122,7 @@ class RenameOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """The attributes of a new file; None for the store's defaults."""
+    """A new file's attributes; None for the store's defaults."""
 
     permissions: int
     replication: int | None = None
@@ -134,17 +136,17 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries of a directory, including reserved names."""
+    """Consecutive entries in a directory, including reserved names."""
 
     listed: Sequence[ListedEntry]
-    """Names, and the store's description of each."""
+    """The names and the store's description of each entry."""
     last: str
     """The last name, after which the listing continues."""
     remaining: int | None
-    """How many follow; None if unknown."""
+    """How many entries follow; None if unknown."""
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
-        """The entries of the directory at `path` whose names are shown."""
+        """Return the entries of the directory at `path` whose names are shown."""
         before, listed = f"{path}/" if path else "", self.listed
         if by_name:
             listed = sorted(listed, key=itemgetter(0))
@@ -162,23 +164,23 @@ class ListingOperation:
         self._op = "LISTSTATUS_BATCH"
 
     def key(self, name: str) -> bytes:
-        """The sort key of the store."""
+        """Return the store's sort key."""
         raw = name.encode("utf-8", "surrogatepass")
         return raw.translate(_SIGNED) if self._is_signed else raw
 
     def call(self, path: str, after: str | None) -> WebHdfsCall:
-        """The call for the entries after a name."""
+        """Return the call that lists the entries after a name."""
         parameters = {} if after is None else {"startAfter": after}
         return WebHdfsCall("GET", self._op, path, parameters, is_repeatable=True)
 
     def give_up_batches(self) -> bool:
-        """Switch to listing completely; False if already done."""
+        """Switch to complete listings. Return False if already switched."""
         former, self._op = self._op, "LISTSTATUS"
         return former != self._op
 
 
 class WebHdfsTree:
-    """The files of a cluster, accessed as `user`. Paths are relative to the root."""
+    """A cluster's files, accessed as `user`. Paths are relative to the root."""
 
     def __init__(self, gateway: Gateway, user: str, ways: "ClusterWays") -> None:
         self._gateway = gateway
@@ -186,7 +188,7 @@ class WebHdfsTree:
         self.ways = ways
 
     async def ask(self, op: str, path: str, *keys: str) -> Any:
-        """The value under `keys` in the response to a reading operation."""
+        """Return the value under `keys` in the response to a reading operation."""
         return await self._gateway.ask(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
@@ -199,7 +201,7 @@ class WebHdfsTree:
             return None
 
     async def make_directory(self, path: str, permissions: int) -> bool:
-        """Create a directory and its parents; succeeds if it exists."""
+        """Create a directory and its parents. Succeeds if the directory exists."""
         made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS applies its own umask.
         if made and permissions & 0o022 and self.ways.has_attributes:
@@ -207,11 +209,13 @@ class WebHdfsTree:
         return made
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
-        """Delete an entry; False if it does not exist. Raises DirectoryNotEmpty."""
+        """Delete an entry. Return False if it does not exist. Raises DirectoryNotEmpty."""
         return await self._agreed("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> RenameOutcome:
-        """RENAME with an option. A store that ignores options moves the source into an existing target directory."""
+        """Run RENAME with an option. A store that ignores options moves the source into an existing target
+        directory.
+        """
         option = "OVERWRITE" if overwrite else "NONE"
         body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
@@ -226,11 +230,11 @@ class WebHdfsTree:
         await self._change("PUT", "SETOWNER", path, **{name: value for name, value in given.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
-        """Set the replication factor; False if it is not a file or does not exist."""
+        """Set the replication factor. Return False if the path is not a file or does not exist."""
         return await self._agreed("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Append files to another one, which consumes them. Uses several calls if their names are long."""
+        """Append files to another file, which consumes them. Uses several calls if their names are long."""
         batch, length = list[str](), 0
         for source in sources:
             size = len(encoded(source)) + 3
@@ -243,7 +247,7 @@ class WebHdfsTree:
             await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
-        """Write a file and return the size of the body. Creates parents. Raises PathExists without `overwrite`."""
+        """Write a file and return the body's size. Creates parents. Raises PathExists without `overwrite`."""
         sent = 0
 
         async def counted() -> AsyncGenerator[bytes]:
@@ -257,7 +261,7 @@ class WebHdfsTree:
         return sent
 
     async def content(self, path: str, offset: int, length: int) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length), which must exist. Raises StorageError if fewer arrive."""
+        """Yield bytes [offset, offset + length), which must exist. Raises StorageError if fewer bytes arrive."""
         parameters = {"offset": str(offset), "length": str(length)}
         left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
         call = WebHdfsCall("GET", "OPEN", path, parameters, is_repeatable=True)
@@ -313,7 +317,7 @@ class WebHdfsTree:
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """All entries of a directory, including reserved names."""
+        """Yield all entries of a directory, including reserved names."""
         after: str | None = None
         while True:
             remaining: int | None = None
@@ -336,7 +340,7 @@ T = TypeVar("T")
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Run steps to completion even if the caller is cancelled, which is raised afterwards.
+    """Run steps to completion even if the caller is cancelled. The cancellation is raised afterwards.
 
     Every call in `work` must have a timeout.
     """
@@ -359,7 +363,7 @@ _PAUSE_S = 0.3
 
 
 class Renaming:
-    """RENAME for one store, with what is known about its support of options."""
+    """RENAME on one store, and what is known about its support for options."""
 
     def __init__(self) -> None:
         self._knows_options: bool | None = None
@@ -383,14 +387,14 @@ class Renaming:
             await self._replace(tree, source, target)
         status = await tree.stat(target)
         if status.is_directory:
-            # A directory with that name was created in the meantime, and the file was moved into it.
+            # A directory with that name was created since, and the file was moved into it.
             with suppress(errors.QueryServerError):
                 await finished(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
             raise errors.PathExists(f"/{target} exists.")
         return status
 
     async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
-        """Create a directory that must not exist, which MKDIRS does not check. Raises PathExists."""
+        """Create a directory that must not exist yet. MKDIRS does not check this. Raises PathExists."""
         if await tree.find(path) is not None:
             raise errors.PathExists(f"/{path} exists.")
         made = beside(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
@@ -452,7 +456,7 @@ async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None
 
 
 async def restore(tree: WebHdfsTree, parent: str, aside: str) -> None:
-    """After a crash, restore the file that was moved aside, unless there is a new one, and delete the rest."""
+    """After a crash, restore the file that was moved aside, unless a new file exists, and delete the rest."""
     async for old in tree.all_entries(aside):
         target = beside(parent, old.name)
         if await tree.find(target) is None:
@@ -485,7 +489,7 @@ def _name_of(path: str) -> str:
 async def write_verified(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
 ) -> FileStatus:
-    """Write a file. Raises VerificationFailed; PathExists without `overwrite`."""
+    """Write a file. Raises VerificationFailed, and PathExists without `overwrite`."""
     sent = await tree.upload(path, body, new, overwrite=overwrite)
     status = await tree.stat(path)
     if status.size_bytes != sent:
@@ -499,7 +503,7 @@ async def write_verified(
 
 
 async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
-    """Preserve owner and group of a replaced file, as far as the user may set them."""
+    """Preserve a replaced file's owner and group, as far as the user may set them."""
     if not tree.ways.has_attributes:
         return
     owner = former.owner if former.owner != status.owner else None
