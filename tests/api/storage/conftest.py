@@ -1,4 +1,4 @@
-"""One application with a local root for the tests of files. Stores of memory join it with `open_api(..., stores=)`."""
+"""One application with a local root for the file tests. Pass in-memory stores to `open_api(..., stores=)`."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,9 @@ def storage_settings(
     desktop: Mapping[str, Any] | None = None,
     **filebrowser: Any,
 ) -> Settings:
-    """Settings with a local root, made when it is missing, and no interpreter. `tables` are of other stores."""
+    """Settings with a local root, which is created if missing, and without interpreters. `tables` configures other
+    stores.
+    """
     root = root or directory / "files"
     (root / "shared").mkdir(parents=True, exist_ok=True)
     return Settings.model_validate(
@@ -47,13 +49,13 @@ def storage_settings(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The application, and the directory of this machine that its local root is."""
+    """The application and the directory on this machine that is its local root."""
 
     api: Api
     root: Path
 
     def place(self) -> str:
-        """A new directory that everybody may use, as a path of the API without `file:///` before it."""
+        """Create a directory that everybody may use; return its API path without the leading `file:///`."""
         name = f"shared/place{next(_numbers)}"
         (self.root / name).mkdir(parents=True)
         return name
@@ -61,7 +63,7 @@ class Files:
 
 @pytest.fixture(scope="session")
 async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
-    """One application for all tests of a process."""
+    """One application shared by all tests of a process."""
     directory = tmp_path_factory.mktemp("storage")
     settings = storage_settings(directory, shared_database_dsn)
     async with open_api(settings) as api:
@@ -70,7 +72,7 @@ async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
 
 @pytest.fixture(scope="session")
 async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """One application with stores of all kinds for all tests of a process."""
+    """One application with stores of all kinds, shared by all tests of a process."""
     directory = tmp_path_factory.mktemp("five-stores")
     async with open_world(storage_settings(directory, shared_database_dsn), directory / "files") as opened:
         yield opened
@@ -84,17 +86,17 @@ async def world(five_stores: World) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def ana(files: Files) -> Caller:
-    """A user of the application with a local root."""
+    """A user of the application that has a local root."""
     return await files.api.user("ana")
 
 
 @pytest.fixture
 async def eva(world: World) -> Caller:
-    """A user of the application with five stores."""
+    """A user of the application that has five stores."""
     return await world.api.user("eva")
 
 
 @pytest.fixture
 def place(files: Files) -> str:
-    """A new directory of the local root, without `file:///`."""
+    """A new directory in the local root; the path lacks `file:///`."""
     return files.place()

@@ -1,6 +1,7 @@
-"""The storage checklist over HTTP, the same on every store. A test class per store inherits `EverywhereContract`.
+"""The storage checklist over HTTP, identical for every store. Each store has a test class that inherits
+`EverywhereContract`.
 
-What a store cannot do is told by its `World`; then the call must be 501 and change nothing.
+A store's `World` states what the store cannot do; such calls must return 501 and change nothing.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A store as one user meets it."""
+    """A store as seen by one user."""
 
     user: Caller
     root: str
@@ -41,7 +42,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An empty directory of one test, and short ways to call about it."""
+    """An empty directory for one test, with shorthand methods for API calls on it."""
 
     world: World
     path: str
@@ -56,12 +57,12 @@ class Place:
         return await self.world.user.get(f"storage/{call}", **query)
 
     async def form(self, call: str, name: str, *, query: str = "", **more: Any) -> httpx.Response:
-        """A GET in path form; the path is encoded whole."""
+        """Send a GET in path form; the whole path is percent-encoded."""
         path = quote(self.at(name) if name else self.path, safe="")
         return await self.world.user.send("GET", f"storage/{call}={path}{query}", **more)
 
     async def put(self, name: str, content: bytes = b"x", **query: str) -> httpx.Response:
-        """Upload a file in one request; `name` may stand in a directory below."""
+        """Upload a file in one request; `name` may include subdirectories."""
         directory, _, last = name.rpartition("/")
         target = self.at(directory) if directory else self.path
         options = "".join(f"&{key}={quote(value)}" for key, value in query.items())
@@ -87,7 +88,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 
 
 class EverywhereContract(PreviewsEverywhere):
-    """Give the fixture `world`."""
+    """Subclasses provide the fixture `world`."""
 
     strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
 
@@ -99,7 +100,7 @@ class EverywhereContract(PreviewsEverywhere):
         return place
 
     @pytest.mark.storage(11, 12, 13, 14)
-    async def test_every_form_of_a_path_is_the_same_place(self, place):
+    async def test_path_forms_name_the_same_entry(self, place):
         await place.put("x", b"abc")
         whole = await place.form("view", "")
         half = await place.world.user.send("GET", f"storage/view={quote(place.path, safe=':/')}")
@@ -129,7 +130,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert await place.names() == []
 
     @pytest.mark.storage(22, 23, 24, 26, 29)
-    async def test_pages_of_eleven_entries(self, place):
+    async def test_eleven_entries_are_paginated(self, place):
         empty = (await place.get("list", path=place.path)).json()
         assert (empty["files"], empty["page"]["total_count"], empty["page"]["num_pages"]) == ([], 0, 1)
         await asyncio.gather(*(place.put(str(number)) for number in range(1, 12)))
@@ -149,7 +150,7 @@ class EverywhereContract(PreviewsEverywhere):
 
     @pytest.mark.storage(28)
     @pytest.mark.parametrize("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
-    async def test_every_order_has_both_directions(self, place, order):
+    async def test_listings_sort_in_both_directions(self, place, order):
         for name, size in (("b", 3), ("a", 3), ("c", 1)):
             await place.put(name, b"x" * size)
         up = (await place.get("list", path=place.path, sortby=order)).json()["files"]
@@ -162,7 +163,7 @@ class EverywhereContract(PreviewsEverywhere):
             assert [entry["name"] for entry in down] == ["a", "b", "c"]
 
     @pytest.mark.storage(36)
-    async def test_what_cannot_be_listed_says_why(self, place):
+    async def test_listing_errors_state_the_cause(self, place):
         await place.put("x")
         refused(await place.get("list", path=place.at("x")), 400, "not_a_directory")
         refused(await place.get("list", path=place.at("no")), 404, "path_not_found")
@@ -172,7 +173,7 @@ class EverywhereContract(PreviewsEverywhere):
         refused(await place.form("download", "no"), 404, "path_not_found")
 
     @pytest.mark.storage(39, 40, 42, 43)
-    async def test_files_are_shown(self, place):
+    async def test_view_and_display_show_files(self, place):
         text = "id,name\n1,é日本\n" * 50
         await place.put("text.csv", text.encode())
         whole = (
@@ -191,7 +192,7 @@ class EverywhereContract(PreviewsEverywhere):
         refused(await place.get("display", path=place.at("binary")), 422, "not_text")
 
     @pytest.mark.storage(46, 47, 48, 49, 52)
-    async def test_downloads_have_ranges_and_conditions(self, place):
+    async def test_downloads_support_ranges_and_conditions(self, place):
         content = bytes(range(256)) * 40
         await place.put("data.bin", content)
         whole = await place.form("download", "data.bin")
@@ -222,7 +223,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert (empty.status_code, empty.headers["content-length"], empty.content) == (200, "0", b"")
 
     @pytest.mark.storage(6, 7, 55, 56, 57)
-    async def test_directories_and_files_are_made_once(self, place):
+    async def test_directories_and_files_are_created_only_once(self, place):
         assert (await place.post("mkdir", path=place.path, name="d")).json()["path"] == place.at("d")
         refused(await place.post("mkdir", path=place.at("d")), 409, "already_exists")
         refused(await place.post("create/directory", path=place.path), 400, "missing_parameter")
@@ -242,7 +243,7 @@ class EverywhereContract(PreviewsEverywhere):
             assert await place.names("p/q") == ["r"]
 
     @pytest.mark.storage(59)
-    async def test_saving_replaces_text(self, place):
+    async def test_save_replaces_text(self, place):
         await place.put("text", b"old")
         saved = await place.post("save", path=place.at("text"), contents="é new")
         assert (saved.status_code, saved.json()["size"]) == (200, 6)
@@ -312,7 +313,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert (await place.names(), await place.content("d/deep/tree/y")) == (["d", "y"], b"one")
 
     @pytest.mark.storage(71)
-    async def test_bulk_calls_do_what_they_can(self, place):
+    async def test_bulk_calls_process_every_possible_item(self, place):
         for name in ("a", "b"):
             await place.put(name)
         await place.post("mkdir", path=place.at("d"))
@@ -356,7 +357,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert (good["trashed"], await place.names()) == (False, [])
 
     @pytest.mark.storage(79, 80, 81)
-    async def test_powers_of_the_store_or_501(self, place):
+    async def test_unsupported_store_operations_return_501(self, place):
         await place.put("x", b"abcd")
         path = place.at("x")
         calls = (
@@ -368,7 +369,7 @@ class EverywhereContract(PreviewsEverywhere):
             answer = await place.post(call, **fields)
             if not can:
                 refused(answer, 501, "not_supported")
-            elif call != "chown":  # a superuser may, others need not
+            elif call != "chown":  # superusers may, other users need not be able to
                 assert answer.status_code == 200, answer.text
         if place.world.replication:
             refused(await place.post("set_replication", path=place.path, replication_factor="2"), 400, "not_a_file")
@@ -408,7 +409,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert sorted(await place.names()) == ["before", "file", "hdfs_file", "local_file"]
 
     @pytest.mark.storage(89, 90, 91)
-    async def test_uploads_in_parts(self, place):
+    async def test_chunked_uploads(self, place):
         size, part = 12 * 1024 * 1024 + 5, 5 * 1024 * 1024
         content = hashlib.sha256(b"seed").digest() * (size // 32 + 1)
         content = content[:size]
@@ -446,7 +447,7 @@ class EverywhereContract(PreviewsEverywhere):
 
     @pytest.mark.storage(16, 18)
     @pytest.mark.security("S1")
-    async def test_dots_reach_no_store(self, place):
+    async def test_dot_segments_never_reach_the_store(self, place):
         for dots in ("..", "%2e%2e", "%252e%252e", "%2E%2e"):
             path = f"{place.path}/{dots}/x"
             for call in ("list", "stat", "display", "download", "content_summary", "trash/path"):
@@ -456,11 +457,11 @@ class EverywhereContract(PreviewsEverywhere):
         assert (await place.get("stat", path=place.at("a..b"))).status_code == 404
 
     @pytest.mark.storage(95)
-    async def test_doas_is_for_those_who_may(self, place):
+    async def test_doas_requires_the_impersonation_right(self, place):
         refused(await place.get("list", path=place.path, doas="somebody"), 403, "impersonation_not_allowed")
         refused(await place.post("mkdir", path=place.at("x"), doas="somebody"), 400, "invalid_parameter")
 
-    async def test_the_store_is_among_the_file_systems(self, place):
+    async def test_filesystems_include_the_store(self, place):
         told = (await place.get("filesystems")).json()
         scheme = place.path.partition(":")[0] if "://" in place.path else "hdfs"
         (found,) = [entry for entry in told if entry["name"] == scheme]
@@ -469,5 +470,5 @@ class EverywhereContract(PreviewsEverywhere):
 
     @staticmethod
     def for_good(place: Place) -> dict[str, str]:
-        """How a delete is for good on every store."""
+        """Parameters that make a delete permanent on any store."""
         return {"skip_trash": "true"} if place.world.trash else {}

@@ -28,7 +28,7 @@ from queryserver.identity.repository import AccountRepository
         {"user_read": "1", "user_write": "on", "group_read": "y", "other_read": "false", "sticky": "TRUE"},
     ],
 )
-async def test_all_ways_to_say_permissions_give_the_same(ana, files, place, fields):
+async def test_all_permission_notations_give_the_same_mode(ana, files, place, fields):
     (files.root / place / "x").write_bytes(b"x")
     changed = await ana.post("storage/chmod", path=f"file:///{place}/x", **fields)
     assert changed.json() == {"status": 0, "path": f"file:///{place}/x", "mode": "101640"}
@@ -42,24 +42,24 @@ async def test_permissions_may_be_native_json(ana, files, place):
 
 
 @pytest.mark.storage(81)
-async def test_a_chmod_without_permissions_is_refused(ana, place):
+async def test_chmod_without_permissions_is_refused(ana, place):
     for fields in ({}, {"permission": "{}"}):
         refused = await ana.post("storage/chmod", path=f"file:///{place}", **fields)
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
 @pytest.mark.parametrize("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
-async def test_modes_that_cannot_be_set_are_refused(ana, place, mode):
+async def test_invalid_modes_are_refused(ana, place, mode):
     refused = await ana.post("storage/chmod", path=f"file:///{place}", mode=mode)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
 
 
-async def test_two_ways_that_contradict_each_other_are_refused(ana, place):
+async def test_contradicting_permission_notations_are_refused(ana, place):
     refused = await ana.post("storage/chmod", path=f"file:///{place}", mode="755", user_read="true")
     assert (refused.status_code, refused.json()["code"]) == (400, "conflicting_parameters")
 
 
-async def test_a_tree_is_changed_without_its_links(ana, files, place):
+async def test_recursive_change_skips_links(ana, files, place):
     top = files.root / place / "d"
     (top / "inner").mkdir(parents=True)
     (top / "inner" / "x").write_bytes(b"x")
@@ -74,7 +74,7 @@ async def test_a_tree_is_changed_without_its_links(ana, files, place):
 
 
 @pytest.mark.storage(82)
-async def test_a_tree_above_the_limit_is_not_changed(ana, files, place, monkeypatch):
+async def test_trees_above_the_limit_stay_unchanged(ana, files, place, monkeypatch):
     monkeypatch.setattr(attributes, "MAX_TREE_ENTRIES", 3)
     top = files.root / place / "d"
     top.mkdir()
@@ -87,13 +87,13 @@ async def test_a_tree_above_the_limit_is_not_changed(ana, files, place, monkeypa
 
 
 @pytest.mark.storage(81)
-async def test_a_chown_names_somebody(ana, place):
+async def test_chown_requires_a_user_or_group(ana, place):
     for fields in ({}, {"user": "", "group": " ".strip()}, {"user": "__other__", "user_other": ""}):
         refused = await ana.post("storage/chown", path=f"file:///{place}", **fields)
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
-async def test_the_local_root_has_no_owners_and_no_replication(ana, place):
+async def test_local_root_refuses_chown_and_replication(ana, place):
     chown = await ana.post("storage/chown", path=f"file:///{place}", user="bob")
     assert (chown.status_code, chown.json()["code"]) == (501, "not_supported")
     for call in ("set_replication", "replication"):
@@ -103,12 +103,12 @@ async def test_the_local_root_has_no_owners_and_no_replication(ana, place):
 
 @pytest.mark.storage(79)
 @pytest.mark.parametrize("factor", ["0", "513", "x", "1.5", ""])
-async def test_a_replication_factor_is_a_number_in_its_bounds(ana, place, factor):
+async def test_replication_factor_must_be_a_number_within_bounds(ana, place, factor):
     refused = await ana.post("storage/set_replication", path=f"file:///{place}", replication_factor=factor)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
 
 
-async def test_many_are_changed_at_once(ana, files, place):
+async def test_bulk_chmod_changes_valid_paths_and_reports_failures(ana, files, place):
     (files.root / place / "x").write_bytes(b"x")
     paths = [f"file:///{place}/x", f"file:///{place}/no"]
     answer = await ana.send("POST", "storage/chmod/bulk", data={"path": paths, "mode": "600"})
@@ -118,7 +118,7 @@ async def test_many_are_changed_at_once(ana, files, place):
     assert body["results"][paths[1]]["code"] == "path_not_found"
 
 
-async def test_a_refusal_in_a_tree_does_not_stop_the_rest_and_is_told(tmp_path: Path, database_dsn: str):
+async def test_recursive_change_reports_refusals_and_continues(tmp_path: Path, database_dsn: str):
     traits = StorageTraits(lists_in_order=True, acts_as_user=True, changes_modes_of_trees=True)
     inner = MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS)
     for name in "abcd":
@@ -136,7 +136,7 @@ async def test_a_refusal_in_a_tree_does_not_stop_the_rest_and_is_told(tmp_path: 
 
 
 @pytest.mark.storage(1)
-async def test_both_forms_tell_the_attributes_of_a_file(files: Files) -> None:
+async def test_stat_returns_attributes_in_both_path_forms(files: Files) -> None:
     ana, place = await files.api.user("ana"), files.place()
     (files.root / place / "a.csv").write_bytes(b"id,name\n")
     path_form = await ana.get(f"storage/stat=file:///{place}/a.csv")
@@ -147,18 +147,18 @@ async def test_both_forms_tell_the_attributes_of_a_file(files: Files) -> None:
     assert (body["path"], body["rwx"]) == (f"file:///{place}/a.csv", "-rw-r--r--")
 
 
-async def test_a_root_is_a_directory_of_size_0(files: Files) -> None:
+async def test_root_is_a_directory_of_size_0(files: Files) -> None:
     body = (await (await files.api.user("ana")).get("storage/stat=file:///")).json()
     assert (body["type"], body["size"], body["path"]) == ("dir", 0, "file:///")
 
 
-async def test_a_missing_entry_is_404(files: Files) -> None:
+async def test_missing_entries_return_404(files: Files) -> None:
     ana = await files.api.user("ana")
     for answer in (await ana.get("storage/stat=/shared/none"), await ana.get("storage/stat", path="/shared/none")):
         assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
 
 
-async def test_stat_needs_a_path(files: Files) -> None:
+async def test_stat_requires_a_path(files: Files) -> None:
     ana = await files.api.user("ana")
     for answer in (
         await ana.get("storage/stat="),
@@ -169,7 +169,7 @@ async def test_stat_needs_a_path(files: Files) -> None:
 
 
 class _Summed(MemoryStorage):
-    """Tells what HDFS tells of a directory with quotas and erasure coding."""
+    """Returns the summary that HDFS reports for a directory with quotas and erasure coding."""
 
     async def content_summary(self, path: str) -> ContentSummary:
         del path
@@ -184,7 +184,7 @@ class _SummedFileSystem(MemoryFileSystem):
 
 
 @pytest.mark.storage(80)
-async def test_a_tree_of_the_local_root_is_summed_up(files: Files) -> None:
+async def test_content_summary_totals_a_local_tree(files: Files) -> None:
     caller, place = await files.api.user("ana"), files.place()
     (files.root / place / "d").mkdir()
     (files.root / place / "d" / "a").write_bytes(b"x" * 10)
@@ -199,7 +199,7 @@ async def test_a_tree_of_the_local_root_is_summed_up(files: Files) -> None:
 
 
 @pytest.mark.storage(80)
-async def test_what_the_store_tells_besides_is_passed_on(tmp_path: Path, shared_database_dsn: str) -> None:
+async def test_content_summary_passes_on_additional_store_fields(tmp_path: Path, shared_database_dsn: str) -> None:
     store = _SummedFileSystem(Scheme.HDFS, StorageTraits())
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders({Scheme.HDFS: store})) as api:
         body = (await (await api.user("ana")).get("storage/content_summary=/x")).json()
@@ -213,7 +213,7 @@ async def test_what_the_store_tells_besides_is_passed_on(tmp_path: Path, shared_
 
 @pytest.mark.storage(80)
 @pytest.mark.parametrize("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
-async def test_stores_that_sum_up_nothing_are_not_asked(world: World, eva: Caller, path: str) -> None:
+async def test_content_summary_skips_stores_without_support(world: World, eva: Caller, path: str) -> None:
     world.heal()
     for answer in (
         await eva.get(f"storage/content_summary={path}"),
@@ -224,7 +224,7 @@ async def test_stores_that_sum_up_nothing_are_not_asked(world: World, eva: Calle
 
 
 @pytest.mark.storage(80)
-async def test_a_missing_path_is_404_and_none_is_400(eva: Caller) -> None:
+async def test_content_summary_returns_404_for_a_missing_and_400_for_an_absent_path(eva: Caller) -> None:
     for path in ("/none", "ofs://service/volume/bucket/none", "file:///none"):
         answer = await eva.get(f"storage/content_summary={path}")
         assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found"), path
@@ -238,7 +238,7 @@ READING = ("view=/user/carol", "stat=/user/carol", "content_summary=/user/carol"
 
 @pytest.fixture(scope="module")
 async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Api]:
-    """An HDFS in which carol has a home that nobody else may read, and a local root."""
+    """An application with a local root and an HDFS where only carol may read her home directory."""
     directory: Path = tmp_path_factory.mktemp("doas")
     traits = StorageTraits(lists_in_order=True, acts_as_user=True)
     hdfs = MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, private={"user/carol": "carol"})
@@ -249,7 +249,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str
 
 @pytest.mark.storage(95)
 @pytest.mark.parametrize("call", READING)
-async def test_an_administrator_reads_as_another(api: Api, call: str) -> None:
+async def test_administrators_read_as_another_user(api: Api, call: str) -> None:
     admin = await api.user("admin", admin=True)
     sign = "&" if "?" in call else "?"
     assert (await admin.send("GET", f"storage/{call}")).status_code == 403
@@ -258,7 +258,7 @@ async def test_an_administrator_reads_as_another(api: Api, call: str) -> None:
     assert answer.json()["path"] == "/user/carol"
 
 
-async def test_who_holds_the_right_reads_as_another(api: Api) -> None:
+async def test_impersonation_right_allows_reading_as_another_user(api: Api) -> None:
     await AccountRepository(api.database).ensure_group("proxies", ["security.impersonate"])
     proxy = await api.user("proxy", groups=("proxies",))
     answer = await proxy.get("storage/list", path="/user/carol", doas="carol")
@@ -272,7 +272,7 @@ async def test_who_holds_the_right_reads_as_another(api: Api) -> None:
     ("stat=/user/carol", "storage.stat"), ("content_summary?path=/user/carol", "storage.content_summary"),
     ("download=/user/carol", "storage.download"),
 ])  # fmt: skip
-async def test_others_are_refused_and_leave_an_event(api, call, operation, audited):
+async def test_unauthorized_impersonation_is_refused_and_audited(api, call, operation, audited):
     ana = await api.user("ana")
     sign = "&" if "?" in call else "?"
     answer = await ana.send("GET", f"storage/{call}{sign}doas=carol")
@@ -288,20 +288,20 @@ async def test_others_are_refused_and_leave_an_event(api, call, operation, audit
     }
 
 
-async def test_everybody_may_act_as_oneself(api: Api) -> None:
+async def test_users_may_impersonate_themselves(api: Api) -> None:
     ana = await api.user("ana")
     assert (await ana.get("storage/list", path="/", doas=ana.username)).status_code == 200
     assert (await ana.get("storage/list", path="/", doas="")).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["a b", "../x", "x/y", "x\\y", "x:y", " carol", "\uff43arol"])
-async def test_what_is_no_user_name_is_refused(api: Api, name: str) -> None:
+async def test_invalid_doas_names_are_refused(api: Api, name: str) -> None:
     admin = await api.user("admin", admin=True)
     answer = await admin.get("storage/list", path="/", doas=name)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
 
 
-async def test_an_administrator_who_acts_as_another_is_none_on_the_local_root(api: Api) -> None:
+async def test_impersonating_administrators_lose_admin_rights_on_the_local_root(api: Api) -> None:
     admin, ana = await api.user("admin", admin=True), await api.user("ana")
     assert (await ana.get(f"storage/view=file:///user/{ana.username}")).status_code == 200
     own = f"file:///user/{ana.username}"
@@ -313,7 +313,7 @@ async def test_an_administrator_who_acts_as_another_is_none_on_the_local_root(ap
 
 @pytest.mark.storage(95)
 @pytest.mark.parametrize("place", ["query", "form", "json"])
-async def test_changing_calls_know_no_doas(api: Api, place: str) -> None:
+async def test_changing_calls_refuse_doas(api: Api, place: str) -> None:
     admin = await api.user("admin", admin=True)
     fields = {"path": "/user/carol/new"}
     match place:

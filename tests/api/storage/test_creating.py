@@ -15,7 +15,7 @@ from queryserver.files.protocol import PIECE_BYTES
 
 class TestDirectories:
     @pytest.mark.storage(55)
-    async def test_a_directory_is_made_once(self, ana, files, place):
+    async def test_mkdir_creates_a_directory_only_once(self, ana, files, place):
         made = await ana.post("storage/mkdir", path=f"file:///{place}", name="new")
         assert (made.status_code, made.json()) == (201, {"status": 0, "path": f"file:///{place}/new"})
         again = await ana.post("storage/mkdir", path=f"file:///{place}", name="new")
@@ -23,14 +23,14 @@ class TestDirectories:
         assert (files.root / place / "new").is_dir()
 
     @pytest.mark.storage(55)
-    async def test_a_full_path_alone_is_enough_for_mkdir_and_makes_parents(self, ana, files, place):
+    async def test_mkdir_accepts_a_full_path_and_creates_parents(self, ana, files, place):
         made = await ana.post("storage/mkdir", path=f"file:///{place}/a/b/c")
         assert (made.status_code, made.json()["path"]) == (201, f"file:///{place}/a/b/c")
         assert (files.root / place / "a" / "b" / "c").is_dir()
 
     @pytest.mark.storage(56)
     @pytest.mark.parametrize("parent", ["a#b", "a\\b", "a\nb"])
-    async def test_parents_that_are_made_have_names_for_new_directories(self, ana, files, parent):
+    async def test_mkdir_validates_names_of_missing_parents(self, ana, files, parent):
         place = files.place()
         path = f"file:///{place}/{parent}/x/y"
         refused = await ana.post("storage/mkdir", path=path)
@@ -40,14 +40,14 @@ class TestDirectories:
         assert (await ana.post("storage/mkdir", path=path)).status_code == 201
 
     @pytest.mark.storage(55)
-    async def test_create_directory_needs_a_name(self, ana, place):
+    async def test_create_directory_requires_a_name(self, ana, place):
         refused = await ana.post("storage/create/directory", path=f"file:///{place}")
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
         made = await ana.post("storage/create/directory", path=f"file:///{place}", name="x")
         assert made.status_code == 201
 
     @pytest.mark.storage(6)
-    async def test_json_and_form_make_the_same(self, ana, place):
+    async def test_json_form_and_multipart_bodies_are_equivalent(self, ana, place):
         form = await ana.post("storage/mkdir", path=f"file:///{place}", name="one")
         json = await ana.post_json("storage/mkdir", path=f"file:///{place}", name="two")
         multipart = await ana.send(
@@ -57,7 +57,7 @@ class TestDirectories:
         assert json.json()["path"] == f"file:///{place}/two"
 
     @pytest.mark.storage(8)
-    async def test_odd_bodies_are_refused(self, ana):
+    async def test_malformed_bodies_are_refused(self, ana):
         text = await ana.send("POST", "storage/mkdir", content=b"path=/x", headers={"Content-Type": "text/plain"})
         assert (text.status_code, text.json()["code"]) == (415, "unsupported_media_type")
         json = {"Content-Type": "application/json"}
@@ -70,28 +70,28 @@ class TestDirectories:
 
     @pytest.mark.storage(56)
     @pytest.mark.parametrize("name", ["a/b", "a\\b", "a\nb", "a\x7fb", "..", ".", " ", "._qs_x", "x" * 256, "%2e%2e"])
-    async def test_a_name_that_is_none_is_refused(self, ana, files, place, name):
+    async def test_invalid_names_are_refused(self, ana, files, place, name):
         for call in ("mkdir", "touch", "create/directory", "create/file"):
             refused = await ana.post(f"storage/{call}", path=f"file:///{place}", name=name)
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name"), call
         assert list((files.root / place).iterdir()) == []
 
     @pytest.mark.storage(56)
-    async def test_a_hash_is_for_files_only(self, ana, place):
+    async def test_hash_signs_are_allowed_only_in_file_names(self, ana, place):
         directory = await ana.post("storage/mkdir", path=f"file:///{place}", name="a#b")
         assert (directory.status_code, directory.json()["code"]) == (400, "invalid_name")
         file = await ana.post("storage/touch", path=f"file:///{place}", name="a#b")
         assert (file.status_code, file.json()["path"]) == (201, f"file:///{place}/a#b")
 
     @pytest.mark.storage(56)
-    async def test_blanks_around_a_name_do_not_count(self, ana, place):
+    async def test_blanks_around_names_are_stripped(self, ana, place):
         made = await ana.post("storage/mkdir", path=f"file:///{place}", name="  new  ")
         assert made.json()["path"] == f"file:///{place}/new"
 
 
 class TestFiles:
     @pytest.mark.storage(57)
-    async def test_a_file_is_made_once(self, ana, files, place):
+    async def test_touch_creates_a_file_only_once(self, ana, files, place):
         made = await ana.post("storage/touch", path=f"file:///{place}", name="a.txt")
         assert (made.status_code, made.json()) == (201, {"status": 0, "path": f"file:///{place}/a.txt"})
         again = await ana.post("storage/create/file", path=f"file:///{place}", name="a.txt")
@@ -99,25 +99,27 @@ class TestFiles:
         assert (files.root / place / "a.txt").read_bytes() == b""
 
     @pytest.mark.storage(57)
-    async def test_of_many_touches_at_once_one_makes_the_file(self, ana, place):
+    async def test_concurrent_touches_create_one_file(self, ana, place):
         calls = [ana.post("storage/touch", path=f"file:///{place}/same") for _ in range(8)]
         statuses = [answer.status_code for answer in await asyncio.gather(*calls)]
         assert sorted(statuses) == [201] + [409] * 7
 
-    async def test_a_missing_parent_is_named(self, ana, place):
+    async def test_errors_name_the_missing_parent(self, ana, place):
         refused = await ana.post("storage/touch", path=f"file:///{place}/no/where")
         body = refused.json()
         assert (refused.status_code, body["code"]) == (404, "path_not_found")
         assert body["details"] == {"path": f"file:///{place}/no"}
 
-    async def test_a_file_is_no_parent(self, ana, files, place):
+    async def test_files_cannot_be_parents(self, ana, files, place):
         (files.root / place / "file").write_bytes(b"x")
         refused = await ana.post("storage/touch", path=f"file:///{place}/file/inner")
         assert (refused.status_code, refused.json()["code"]) == (400, "not_a_directory")
 
 
 @pytest.mark.storage(58)
-async def test_extensions_are_permitted_before_they_are_restricted(tmp_path: Path, shared_database_dsn: str) -> None:
+async def test_allowed_extensions_are_checked_before_restricted_extensions(
+    tmp_path: Path, shared_database_dsn: str
+) -> None:
     settings = storage_settings(
         tmp_path, shared_database_dsn, allow_file_extensions=".txt,GZ", restrict_file_extensions="exe,.txt"
     )
@@ -140,7 +142,7 @@ async def test_extensions_are_permitted_before_they_are_restricted(tmp_path: Pat
 
 class TestSaving:
     @pytest.mark.storage(59)
-    async def test_text_is_replaced(self, ana, files, place):
+    async def test_save_replaces_text(self, ana, files, place):
         file = files.root / place / "text"
         file.write_text("old")
         file.chmod(0o640)
@@ -151,11 +153,11 @@ class TestSaving:
         assert [entry.name for entry in file.parent.iterdir()] == ["text"]
 
     @pytest.mark.storage(59)
-    async def test_what_is_missing_is_not_saved(self, ana, place):
+    async def test_saving_a_missing_file_is_refused(self, ana, place):
         refused = await ana.post("storage/save", path=f"file:///{place}/no", contents="x")
         assert (refused.status_code, refused.json()["code"]) == (404, "path_not_found")
 
-    async def test_nothing_is_made_or_saved_through_a_link(self, ana, files, place):
+    async def test_links_are_not_followed_when_creating_or_saving(self, ana, files, place):
         target = files.root / place / "target"
         target.mkdir()
         (target / "text").write_text("old")
@@ -171,11 +173,11 @@ class TestSaving:
             assert (refused.status_code, refused.json()["code"]) == (403, "symlink_not_followed"), call
         assert [entry.read_text() for entry in target.iterdir()] == ["old"]
 
-    async def test_a_directory_is_no_text(self, ana, place):
+    async def test_saving_to_a_directory_is_refused(self, ana, place):
         refused = await ana.post("storage/save", path=f"file:///{place}", contents="x")
         assert (refused.status_code, refused.json()["code"]) == (400, "not_a_file")
 
-    async def test_text_is_written_in_its_encoding_or_not_at_all(self, ana, files, place):
+    async def test_unencodable_text_is_refused_and_the_file_stays_unchanged(self, ana, files, place):
         file = files.root / place / "text"
         file.write_bytes(b"old")
         refused = await ana.post("storage/save", path=f"file:///{place}/text", contents="日本", encoding="iso-8859-1")
@@ -187,7 +189,7 @@ class TestSaving:
         assert saved.status_code == 200
         assert file.read_bytes() == "日本".encode("shift_jis")
 
-    async def test_more_than_ten_mebibytes_are_too_much(self, ana, files, place):
+    async def test_texts_above_ten_mebibytes_are_refused(self, ana, files, place):
         (files.root / place / "text").write_bytes(b"old")
         contents = "x" * (10 * 1024 * 1024 + 1)
         refused = await ana.post_json("storage/save", path=f"file:///{place}/text", contents=contents)
@@ -198,7 +200,7 @@ class TestSaving:
 
 @pytest.mark.security("S1")
 @pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252E%252e/b", "..", "a/.."])
-async def test_no_change_takes_dots(ana, path):
+async def test_changing_calls_refuse_dot_segments(ana, path):
     calls = {
         "mkdir": {"path": path},
         "touch": {"path": path},
@@ -218,7 +220,7 @@ async def test_no_change_takes_dots(ana, path):
 
 
 class _Measured(MemoryFileSystem):
-    """Remembers the pieces that writes got."""
+    """Records the sizes of the chunks that writes receive."""
 
     def __init__(self) -> None:
         super().__init__(Scheme.FILE, containers=["area"])
@@ -245,7 +247,7 @@ class _MeasuredStorage(MemoryStorage):
 
 
 @pytest.mark.storage(59)
-async def test_long_text_reaches_the_store_in_the_pieces_of_streams(tmp_path: Path, database_dsn: str):
+async def test_long_texts_reach_the_store_in_chunks(tmp_path: Path, database_dsn: str):
     store = _Measured()
     store.tree.put("area/text", b"old")
     async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
@@ -255,7 +257,7 @@ async def test_long_text_reaches_the_store_in_the_pieces_of_streams(tmp_path: Pa
     assert store.pieces == [PIECE_BYTES, PIECE_BYTES, 1]
 
 
-async def test_what_is_deleted_lies_in_the_trash_under_its_full_path(ana, files, place):
+async def test_deleted_entries_keep_their_full_path_in_the_trash(ana, files, place):
     (files.root / place / "d").mkdir()
     (files.root / place / "d" / "x").write_bytes(b"x")
     deleted = await ana.post("storage/rmtree", path=f"file:///{place}/d")
@@ -272,7 +274,7 @@ async def test_what_is_deleted_lies_in_the_trash_under_its_full_path(ana, files,
 
 
 @pytest.mark.parametrize("form", [{"skip_trash": "true"}, {"skip_trash": "Yes"}])
-async def test_skip_trash_deletes_for_good(ana, files, place, form):
+async def test_skip_trash_deletes_permanently(ana, files, place, form):
     (files.root / place / "x").write_bytes(b"x")
     deleted = await ana.post("storage/delete", path=f"file:///{place}/x", **form)
     assert (deleted.json()["trashed"], deleted.json()["trash_path"]) == (False, None)
@@ -281,7 +283,7 @@ async def test_skip_trash_deletes_for_good(ana, files, place, form):
 
 
 @pytest.mark.storage(72)
-async def test_skip_trash_may_stand_in_the_query(ana, files, place):
+async def test_skip_trash_is_accepted_in_the_query(ana, files, place):
     for value, trashed in (("true", False), ("false", True)):
         (files.root / place / "x").write_bytes(b"x")
         deleted = await ana.post(f"storage/rmtree?skip_trash={value}", path=f"file:///{place}/x")
@@ -289,7 +291,7 @@ async def test_skip_trash_may_stand_in_the_query(ana, files, place):
 
 
 @pytest.mark.storage(7)
-async def test_a_query_that_contradicts_the_body_is_refused(ana, files, place):
+async def test_contradicting_query_and_body_are_refused(ana, files, place):
     (files.root / place / "x").write_bytes(b"x")
     refused = await ana.post("storage/rmtree?skip_trash=true", path=f"file:///{place}/x", skip_trash="false")
     assert (refused.status_code, refused.json()["code"]) == (400, "conflicting_parameters")
@@ -297,7 +299,7 @@ async def test_a_query_that_contradicts_the_body_is_refused(ana, files, place):
 
 
 @pytest.mark.storage(74)
-async def test_deleting_the_same_path_twice_keeps_both(ana, files, place):
+async def test_trash_keeps_every_deletion_of_the_same_path(ana, files, place):
     paths = []
     for content in (b"one", b"two", b"three"):
         (files.root / place / "x").write_bytes(content)
@@ -306,7 +308,7 @@ async def test_deleting_the_same_path_twice_keeps_both(ana, files, place):
     assert kept == [b"one", b"two", b"three"]
 
 
-async def test_a_file_in_the_trash_is_no_obstacle_for_a_directory_of_its_name(ana, files, place):
+async def test_trashed_file_does_not_block_a_directory_of_the_same_name(ana, files, place):
     (files.root / place / "a").write_bytes(b"file")
     await ana.post("storage/rmtree", path=f"file:///{place}/a")
     (files.root / place / "a").mkdir()
@@ -317,7 +319,7 @@ async def test_a_file_in_the_trash_is_no_obstacle_for_a_directory_of_its_name(an
 
 
 @pytest.mark.storage(75)
-async def test_restore_brings_an_entry_back_with_its_parents(ana, files, place):
+async def test_restore_recreates_missing_parents(ana, files, place):
     (files.root / place / "a").mkdir()
     (files.root / place / "a" / "x").write_bytes(b"x")
     trashed = (await ana.post("storage/rmtree", path=f"file:///{place}/a/x")).json()["trash_path"]
@@ -330,7 +332,7 @@ async def test_restore_brings_an_entry_back_with_its_parents(ana, files, place):
 
 
 @pytest.mark.storage(75)
-async def test_restore_replaces_nothing(ana, files, place):
+async def test_restore_does_not_replace_existing_entries(ana, files, place):
     (files.root / place / "x").write_bytes(b"old")
     trashed = (await ana.post("storage/rmtree", path=f"file:///{place}/x")).json()["trash_path"]
     (files.root / place / "x").write_bytes(b"new")
@@ -342,13 +344,13 @@ async def test_restore_replaces_nothing(ana, files, place):
 
 @pytest.mark.storage(75)
 @pytest.mark.parametrize("path", [".Trash", ".Trash/Current", ".TrashX/Current/a", ".Trash/other/a", "a", ""])
-async def test_only_entries_of_the_trash_are_restored(ana, path):
+async def test_restore_accepts_only_trash_entries(ana, path):
     refused = await ana.post("storage/trash/restore", path=f"file:///user/{ana.username}/{path}")
     assert (refused.status_code, refused.json()["code"]) == (400, "not_in_trash")
 
 
 @pytest.mark.storage(76)
-async def test_purge_empties_the_trash_of_the_caller_only(ana, files, place):
+async def test_purge_empties_only_the_callers_trash(ana, files, place):
     ben = await files.api.user("ben")
     for user, name in ((ana, "a"), (ana, "b"), (ben, "c")):
         (files.root / place / name).write_bytes(b"x")
@@ -360,14 +362,14 @@ async def test_purge_empties_the_trash_of_the_caller_only(ana, files, place):
 
 
 @pytest.mark.storage(76)
-async def test_purge_without_a_trash_has_nothing_to_do(ana):
+async def test_purge_without_a_trash_succeeds(ana):
     purged = await ana.post("storage/trash/purge", path="file:///shared")
     assert (purged.status_code, purged.json()["purged"]) == (200, 0)
 
 
 @pytest.mark.storage(77)
 @pytest.mark.parametrize("path", ["file:///", "file:///user", "file:///user/"])
-async def test_roots_stay(files, path):
+async def test_roots_cannot_be_deleted(files, path):
     admin = await files.api.user("admin", admin=True)
     for skip in ("true", "false"):
         refused = await admin.post("storage/rmtree", path=path, skip_trash=skip)
@@ -375,7 +377,7 @@ async def test_roots_stay(files, path):
 
 
 @pytest.mark.storage(78)
-async def test_the_trash_folder_is_told_once_there_is_one(ana, files, place):
+async def test_trash_path_is_returned_once_the_trash_exists(ana, files, place):
     home = f"file:///user/{ana.username}"
     assert (await ana.get("storage/trash/path", path=home)).json() == {"status": 0, "path": home, "trash_path": None}
     (files.root / place / "x").write_bytes(b"x")
@@ -387,7 +389,7 @@ async def test_the_trash_folder_is_told_once_there_is_one(ana, files, place):
     assert told == f"{home}/.Trash/Current/user/{ana.username}"
 
 
-async def test_the_trash_is_not_put_into_the_trash(ana, files, place):
+async def test_trash_cannot_be_moved_to_the_trash(ana, files, place):
     (files.root / place / "x").write_bytes(b"x")
     trashed = (await ana.post("storage/rmtree", path=f"file:///{place}/x")).json()["trash_path"]
     again = await ana.post("storage/rmtree", path=trashed)
@@ -398,14 +400,14 @@ async def test_the_trash_is_not_put_into_the_trash(ana, files, place):
     assert (await ana.post("storage/rmtree", path=trashed, skip_trash="true")).status_code == 200
 
 
-async def test_what_is_missing_is_not_deleted(ana, place):
+async def test_deleting_a_missing_entry_is_refused(ana, place):
     for skip in ("true", "false"):
         refused = await ana.post("storage/rmtree", path=f"file:///{place}/no", skip_trash=skip)
         assert (refused.status_code, refused.json()["code"]) == (404, "path_not_found")
 
 
 @pytest.mark.storage(71)
-async def test_one_of_three_that_fails_does_not_stop_the_rest(ana, files, place):
+async def test_bulk_delete_continues_after_a_failure(ana, files, place):
     for name in ("a", "c"):
         (files.root / place / name).write_bytes(b"x")
     paths = [f"file:///{place}/{name}" for name in "abc"]
@@ -424,7 +426,7 @@ async def test_one_of_three_that_fails_does_not_stop_the_rest(ana, files, place)
 
 
 @pytest.mark.storage(71)
-async def test_a_path_that_is_none_does_not_stop_the_rest_wherever_it_stands(ana, files, place):
+async def test_bulk_delete_continues_after_an_invalid_path_in_any_position(ana, files, place):
     good = f"file:///{place}/a"
     for paths in ([good, "gs://b"], ["gs://b", good]):
         (files.root / place / "a").write_bytes(b"x")
@@ -437,7 +439,7 @@ async def test_a_path_that_is_none_does_not_stop_the_rest_wherever_it_stands(ana
 
 
 @pytest.mark.storage(70)
-async def test_a_delete_need_not_be_waited_for(ana, files, place):
+async def test_delete_without_waiting_may_still_be_running(ana, files, place):
     (files.root / place / "x").write_bytes(b"x")
     answer = await ana.post("storage/rmtree", path=f"file:///{place}/x", wait="0")
     body = answer.json()
@@ -453,14 +455,14 @@ async def test_a_delete_need_not_be_waited_for(ana, files, place):
 
 
 @pytest.mark.storage(1)
-async def test_archives_are_not_served(ana):
+async def test_archive_calls_are_not_supported(ana):
     for call in ("extract_archive", "compress"):
         refused = await ana.post(f"storage/{call}")
         assert (refused.status_code, refused.json()["code"], refused.json()["status"]) == (501, "not_supported", -1)
 
 
 @pytest.mark.parametrize("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
-async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
+async def test_bulk_calls_accept_at_most_a_thousand_items(ana, place, call):
     paths = [f"file:///{place}/{number}" for number in range(1001)]
     for send in (ana.post, ana.post_json):
         refused = await send(f"storage/{call}", path=paths, mode="644")
@@ -468,7 +470,7 @@ async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
 
 
 @pytest.mark.storage(74)
-async def test_long_names_are_deleted_twice_as_well(ana, files, place):
+async def test_trash_keeps_both_deletions_of_a_long_name(ana, files, place):
     file = files.root / place / ("é" * 127)
     for content in ("first", "second"):
         file.write_text(content)

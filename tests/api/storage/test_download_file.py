@@ -29,7 +29,7 @@ def path(files: Files, place: str) -> str:
 
 @pytest.fixture
 async def odd(tmp_path, database_dsn) -> AsyncIterator[tuple[OddFileSystem, Caller]]:
-    """A store in memory, and a user of an application on it."""
+    """An in-memory store and a user of an application that serves it."""
     async with odd_api(tmp_path, database_dsn) as (store, api):
         yield store, await api.user()
 
@@ -49,7 +49,7 @@ def put(files: Files, path: str, content: bytes) -> str:
 
 
 async def fetch(ana: Caller, path: str, method: str = "GET", disposition: str = "", **headers: str) -> httpx.Response:
-    """`if_range` becomes `If-Range`."""
+    """Send a download request; header names use underscores, for example `if_range` for `If-Range`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     query = f"?disposition={disposition}" if disposition else ""
     return await ana.send(method, f"storage/download={quote(path, safe='/:')}{query}", headers=named)
@@ -57,7 +57,7 @@ async def fetch(ana: Caller, path: str, method: str = "GET", disposition: str = 
 
 class TestHeaders:
     @pytest.mark.storage(46)
-    async def test_both_forms_have_them_all(self, ana, path):
+    async def test_both_path_forms_send_all_headers(self, ana, path):
         for answer in (await fetch(ana, path), await ana.get("storage/download", path=path)):
             assert answer.status_code == 200
             assert answer.content == CONTENT
@@ -87,7 +87,7 @@ class TestHeaders:
             ("é日.txt", "_____.txt", "%C3%A9%E6%97%A5.txt"),
         ],
     )
-    async def test_names_cannot_leave_their_place(self, ana, files, place, name, plain, encoded):
+    async def test_file_names_cannot_break_out_of_content_disposition(self, ana, files, place, name, plain, encoded):
         path = put(files, f"{place}/{name}", b"x")
         answer = await fetch(ana, path)
         assert answer.status_code == 200
@@ -111,7 +111,7 @@ class TestHeaders:
             ("a.csv.gz", "application/gzip", "attachment"), ("a.csv", "text/csv", "attachment"),
         ],
     )  # fmt: skip
-    async def test_only_harmless_kinds_are_shown_in_place(self, ana, files, place, name, kind, disposition):
+    async def test_only_safe_media_types_are_served_inline(self, ana, files, place, name, kind, disposition):
         path = put(files, f"{place}/{name}", b"<script>alert(1)</script>")
         answer = await fetch(ana, path, disposition="inline")
         assert answer.headers["content-type"] == kind
@@ -123,7 +123,7 @@ class TestHeaders:
 
     @pytest.mark.storage(52)
     @pytest.mark.parametrize("headers", [{}, {"range": "bytes=5-9"}, {"if_none_match": "*"}, {"range": "bytes=x"}])
-    async def test_head_has_the_headers_of_get(self, ana, path, headers):
+    async def test_head_returns_the_get_headers(self, ana, path, headers):
         get, head = await fetch(ana, path, **headers), await fetch(ana, path, "HEAD", **headers)
         assert head.status_code == get.status_code
         assert head.content == b""
@@ -133,7 +133,7 @@ class TestHeaders:
         }
 
     @pytest.mark.storage(52)
-    async def test_head_reads_nothing(self, odd):
+    async def test_head_reads_no_content(self, odd):
         store, ana = odd
         store.odd["large"] = Oddity(2**50)
         head = await fetch(ana, "/large", "HEAD")
@@ -141,13 +141,13 @@ class TestHeaders:
         assert store.touched == []
 
     @pytest.mark.storage(52)
-    async def test_an_empty_file(self, ana, files, place):
+    async def test_empty_file_is_downloaded(self, ana, files, place):
         path = put(files, f"{place}/empty", b"")
         for method in ("GET", "HEAD"):
             answer = await fetch(ana, path, method)
             assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "0", b"")
 
-    async def test_a_strong_tag_of_the_store_is_the_tag(self, odd):
+    async def test_strong_store_tags_become_the_etag(self, odd):
         store, ana = odd
         store.odd["a"] = Oddity(10, tag="0x8DC-3")
         store.odd["b"] = Oddity(10, tag='no"tag\r\n')
@@ -169,7 +169,7 @@ class TestRanges:
             ("bytes= 5-9 ", 5, 9), ("bytes=1200000-1210000", 1_200_000, 1_210_000), ("bytes=0-1279999", 0, -1),
         ],
     )  # fmt: skip
-    async def test_one_range_is_sent(self, ana, path, asked, first, last):
+    async def test_single_ranges_return_206(self, ana, path, asked, first, last):
         first, last = first % len(CONTENT), last % len(CONTENT)
         answer = await fetch(ana, path, range=asked)
         assert answer.status_code == 206
@@ -184,19 +184,19 @@ class TestRanges:
         ["bytes=9999999-", "bytes=1280000-", "bytes=5-2", "bytes=x", "bytes=", "bytes=-", "bytes=-0", "bytes=1-2-3",
          "bytes=1", "bytes=--1", "bytes=+1-2", "bytes=0-1,x", "bytes=\u0661-"],
     )  # fmt: skip
-    async def test_no_range_of_the_file(self, ana, path, asked):
+    async def test_unsatisfiable_ranges_return_416(self, ana, path, asked):
         answer = await ana.send("GET", f"storage/download={path}", headers=[("Range", asked.encode())])
         assert verdict(answer) == (416, -1, "range_not_satisfiable")
         assert answer.headers["content-range"] == f"bytes */{len(CONTENT)}"
 
     @pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "0-1", ""])
-    async def test_the_whole_file_is_sent_instead(self, ana, path, asked):
+    async def test_unsupported_ranges_return_the_whole_file(self, ana, path, asked):
         answer = await fetch(ana, path, range=asked)
         assert (answer.status_code, answer.content) == (200, CONTENT)
         assert "content-range" not in answer.headers
 
     @pytest.mark.storage(49)
-    async def test_if_range_holds_for_one_version(self, ana, path):
+    async def test_if_range_matches_only_the_current_version(self, ana, path):
         whole = await fetch(ana, path)
         tag, date = whole.headers["etag"], whole.headers["last-modified"]
         for given in (tag, date):
@@ -206,7 +206,7 @@ class TestRanges:
             assert (answer.status_code, answer.content) == (200, CONTENT)
         assert (await fetch(ana, path, range="bytes=9999999-", if_range='"old"')).status_code == 200
 
-    async def test_an_empty_file_has_no_range(self, ana, files, place):
+    async def test_ranges_of_empty_files_return_416(self, ana, files, place):
         path = put(files, f"{place}/empty", b"")
         for asked in ("bytes=0-", "bytes=-5", "bytes=0-0"):
             answer = await fetch(ana, path, range=asked)
@@ -216,7 +216,7 @@ class TestRanges:
 
 class TestConditions:
     @pytest.mark.storage(48)
-    async def test_a_version_that_the_caller_has_is_not_sent(self, ana, files, path):
+    async def test_matching_conditions_return_304(self, ana, files, path):
         whole = await fetch(ana, path)
         tag, date = whole.headers["etag"], whole.headers["last-modified"]
         for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
@@ -232,7 +232,7 @@ class TestConditions:
         assert (answer.status_code, answer.content) == (200, b"changed")
 
     @pytest.mark.storage(48)
-    async def test_the_tag_wins_over_the_date(self, ana, path):
+    async def test_etag_takes_precedence_over_date(self, ana, path):
         future = "Wed, 31 Jan 2120 10:20:30 GMT"
         assert (await fetch(ana, path, if_none_match='"other"', if_modified_since=future)).status_code == 200
         whole = await fetch(ana, path)
@@ -243,7 +243,7 @@ class TestConditions:
 
 class TestRefusals:
     @pytest.mark.storage(50)
-    async def test_missing_denied_and_no_file(self, ana, files, place):
+    async def test_missing_denied_and_directory_paths_are_refused(self, ana, files, place):
         assert verdict(await fetch(ana, f"file:///{place}/none")) == (404, -1, "path_not_found")
         assert verdict(await fetch(ana, f"file:///{place}")) == (400, -1, "not_a_file")
         assert verdict(await fetch(ana, "")) == (400, -1, "missing_parameter")
@@ -267,7 +267,7 @@ class TestRefusals:
         assert verdict(refused) == (403, -1, "symlink_not_followed")
 
     @pytest.mark.storage(50)
-    async def test_a_refusal_of_the_first_byte_is_told_as_one(self, odd):
+    async def test_failures_before_the_first_byte_return_an_error_response(self, odd):
         store, ana = odd
         store.odd["a"] = Oddity(10, sent_bytes=0, failure=StorageUnavailable("The store is down."))
         store.odd["b"] = Oddity(10, sent_bytes=0)
@@ -277,7 +277,7 @@ class TestRefusals:
         assert verdict(await fetch(ana, "/b")) == (502, -1, "storage_error")
 
     @pytest.mark.storage(54)
-    async def test_downloads_that_are_switched_off(self, tmp_path, database_dsn):
+    async def test_disabled_downloads_are_refused(self, tmp_path, database_dsn):
         settings = storage_settings(tmp_path, database_dsn)
         desktop = settings.desktop.model_copy(update={"enable_download": False})
         (tmp_path / "files" / "shared" / "a").write_bytes(b"x")
@@ -290,7 +290,7 @@ class TestRefusals:
             assert (shown.json()["contents"], shown.json()["show_download_button"]) == ("x", False)
 
     @pytest.mark.storage(96)
-    async def test_callers_without_the_right(self, files, path):
+    async def test_callers_without_the_right_are_refused(self, files, path):
         await AccountRepository(files.api.database).ensure_group("lookers", ["filebrowser.file_access"])
         bob = await files.api.user("bob", groups=("lookers",))
         await files.api.database.execute(
@@ -317,7 +317,7 @@ class TestBrokenTransfers:
             Oddity(5 * MIB, sent_bytes=6 * MIB),
         ],
     )
-    async def test_the_client_sees_an_incomplete_body(self, odd, audited, oddity):
+    async def test_client_detects_an_incomplete_body(self, odd, audited, oddity):
         store, ana = odd
         store.odd["a"] = oddity
         audited.clear()
@@ -330,7 +330,7 @@ class TestBrokenTransfers:
         assert without_ends(audited)[-1]["outcome"] not in {"ok", "interrupted"}
 
     @pytest.mark.storage(51)
-    async def test_a_file_that_changes_on_its_way(self, odd, audited):
+    async def test_file_change_during_transfer_aborts_the_download(self, odd, audited):
         store, ana = odd
         store.odd["a"] = Oddity(64 * MIB)
         async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
@@ -338,7 +338,7 @@ class TestBrokenTransfers:
                 await _receive(http, "/api/v1/storage/download=/a", ana, bytearray(), _change(store))
         assert without_ends(audited)[-1]["outcome"] == "conflict"
 
-    async def test_a_client_that_leaves_gives_its_place_back(self, tmp_path, database_dsn, audited):
+    async def test_disconnected_client_frees_its_stream_slot(self, tmp_path, database_dsn, audited):
         async with odd_api(tmp_path, database_dsn, max_streams_per_user=1) as (store, api):
             ana = await api.user()
             store.odd["a"] = Oddity(2**40)
@@ -359,7 +359,7 @@ class TestBrokenTransfers:
 
 class TestAudit:
     @pytest.mark.security("S15")
-    async def test_every_download_leaves_an_event(self, ana, files, path, audited):
+    async def test_every_download_is_audited(self, ana, files, path, audited):
         await fetch(ana, path)
         await fetch(ana, path, range="bytes=0-9")
         await fetch(ana, f"{path}x")
@@ -371,13 +371,13 @@ class TestAudit:
         ]
 
     @pytest.mark.security("S15")
-    async def test_what_sends_nothing_leaves_none(self, ana, path, audited):
+    async def test_responses_without_content_are_not_audited(self, ana, path, audited):
         await fetch(ana, path, "HEAD")
         await fetch(ana, path, if_none_match="*")
         assert without_ends(audited) == []
 
     @pytest.mark.security("S15")
-    async def test_an_administrator_downloads_as_another(self, odd, audited):
+    async def test_administrators_download_as_another_user(self, odd, audited):
         store, ana = odd
         boss = await ana.api.user("boss", admin=True)
         store.odd["a"] = Oddity(10)
@@ -390,7 +390,7 @@ class TestAudit:
 
 class TestMemory:
     @pytest.mark.security("S10")
-    async def test_two_gibibytes_pass_in_bounded_memory(self, odd):
+    async def test_two_gibibytes_stream_in_bounded_memory(self, odd):
         store, ana = odd
         store.odd["large"] = Oddity(2 * 1024 * MIB)
         tracemalloc.start()
@@ -403,7 +403,7 @@ class TestMemory:
         assert received == 2 * 1024 * MIB
         assert peak < 64 * MIB
 
-    async def test_a_client_that_reads_slowly_holds_the_store_back(self, odd):
+    async def test_slow_client_slows_down_reads_from_the_store(self, odd):
         store, ana = odd
         store.odd["large"] = Oddity(512 * MIB)
         async with served(ana.api) as address:
@@ -431,7 +431,7 @@ def _change(store: OddFileSystem) -> Callable[[], None]:
 async def _receive(
     http: httpx.AsyncClient, path: str, ana: Caller, received: bytearray, then: Callable[[], None] = lambda: None
 ) -> None:
-    """Reads an answer to its end; behind the first piece `then` is called."""
+    """Read the whole response; call `then` after the first chunk."""
     async with http.stream("GET", path, headers=ana.headers) as answer:
         assert answer.status_code == 200
         async for piece in answer.aiter_raw():

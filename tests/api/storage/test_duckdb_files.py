@@ -1,4 +1,6 @@
-"""DuckDB reads and writes files of the stores (Contract editor 4.7), in a process of its own without a way to them."""
+"""DuckDB reads and writes store files (Contract editor 4.7) from a separate process that has no direct access to
+them.
+"""
 
 import asyncio
 import random
@@ -61,7 +63,7 @@ async def bob(files: Files) -> Caller:
 
 
 async def owner(files: Files, name: str) -> Caller:
-    """A user with a table in the home, in several files, that says whose it is."""
+    """A user whose home directory contains a table, split into several files, that names its owner."""
     caller = await with_home(files, name)
     home = files.root / "user" / caller.username
     for number in range(3):
@@ -86,7 +88,7 @@ async def refusal(caller: Caller, statement: str, dialect: str = "duck", **field
 
 
 @pytest.mark.parametrize("dialect", ["duck", "pond"])
-async def test_reads_and_writes(ana: Caller, dialect: str) -> None:
+async def test_statements_read_and_write_files(ana: Caller, dialect: str) -> None:
     assert await rows(ana, f"SELECT count(*), min(owner) FROM '{home(ana)}/*.csv'", dialect) == [[6000, ana.username]]
     made = f"{home(ana)}/{dialect}.parquet"
     assert await ana.run(dialect, f"COPY (FROM '{home(ana)}/0.csv') TO '{made}'")
@@ -99,7 +101,7 @@ async def test_reads_and_writes(ana: Caller, dialect: str) -> None:
     ) == [[f"{home(ana)}/0.csv"]]
 
 
-async def test_two_users_on_one_database_read_their_own_files_and_never_the_other_ones(ana: Caller, bob: Caller):
+async def test_users_sharing_a_database_read_only_their_own_files(ana: Caller, bob: Caller):
     async def reads(caller: Caller, other: Caller, seed: int, **fields: Any) -> int:
         chance, refused = random.Random(seed), 0
         for _ in range(12):
@@ -127,7 +129,7 @@ async def test_two_users_on_one_database_read_their_own_files_and_never_the_othe
     assert sum(refused) > 8
 
 
-async def test_a_view_and_a_macro_read_with_the_rights_of_who_names_them(ana: Caller, bob: Caller):
+async def test_views_and_macros_read_files_with_the_callers_rights(ana: Caller, bob: Caller):
     name = f"v{ana.username}".replace("-", "_")
     await rows(ana, f"CREATE VIEW {name} AS FROM '{home(ana)}/*.csv'")
     await rows(ana, f"CREATE MACRO m{name}(path) AS TABLE FROM read_csv(path)")
@@ -137,7 +139,7 @@ async def test_a_view_and_a_macro_read_with_the_rights_of_who_names_them(ana: Ca
     assert await rows(bob, f"SELECT count(*) FROM m{name}('{home(bob)}/0.csv')") == [[2000]]
 
 
-async def test_tokens_need_scopes_for_files(ana: Caller):
+async def test_api_tokens_need_file_scopes(ana: Caller):
     reader = await program_of(ana, "query", "files:read")
     assert await rows(reader, f"SELECT count(*) FROM '{home(ana)}/0.csv'") == [[2000]]
     refused = await refusal(reader, f"COPY (SELECT 1) TO '{home(ana)}/new.csv'")
@@ -148,7 +150,7 @@ async def test_tokens_need_scopes_for_files(ana: Caller):
     assert "lacks the scope files:read" in await refusal(blind, f"FROM '{home(ana)}/0.csv'")
 
 
-async def test_what_is_written_is_seen_by_the_storage_calls(files: Files, ana: Caller, bob: Caller):
+async def test_storage_calls_see_files_written_by_statements(files: Files, ana: Caller, bob: Caller):
     path = f"user/{ana.username}/parts"
     await rows(
         ana, f"COPY (SELECT range n, range % 3 AS k FROM range(9)) TO 'local:///{path}' (FORMAT csv, PARTITION_BY (k))"
@@ -166,12 +168,12 @@ async def test_what_is_written_is_seen_by_the_storage_calls(files: Files, ana: C
     assert not (files.root / "user" / ana.username / "new.csv").exists()
 
 
-async def test_a_connector_that_is_read_only_reads_files_and_writes_none(ana: Caller):
+async def test_read_only_connector_reads_but_never_writes_files(ana: Caller):
     assert await rows(ana, f"SELECT count(*) FROM '{home(ana)}/0.csv'", "frozen") == [[2000]]
     assert (await refusal(ana, f"COPY (SELECT 1) TO '{home(ana)}/new.csv'", "frozen")).startswith("rejected ")
 
 
-async def test_a_copy_that_is_canceled_leaves_nothing(files: Files, ana: Caller):
+async def test_canceled_copy_leaves_no_files(files: Files, ana: Caller):
     rows_without_end = "SELECT a.range, hash(a.range, b.range) FROM range(1_000_000_000) a, range(100) b"
     endless = f"COPY ({rows_without_end}) TO '{home(ana)}/big.csv'"
     operation = (await ana.execute("duck", endless))["history_uuid"]
@@ -189,7 +191,7 @@ async def test_a_copy_that_is_canceled_leaves_nothing(files: Files, ana: Caller)
     assert await rows(ana, "SELECT 1") == [[1]]
 
 
-async def test_the_audit_log_names_the_files(ana: Caller, bob: Caller, audited: list[dict[str, Any]]):
+async def test_audit_log_names_the_files(ana: Caller, bob: Caller, audited: list[dict[str, Any]]):
     audited.clear()
     await rows(ana, f"SELECT count(*) FROM '{home(ana)}/[01].csv'")
     await refusal(bob, f"FROM '{home(ana)}/0.csv'")
@@ -203,7 +205,7 @@ async def test_the_audit_log_names_the_files(ana: Caller, bob: Caller, audited: 
     assert {outcome for _, user, _, outcome in events if user == bob.username} == {"permission_denied"}
 
 
-async def test_every_store(ana: Caller):
+async def test_files_of_every_store_are_read_and_written(ana: Caller):
     for number, place in enumerate(("s3a://lake", "s3://lake", "abfs://box", "ofs://service/volume/bucket")):
         path = f"{place}/t{number}.parquet"
         await rows(ana, f"COPY (SELECT range n FROM range(1000)) TO '{path}'")

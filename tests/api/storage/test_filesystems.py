@@ -1,4 +1,4 @@
-"""filesystems (Contract storage 5.1), and the calls of files on a hierarchical Azure account."""
+"""The `filesystems` call (Contract storage 5.1), and file calls on a hierarchical Azure account."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ ROOTS = {"hdfs": "/", "s3a": "s3a://", "abfs": "abfs://", "ofs": "ofs://", "file
 
 
 class ScriptedCluster(MemoryCluster):
-    """A cluster whose superusers are known; it can be late or fail."""
+    """A cluster with configurable superusers, delay and failure."""
 
     def __init__(self) -> None:
         facts = ClusterFacts(True, False, "hdfs", "supergroup")
@@ -72,7 +72,7 @@ async def told(caller: Caller) -> list[dict[str, Any]]:
 
 
 async def alone(api: Api, *rights: str) -> Caller:
-    """A user in no group but one with these rights."""
+    """A user in a single group that has these rights."""
     caller = await api.user("alone")
     await api.database.execute(
         "delete from group_members where user_id = (select id from users where username = $1)", caller.username
@@ -90,7 +90,7 @@ async def alone(api: Api, *rights: str) -> Caller:
 
 
 @pytest.mark.storage(19, 102)
-async def test_every_store_is_told_with_home_and_config(api: Api) -> None:
+async def test_filesystems_list_every_store_with_home_and_config(api: Api) -> None:
     ana = await api.user("ana")
     entries = await told(ana)
     assert [entry["file_system"] for entry in entries] == ALL_STORES
@@ -113,7 +113,7 @@ async def test_every_store_is_told_with_home_and_config(api: Api) -> None:
 
 
 @pytest.mark.storage(19)
-async def test_all_names_are_for_superusers_of_hdfs_only(api: Api, cluster: ScriptedCluster) -> None:
+async def test_only_hdfs_superusers_see_all_user_names(api: Api, cluster: ScriptedCluster) -> None:
     ana, admin = await api.user("ana", groups=("analysts",)), await api.user("admin", admin=True)
     cluster.superusers.add(ana.username)
     config = (await told(ana))[0]["config"]
@@ -130,7 +130,7 @@ async def test_all_names_are_for_superusers_of_hdfs_only(api: Api, cluster: Scri
 
 @pytest.mark.storage(20)
 @pytest.mark.parametrize("scheme", RIGHTS)
-async def test_without_its_right_a_store_is_neither_told_nor_opened(api: Api, scheme: str) -> None:
+async def test_stores_without_the_right_are_neither_listed_nor_opened(api: Api, scheme: str) -> None:
     others = [right for name, right in RIGHTS.items() if name != scheme]
     caller = await alone(api, *others, "download")
     assert [entry["name"] for entry in await told(caller)] == [name for name in ALL_STORES if name != scheme]
@@ -144,7 +144,7 @@ async def test_without_its_right_a_store_is_neither_told_nor_opened(api: Api, sc
         assert (answer.status_code, answer.json()["code"]) == (403, "storage_access_denied"), answer.url
 
 
-async def test_hdfs_decides_itself_and_administrators_have_all(api: Api) -> None:
+async def test_hdfs_needs_no_right_and_administrators_see_all_stores(api: Api) -> None:
     assert [entry["name"] for entry in await told(await alone(api))] == ["hdfs"]
     assert len(await told(await api.user("admin", admin=True))) == 5
 
@@ -154,7 +154,7 @@ async def test_hdfs_decides_itself_and_administrators_have_all(api: Api) -> None
     ("late_s", "failure"),
     [(60, None), (0, StorageUnavailable("No answer.")), (0, StorageError("Odd.")), (0, PermissionDenied("Not you."))],
 )
-async def test_a_cluster_that_does_not_answer_fails_nothing(api, cluster, late_s, failure):
+async def test_unresponsive_cluster_does_not_fail_the_listing(api, cluster, late_s, failure):
     cluster.late_s, cluster.failure = late_s, failure
     ana = await api.user("ana")
     clock = asyncio.get_running_loop().time
@@ -170,7 +170,7 @@ async def test_a_cluster_that_does_not_answer_fails_nothing(api, cluster, late_s
     assert (await told(ana))[0]["config"]["superuser"] == "hdfs"
 
 
-async def test_facts_of_a_cluster_are_asked_once_for_each_user(api: Api, cluster: ScriptedCluster) -> None:
+async def test_cluster_facts_are_requested_once_per_user(api: Api, cluster: ScriptedCluster) -> None:
     ana, bob = await api.user("ana"), await api.user("bob")
     for caller in (ana, ana, bob, ana):
         await told(caller)
@@ -179,13 +179,13 @@ async def test_facts_of_a_cluster_are_asked_once_for_each_user(api: Api, cluster
 
 
 @pytest.mark.storage(95)
-async def test_an_administrator_is_told_the_stores_as_another(api: Api) -> None:
+async def test_administrators_list_file_systems_as_another_user(api: Api) -> None:
     admin = await api.user("admin", admin=True)
     entries = (await admin.get("storage/filesystems", doas="carol")).json()
     assert entries[0]["user_home_directory"] == "/user/carol"
 
 
-async def test_a_server_without_stores_tells_none(tmp_path: Path, shared_database_dsn: str) -> None:
+async def test_server_without_stores_lists_none(tmp_path: Path, shared_database_dsn: str) -> None:
     settings = storage_settings(tmp_path, shared_database_dsn)
     async with open_api(settings, {}) as api:
         ana = await api.user("ana")
@@ -195,7 +195,7 @@ async def test_a_server_without_stores_tells_none(tmp_path: Path, shared_databas
         assert answer.json()["message"] == "This server has no file store. Configured: nothing that you may use."
 
 
-async def test_an_unknown_scheme_names_those_that_the_caller_may_use(api: Api) -> None:
+async def test_unknown_scheme_error_names_the_callers_schemes(api: Api) -> None:
     ana = await api.user("ana")
     usable = {one["name"] for one in await told(ana)}
     for answer in (await ana.get("storage/list", path="gs://b/x"), await ana.get("storage/stat=gs://b/x")):
@@ -205,7 +205,7 @@ async def test_an_unknown_scheme_names_those_that_the_caller_may_use(api: Api) -
         assert set(shown.split(", ")) == usable
 
 
-async def test_the_home_of_a_view_is_null_until_it_is_there(world: World) -> None:
+async def test_home_directory_is_null_until_it_exists(world: World) -> None:
     ana = await world.api.user("ana")
     assert (await ana.get("storage/view=/")).json()["home_directory"] is None
     world.memory[Scheme.HDFS].tree.make_container(f"user/{ana.username}")
@@ -213,7 +213,7 @@ async def test_the_home_of_a_view_is_null_until_it_is_there(world: World) -> Non
     assert (await ana.get("storage/view=s3a://")).json()["home_directory"] == "s3a://"
 
 
-async def test_trash_apps_and_managed_directories_are_told(tmp_path, shared_database_dsn, cluster):
+async def test_views_report_trash_apps_and_managed_directories(tmp_path, shared_database_dsn, cluster):
     settings = storage_settings(
         tmp_path, shared_database_dsn, managed_prefixes=["/warehouse", "hdfs://nn1/managed/"], show_upload_button=False
     )
@@ -239,7 +239,7 @@ ODD_NAME = "a ?#%é日本.txt"
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The application, and the account that its store `abfs` is."""
+    """The application, and the account behind its store `abfs`."""
 
     api: Api
     account: DfsServer
@@ -264,7 +264,7 @@ async def lake(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: st
 
 
 @pytest.mark.storage(13)
-async def test_all_names_of_the_store_mean_the_same_path(lake: Lake) -> None:
+async def test_all_store_aliases_address_the_same_path(lake: Lake) -> None:
     ana = await lake.api.user("ana")
     assert (await ana.post("storage/mkdir", path="abfs://lake/thirteen")).status_code == 201
     told = [
@@ -281,7 +281,7 @@ async def test_all_names_of_the_store_mean_the_same_path(lake: Lake) -> None:
 
 
 @pytest.mark.storage(17)
-async def test_an_odd_name_lives_through_all_calls(lake: Lake) -> None:
+async def test_unusual_name_survives_every_call(lake: Lake) -> None:
     ana, directory = await lake.api.user("ana"), "abfs://lake/odd"
     assert (await ana.post("storage/mkdir", path=directory)).status_code == 201
     assert (await ana.post("storage/touch", path=directory, name=ODD_NAME)).status_code == 201
@@ -302,7 +302,7 @@ async def test_an_odd_name_lives_through_all_calls(lake: Lake) -> None:
     assert (await ana.get("storage/list", path=directory)).json()["files"] == []
 
 
-async def test_containers_are_the_root_and_are_not_made_here(lake: Lake) -> None:
+async def test_containers_form_the_root_and_cannot_be_created(lake: Lake) -> None:
     ana = await lake.api.user("ana")
     listed = (await ana.get("storage/list", path="abfs://")).json()["files"]
     assert [entry["path"] for entry in listed] == ["abfs://lake"]
@@ -311,7 +311,7 @@ async def test_containers_are_the_root_and_are_not_made_here(lake: Lake) -> None
 
 
 @pytest.mark.storage(79, 80, 93)
-async def test_what_the_account_has_not_is_501(lake: Lake) -> None:
+async def test_unsupported_account_operations_return_501(lake: Lake) -> None:
     ana = await lake.api.user("ana")
     assert (await ana.post("storage/mkdir", path="abfs://lake/d501")).status_code == 201
     before = len(lake.account.calls)
@@ -331,7 +331,7 @@ async def test_what_the_account_has_not_is_501(lake: Lake) -> None:
 
 @pytest.mark.storage(9, 10)
 @pytest.mark.security("S13")
-async def test_a_wrong_key_of_ours_is_502_and_tells_nothing_of_the_account(lake: Lake) -> None:
+async def test_invalid_account_key_returns_502_and_leaks_no_account_details(lake: Lake) -> None:
     ana, key = await lake.api.user("ana"), lake.account.access.key
     lake.account.access.key = "b3RoZXI="
     try:

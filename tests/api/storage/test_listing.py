@@ -1,4 +1,4 @@
-"""view= of directories and list, on the local root and on stores (Contract storage 5.2)."""
+"""Directory listings with `view=` and `list`, on the local root and on stores (Contract storage 5.2)."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ WRONG = [("pagesize", "0"), ("pagesize", "-1"), ("pagesize", "x"), ("pagenum", "
 
 @pytest.fixture
 def eleven(files: Files) -> str:
-    """A directory with files 1 to 11, of as many bytes."""
+    """A directory with files named 1 to 11; each holds as many bytes as its name says."""
     place = files.place()
     for number in range(1, 12):
         (files.root / place / str(number)).write_bytes(b"x" * number)
@@ -38,7 +38,7 @@ def names(body: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("pagesize", ["10001", "9" * 30])
-async def test_a_page_of_any_size_is_one_of_ten_thousand(ana: Caller, eleven: str, pagesize: str) -> None:
+async def test_page_size_is_capped_at_ten_thousand(ana: Caller, eleven: str, pagesize: str) -> None:
     seen = await view(ana, eleven, pagesize=pagesize)
     assert seen["pagesize"] == 10_000
     for page in (seen["page"], (await listed(ana, eleven, pagesize=pagesize))["page"]):
@@ -58,7 +58,7 @@ async def listed(caller: Caller, place: str, **query: Any) -> dict[str, Any]:
 
 
 @pytest.mark.storage(22)
-async def test_dots_come_on_top_of_every_page(ana: Caller, eleven: str) -> None:
+async def test_dot_entries_lead_every_page(ana: Caller, eleven: str) -> None:
     assert len((await view(ana, eleven, pagesize=20))["files"]) == 13
     assert len((await view(ana, eleven, pagesize=10))["files"]) == 12
     second = await view(ana, eleven, pagesize=10, pagenum=2)
@@ -66,7 +66,7 @@ async def test_dots_come_on_top_of_every_page(ana: Caller, eleven: str) -> None:
     assert (second["page"]["start_index"], second["page"]["end_index"]) == (11, 11)
 
 
-async def test_dots_are_the_real_directories(ana: Caller, eleven: str) -> None:
+async def test_dot_entries_describe_the_actual_directories(ana: Caller, eleven: str) -> None:
     above, here = (await view(ana, eleven))["files"][:2]
     assert (above["name"], above["path"], above["type"]) == ("..", "file:///shared", "dir")
     assert (here["name"], here["path"], here["rwx"]) == (".", f"file:///{eleven}", "drwxr-xr-x")
@@ -75,7 +75,7 @@ async def test_dots_are_the_real_directories(ana: Caller, eleven: str) -> None:
 
 
 @pytest.mark.storage(23)
-async def test_the_filter_is_a_part_of_the_name_in_its_case(ana: Caller, eleven: str, files: Files) -> None:
+async def test_filter_matches_a_case_sensitive_substring(ana: Caller, eleven: str, files: Files) -> None:
     assert names(await view(ana, eleven, filter="1")) == ["..", ".", "1", "10", "11"]
     (files.root / eleven / "a").touch()
     assert names(await listed(ana, eleven, filter="A")) == []
@@ -83,7 +83,7 @@ async def test_the_filter_is_a_part_of_the_name_in_its_case(ana: Caller, eleven:
 
 
 @pytest.mark.storage(24)
-async def test_a_page_past_the_end_is_empty_in_view_and_missing_in_list(ana: Caller, eleven: str) -> None:
+async def test_page_past_the_end_is_empty_in_view_and_an_error_in_list(ana: Caller, eleven: str) -> None:
     for number in (3, 99_999, 10**18):
         past = await view(ana, eleven, pagesize=10, pagenum=number)
         assert names(past) == ["..", "."]
@@ -94,7 +94,7 @@ async def test_a_page_past_the_end_is_empty_in_view_and_missing_in_list(ana: Cal
 
 
 @pytest.mark.storage(25)
-async def test_a_root_has_no_directory_above(ana: Caller, files: Files) -> None:
+async def test_root_has_no_parent_entry(ana: Caller, files: Files) -> None:
     files.place()
     assert names(await view(ana, ""))[0] == "."
     assert ".." not in names(await view(ana, ""))
@@ -103,7 +103,7 @@ async def test_a_root_has_no_directory_above(ana: Caller, files: Files) -> None:
 
 @pytest.mark.storage(26)
 @pytest.mark.parametrize("call", [view, listed])
-async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call: Any) -> None:
+async def test_page_info_uses_both_vocabularies(ana: Caller, eleven: str, call: Any) -> None:
     page = (await call(ana, eleven, pagesize=4, pagenum=2))["page"]
     assert page == {
         "number": 2, "page_number": 2, "page_size": 4, "num_pages": 3, "total_pages": 3, "total_count": 11,
@@ -114,7 +114,7 @@ async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call:
 
 @pytest.mark.storage(27)
 @pytest.mark.parametrize(("name", "value"), WRONG)
-async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, value: str) -> None:
+async def test_invalid_parameters_return_400(ana: Caller, eleven: str, name: str, value: str) -> None:
     for answer in (
         await ana.get(f"storage/view=file:///{eleven}", **{name: value}),
         await ana.get("storage/list", path=f"file:///{eleven}", **{name: value}),
@@ -126,7 +126,7 @@ async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, val
 @pytest.mark.storage(28)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("key", SORTABLE)
-async def test_each_order_works_in_both_directions(ana, eleven, files, key, descending):
+async def test_every_sort_key_works_in_both_directions(ana, eleven, files, key, descending):
     (files.root / eleven / "d").mkdir(exist_ok=True)
     for number in range(1, 12):
         os.utime(files.root / eleven / str(number), (number // 3 * 100, number // 2 * 100))
@@ -138,7 +138,7 @@ async def test_each_order_works_in_both_directions(ana, eleven, files, key, desc
 
 
 @pytest.mark.storage(29)
-async def test_an_empty_directory_has_one_empty_page(ana: Caller, files: Files) -> None:
+async def test_empty_directory_has_one_empty_page(ana: Caller, files: Files) -> None:
     place = files.place()
     page = (await listed(ana, place))["page"]
     assert (page["total_count"], page["num_pages"], page["start_index"], page["next_page_number"]) == (0, 1, 0, 0)
@@ -154,7 +154,7 @@ async def test_reserved_names_are_not_listed(ana: Caller, eleven: str, files: Fi
 
 
 @pytest.mark.storage(36)
-async def test_list_tells_why_there_is_no_list(ana: Caller, eleven: str, files: Files) -> None:
+async def test_list_errors_state_the_cause(ana: Caller, eleven: str, files: Files) -> None:
     bob = await files.api.user("bob")
     assert (await ana.get(f"storage/view=file:///user/{ana.username}")).status_code == 200
     expected = {f"file:///{eleven}/1": (400, "not_a_directory"), f"file:///{eleven}/none": (404, "path_not_found")}
@@ -166,7 +166,7 @@ async def test_list_tells_why_there_is_no_list(ana: Caller, eleven: str, files: 
 
 
 @pytest.mark.security("S9")
-async def test_the_home_of_another_is_closed_in_all_reading_calls(ana: Caller, files: Files) -> None:
+async def test_reading_calls_refuse_other_users_homes(ana: Caller, files: Files) -> None:
     assert (await ana.get(f"storage/view=file:///user/{ana.username}")).status_code == 200
     bob = await files.api.user("bob")
     for call in ("view", "stat", "content_summary"):
@@ -176,7 +176,7 @@ async def test_the_home_of_another_is_closed_in_all_reading_calls(ana: Caller, f
 
 
 @pytest.mark.storage(38)
-async def test_an_entry_has_all_its_attributes(ana: Caller, files: Files) -> None:
+async def test_entries_have_all_attributes(ana: Caller, files: Files) -> None:
     place = files.place()
     path = files.root / place / "a b#.csv"
     path.write_bytes(b"x" * 6_200_000)
@@ -199,7 +199,7 @@ async def test_an_entry_has_all_its_attributes(ana: Caller, files: Files) -> Non
     )  # fmt: skip
 
 
-async def test_the_link_of_an_entry_leads_to_it(ana: Caller, files: Files) -> None:
+async def test_entry_url_leads_to_the_entry(ana: Caller, files: Files) -> None:
     place = files.place()
     (files.root / place / "é ?#%25").mkdir()
     entry = (await view(ana, place))["files"][2]
@@ -208,7 +208,7 @@ async def test_the_link_of_an_entry_leads_to_it(ana: Caller, files: Files) -> No
     assert answer.json()["path"] == entry["path"]
 
 
-async def test_a_directory_view_has_every_key(ana: Caller, eleven: str) -> None:
+async def test_directory_view_has_every_key(ana: Caller, eleven: str) -> None:
     body = await view(ana, eleven, pagesize=5, descending="No", is_embeddable="true")
     del body["files"], body["page"]
     place = f"file:///{eleven}"
@@ -243,20 +243,20 @@ async def test_a_directory_view_has_every_key(ana: Caller, eleven: str) -> None:
     assert (await view(ana, eleven))["descending"] is None
 
 
-async def test_a_list_has_flat_entries_of_the_same_attributes(ana: Caller, eleven: str) -> None:
+async def test_list_entries_are_flat_with_the_view_attributes(ana: Caller, eleven: str) -> None:
     shown = (await view(ana, eleven))["files"][2:]
     flat = (await listed(ana, eleven))["files"]
     assert flat == [{**entry["stats"], "type": entry["type"], "rwx": entry["rwx"]} for entry in shown]
 
 
-async def test_a_link_is_listed_as_one(ana: Caller, eleven: str, files: Files) -> None:
+async def test_links_are_listed_as_links(ana: Caller, eleven: str, files: Files) -> None:
     (files.root / eleven / "link").symlink_to("1")
     entry = next(entry for entry in (await listed(ana, eleven))["files"] if entry["name"] == "link")
     assert (entry["type"], entry["rwx"][0]) == ("link", "l")
 
 
 @pytest.mark.slow
-async def test_a_page_of_ten_thousand_entries_is_whole(ana: Caller, files: Files) -> None:
+async def test_page_of_ten_thousand_entries_is_complete(ana: Caller, files: Files) -> None:
     place = files.place()
     wanted = [f"{number:05}" for number in range(10_000)]
     for name in wanted:
@@ -267,7 +267,7 @@ async def test_a_page_of_ten_thousand_entries_is_whole(ana: Caller, files: Files
 
 
 @pytest.mark.storage(37)
-async def test_a_refused_list_of_buckets_is_told_as_such(world: World, eva: Caller) -> None:
+async def test_denied_bucket_listing_returns_403(world: World, eva: Caller) -> None:
     world.fail(Scheme.S3A, "list_directory", bucket_listing_denied("Access Denied"))
     for answer in (await eva.get("storage/view=s3a://"), await eva.get("storage/list", path="s3a://")):
         assert answer.status_code == 403
@@ -287,7 +287,7 @@ async def test_a_refused_list_of_buckets_is_told_as_such(world: World, eva: Call
         (PermissionDenied("Permission denied: user=ana, access=READ"), 403, "permission_denied"),
     ],
 )
-async def test_a_store_that_fails_is_told_by_its_kind(world, eva, failure, status, code):
+async def test_store_failures_map_to_their_error_codes(world, eva, failure, status, code):
     for call, asked in (("stat", "stat=/x"), ("stat", "view=/"), ("list_directory", "list?path=/"),
                         ("content_summary", "content_summary=/")):  # fmt: skip
         world.heal()
@@ -298,13 +298,13 @@ async def test_a_store_that_fails_is_told_by_its_kind(world, eva, failure, statu
 
 
 @pytest.mark.storage(34)
-async def test_a_listing_asks_nothing_about_single_entries(world: World, eva: Caller) -> None:
+async def test_listing_makes_no_request_per_entry(world: World, eva: Caller) -> None:
     place = world.place(Scheme.S3A)
     for number in range(50):
         place.put_at(str(number), b"x")
     world.heal()
     await eva.get(f"storage/view={place.path}", pagesize=100)
-    # The directory, the one above, and the home, which is a bucket or the root.
+    # The calls concern the directory, its parent, and the home, which is a bucket or the root.
     assert world.calls(Scheme.S3A)["list_directory"] == 1
     assert world.calls(Scheme.S3A)["stat"] <= 3
     world.heal()
@@ -312,7 +312,7 @@ async def test_a_listing_asks_nothing_about_single_entries(world: World, eva: Ca
     assert world.calls(Scheme.S3A) == {"list_directory": 1}
 
 
-async def test_the_directory_above_is_shown_though_it_is_closed(world: World, eva: Caller) -> None:
+async def test_inaccessible_parent_is_still_listed(world: World, eva: Caller) -> None:
     place = world.place(Scheme.HDFS)
     parent = place.inner("").rstrip("/").rpartition("/")[0]
     world.fail(Scheme.HDFS, "stat", lambda _, path: PermissionDenied("closed") if path in {"", parent} else None)
@@ -321,7 +321,7 @@ async def test_the_directory_above_is_shown_though_it_is_closed(world: World, ev
 
 
 @pytest.mark.storage(35)
-async def test_object_stores_show_no_reserved_names_and_cannot_be_asked_for_them(world: World, eva: Caller) -> None:
+async def test_object_stores_hide_and_refuse_reserved_names(world: World, eva: Caller) -> None:
     for call in ("touch", "mkdir"):
         answer = await eva.post(f"storage/{call}", path="s3a://lake", name="._qs_x")
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
@@ -331,13 +331,13 @@ async def test_object_stores_show_no_reserved_names_and_cannot_be_asked_for_them
 
 @pytest.mark.storage(30, 31, 32)
 @pytest.mark.slow
-async def test_long_directories_have_all_their_pages(tmp_path: Path, shared_database_dsn: str) -> None:
+async def test_long_directories_are_listed_on_all_pages(tmp_path: Path, shared_database_dsn: str) -> None:
     stores = {
         Scheme.HDFS: LongDirectory(100_001, Scheme.HDFS, tells_remaining=True),
         Scheme.S3A: LongDirectory(100_001),
     }
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders(stores)) as api:
-        # A busy machine may take longer than five seconds for so many entries.
+        # Counting so many entries may take longer than five seconds on a busy machine.
         api.services.storage.listings._count_s = 600.0
         eva = await api.user("ana")
         page = (await eva.get("storage/list", path="/", pagenum=3334)).json()["page"]
@@ -351,11 +351,11 @@ async def test_long_directories_have_all_their_pages(tmp_path: Path, shared_data
         assert "listing_sort_limit" in answer.json()["message"]
 
 
-async def test_a_page_of_ten_thousand_entries_does_not_hold_up_other_calls(tmp_path, shared_database_dsn):
+async def test_page_of_ten_thousand_entries_does_not_block_other_calls(tmp_path, shared_database_dsn):
     stores = {Scheme.S3A: LongDirectory(20_000)}
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders(stores)) as api:
         eva = await api.user("ana")
-        # Processor time of this thread, so that other work on the machine does not count.
+        # This thread's processor time ignores other work on the machine.
         clock, pauses, ended = time.thread_time, [0.0], asyncio.Event()
 
         async def watch() -> None:
@@ -364,7 +364,7 @@ async def test_a_page_of_ten_thousand_entries_does_not_hold_up_other_calls(tmp_p
                 await asyncio.sleep(0.001)
                 pauses.append(clock() - before)
 
-        # As the server does: what lives as long as the process is not searched for garbage.
+        # The server does the same: the garbage collector skips objects that live as long as the process.
         gc.freeze()
         try:
             async with asyncio.TaskGroup() as group:
@@ -374,10 +374,10 @@ async def test_a_page_of_ten_thousand_entries_does_not_hold_up_other_calls(tmp_p
                 )
                 ended.set()
         finally:
-            # What had been frozen after the collection of the tests stays so.
+            # Objects frozen after test collection stay frozen.
             gc.unfreeze()
             gc.collect()
             gc.freeze()
     assert len(json.loads(answer.content)["files"]) == 10_001
-    # Measured: 25 ms at most. Written on the event loop the page would be half a second.
+    # Measurements gave at most 25 ms. Serializing the page on the event loop would take half a second.
     assert max(pauses) < 0.15

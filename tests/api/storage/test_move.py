@@ -1,4 +1,4 @@
-"""move and its bulk form (Contract storage 7.3 to 7.5, 7.8)."""
+"""Moves and bulk moves (Contract storage 7.3 to 7.5, 7.8)."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Sche
 
 @pytest.fixture
 def place(world: World, request: pytest.FixtureRequest) -> Place:
-    """A new directory on the store that the test runs on."""
+    """A new directory on the store under test."""
     return world.place(request.param)
 
 
@@ -37,7 +37,7 @@ def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServe
 
 @pytest.mark.storage(63)
 @every_store
-async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(eva: Caller, place: Place) -> None:
+async def test_move_keeps_the_name_in_a_directory_and_changes_it_for_a_new_path(eva: Caller, place: Place) -> None:
     place.put(x=b"x", tree__y=b"y", d=None)
     into = await eva.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
     assert into.json() == {
@@ -52,7 +52,7 @@ async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(eva: Cal
 
 
 @pytest.mark.storage(56)
-async def test_a_name_is_checked_where_it_is_new(eva: Caller, world: World) -> None:
+async def test_only_new_names_are_validated(eva: Caller, world: World) -> None:
     place = world.place(Scheme.HDFS)
     place.put(**{"x": b"x", "a\\b": b"y", "d": None})
     assert await refused(eva, "move", src_path=place.at("x"), dest_path=place.at("d/a\\b")) == (400, "invalid_name")
@@ -63,7 +63,7 @@ async def test_a_name_is_checked_where_it_is_new(eva: Caller, world: World) -> N
 @pytest.mark.storage(63)
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_onto_itself_or_into_its_own_parent_is_the_same_path(eva: Caller, place: Place, call: str) -> None:
+async def test_move_onto_itself_or_into_its_parent_is_refused(eva: Caller, place: Place, call: str) -> None:
     place.put(d__x=b"x")
     for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/"), place.at("d/x ")):
         for overwrite in ("false", "true"):
@@ -74,7 +74,7 @@ async def test_onto_itself_or_into_its_own_parent_is_the_same_path(eva: Caller, 
 
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_a_trailing_slash_demands_a_directory(eva: Caller, place: Place, call: str) -> None:
+async def test_trailing_slash_requires_a_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
     answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
@@ -95,14 +95,14 @@ async def test_directories_are_never_merged(eva: Caller, place: Place) -> None:
 
 
 def tree(place: Place) -> None:
-    """A tree with empty directories, and with more files than are copied at once."""
+    """Create a tree with empty directories and more files than are copied concurrently."""
     place.put(d__empty=None, d__sub__deep__empty=None)
     for number in range(12):
         place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
 
 
 @pytest.mark.parametrize("call", ["rename", "move"])
-async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, world: World, call: str) -> None:
+async def test_tree_moves_completely_including_empty_directories(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.S3A)
     tree(place)
     before = {path.removeprefix("d"): content for path, content in place.all().items()}
@@ -113,7 +113,7 @@ async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, w
 
 @pytest.mark.storage(65)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(eva, world, call):
+async def test_failed_copy_keeps_the_source_and_leaves_no_target(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = place.all()
@@ -130,7 +130,7 @@ async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_targe
 
 @pytest.mark.storage(66)
 @pytest.mark.parametrize("call", ["rename", "move"])
-async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(eva, world, call):
+async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = {path.removeprefix("d"): content for path, content in place.all().items()}
@@ -139,13 +139,13 @@ async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends
     answer = await eva.post(f"storage/{call}", **call_again)
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["details"]["state"] == "deleting"
-    # Twelve files and five directories, of which two files are gone.
+    # Five directories and twelve files exist, of which two files are deleted.
     assert answer.json()["details"]["remaining"] == 15
     there = {path[1:]: content for path, content in place.all().items() if path[0] == "e"}
     assert there == before
     world.heal()
     if call == "rename":
-        # For anybody else it is another call, onto a directory that is there.
+        # For any other user this is a different call, and its target directory exists.
         bob = await world.api.user("bob")
         assert await refused(bob, call, **call_again) == (409, "already_exists")
     again = await eva.post(f"storage/{call}", **call_again)
@@ -154,7 +154,7 @@ async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends
     assert await refused(eva, call, **call_again) == (404, "path_not_found")
 
 
-async def test_a_move_into_a_directory_is_ended_by_the_same_call(eva: Caller, world: World) -> None:
+async def test_repeated_call_completes_a_move_into_a_directory(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"x", into=None)
     world.fail(Scheme.S3A, "delete", StorageUnavailable("Away."))
@@ -165,12 +165,12 @@ async def test_a_move_into_a_directory_is_ended_by_the_same_call(eva: Caller, wo
     assert place.all() == {"into": None, "into/d": None, "into/d/x": b"x"}
 
 
-async def test_a_source_that_changed_since_its_copy_stays(eva: Caller, world: World) -> None:
+async def test_source_changed_since_its_copy_is_kept(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"old", d__y=b"y")
 
     def change(number: int, path: str) -> QueryServerError | None:
-        """When the first original is looked at before its deletion, another client has just written."""
+        """Simulate a client that writes just before the first original is checked for deletion."""
         if path.endswith("/x") and world.calls(Scheme.S3A)["copy"] == 2:
             place.put_at("d/x", b"new")
         return None
@@ -182,7 +182,7 @@ async def test_a_source_that_changed_since_its_copy_stays(eva: Caller, world: Wo
     assert place.all()["e/x"] == b"old"
 
 
-async def test_a_source_that_got_a_file_meanwhile_keeps_it(eva: Caller, world: World) -> None:
+async def test_file_added_to_the_source_during_the_move_is_kept(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"x")
 
@@ -196,7 +196,7 @@ async def test_a_source_that_got_a_file_meanwhile_keeps_it(eva: Caller, world: W
     assert place.all() == {"d": None, "d/late": b"late", "e": None, "e/x": b"x"}
 
 
-async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(eva: Caller, world: World) -> None:
+async def test_moves_between_ozone_buckets_have_no_size_limit(eva: Caller, world: World) -> None:
     here, there = world.place(Scheme.OFS), world.place(Scheme.OFS, parent="ofs://service/volume/other/area")
     here.put(d__large=b"x" * 101, d__empty=None)
     moved = await eva.post("storage/move", src_path=here.at("d"), dest_path=there.path)
@@ -219,7 +219,7 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(eva: 
     ],
     ids=str,
 )
-async def test_between_stores_content_and_empty_directories_arrive(eva, world, here, there):
+async def test_move_between_stores_transfers_content_and_empty_directories(eva, world, here, there):
     source, target = world.place(here), world.place(there)
     source.put(d__empty=None, d__large=bytes(range(256)) * 20_000, d__nothing=b"")
     before = source.all()
@@ -231,7 +231,7 @@ async def test_between_stores_content_and_empty_directories_arrive(eva, world, h
 
 @dataclass
 class Corrupting(FaultyFileSystem):
-    """A store that keeps other bytes than it is given, as many of them."""
+    """A store that corrupts the bytes it receives but keeps their number."""
 
     def as_user(self, user: StorageUser) -> FaultyStorage:
         return CorruptingStorage(self.inner.as_user(user))
@@ -249,7 +249,7 @@ class CorruptingStorage(FaultyStorage):
 
 
 @pytest.mark.storage(69)
-async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(eva: Caller, world: World) -> None:
+async def test_corrupted_target_is_detected_and_the_source_is_kept(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     source.put(d__x=b"good", d__y=b"good", f=b"good")
     store = world.faulty[Scheme.S3A]
@@ -265,7 +265,7 @@ async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(eva: 
     assert target.all() == {}
 
 
-async def test_a_source_that_may_not_be_deleted_is_told_with_a_complete_target(eva: Caller, world: World) -> None:
+async def test_undeletable_source_is_reported_and_the_target_is_complete(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     source.put(f=b"f")
     world.fail(Scheme.HDFS, "delete", PermissionDenied("Not yours."))
@@ -274,7 +274,7 @@ async def test_a_source_that_may_not_be_deleted_is_told_with_a_complete_target(e
     assert (source.all(), target.all()) == ({"f": b"f"}, {"f": b"f"})
 
 
-async def test_links_are_left_out_and_left_where_they_are(eva: Caller, world: World) -> None:
+async def test_links_are_skipped_and_stay_in_the_source(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.FILE), world.place(Scheme.S3A)
     source.put(d__sub__x=b"x", d__y=b"y")
     source.link("d/sub/link")
@@ -292,7 +292,7 @@ async def test_links_are_left_out_and_left_where_they_are(eva: Caller, world: Wo
 @pytest.mark.parametrize("call", ["move", "copy"])
 @pytest.mark.parametrize("route", ["", "/bulk"])
 @every_store
-async def test_one_of_three_that_fails_does_not_stop_the_others(eva, place, call, route):
+async def test_bulk_call_continues_after_a_failure(eva, place, call, route):
     place.put(a=b"a", c=b"c", into=None)
     sources = [place.at(name) for name in ("a", "b", "c")]
     answer = await eva.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))
@@ -309,7 +309,7 @@ async def test_one_of_three_that_fails_does_not_stop_the_others(eva, place, call
 
 @pytest.mark.storage(71)
 @every_store
-async def test_the_highest_status_counts_and_without_failure_it_is_200(eva: Caller, place: Place) -> None:
+async def test_bulk_call_returns_the_highest_status(eva: Caller, place: Place) -> None:
     place.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
     sources = [place.at(name) for name in ("a", "none", "c")]
     answer = await eva.post_json("storage/move", source_path=sources, destination_path=place.at("into"))
@@ -321,7 +321,7 @@ async def test_the_highest_status_counts_and_without_failure_it_is_200(eva: Call
 
 @pytest.mark.parametrize("call", ["move", "copy"])
 @every_store
-async def test_several_sources_need_a_directory(eva: Caller, place: Place, call: str) -> None:
+async def test_several_sources_require_a_target_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(a=b"a", b=b"b", f=b"f")
     for target in ("none", "f"):
         asked = {"source_path": [place.at("a"), place.at("b")], "destination_path": place.at(target)}
@@ -330,7 +330,7 @@ async def test_several_sources_need_a_directory(eva: Caller, place: Place, call:
 
 
 @pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
-async def test_a_bulk_call_has_one_to_a_thousand_items(eva: Caller, world: World, call: str) -> None:
+async def test_bulk_calls_accept_one_to_a_thousand_items(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     assert await refused(eva, call, destination_path=place.path) == (400, "missing_parameter")
     many = [place.at(str(number)) for number in range(1001)]
@@ -338,7 +338,7 @@ async def test_a_bulk_call_has_one_to_a_thousand_items(eva: Caller, world: World
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
+async def test_targets_behind_links_are_refused(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.FILE)
     place.put(a=b"a", b=b"b")
     place.link("link")
@@ -352,7 +352,7 @@ async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str)
     assert {name for name in place.all() if "link" not in name} == {"a", "b"}
 
 
-async def test_what_is_neither_file_nor_directory_is_named(eva: Caller, world: World) -> None:
+async def test_special_files_are_refused_by_name(eva: Caller, world: World) -> None:
     place = world.place(Scheme.FILE)
     place.put(d=None)
     os.mkfifo(place.directory / "d" / "pipe")
@@ -393,7 +393,7 @@ def local_tree(root: Path) -> None:
 
 
 async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
-    """Size of every file below a path, None for directories."""
+    """Size in bytes of every file below a path; None for directories."""
     found: dict[str, int | None] = {}
     pending = [path]
     while pending:
@@ -408,7 +408,7 @@ async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
 
 @pytest.mark.engine("s3")
 @pytest.mark.storage(69, 65)
-async def test_a_tree_goes_to_the_store_moves_there_and_comes_back(mover: Caller, tmp_path: Path) -> None:
+async def test_tree_moves_to_the_store_within_it_and_back(mover: Caller, tmp_path: Path) -> None:
     root = tmp_path / "files"
     local_tree(root)
     expected = {name: len(content) for name, content in FILES.items()}

@@ -1,4 +1,6 @@
-"""wait, storage/operation, and what other processes do with the work of dead ones (Contract storage 7.5, 7.6)."""
+"""`wait`, `storage/operation`, and how other processes take over the work of dead processes (Contract storage 7.5,
+7.6).
+"""
 
 import asyncio
 import logging
@@ -41,7 +43,7 @@ from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
 
 
 class Gate(FaultyFileSystem):
-    """A store whose copies and deletions wait until the gate is open, from the given call on."""
+    """A store whose copies or deletions block, from the given call on, until the gate opens."""
 
     def __init__(self, inner: FaultyFileSystem, call: str, number: int = 1) -> None:
         super().__init__(inner.inner)
@@ -85,7 +87,7 @@ async def gate(world: World) -> AsyncIterator[Gate]:
 
 
 async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
-    """The operation when it has ended."""
+    """Wait for the operation to end; return it."""
     body: dict[str, Any] = {}
 
     async def has_ended() -> bool:
@@ -102,7 +104,7 @@ def three(place: Place) -> None:
 
 @pytest.mark.storage(70)
 @pytest.mark.parametrize("call", ["move", "copy", "rename"])
-async def test_a_call_that_is_not_waited_for_gives_its_body_later(eva, world, gate, call):
+async def test_unwaited_call_returns_its_body_later(eva, world, gate, call):
     gate.reached.clear()
     gate.open.clear()
     place = world.place(Scheme.S3A)
@@ -125,14 +127,16 @@ async def test_a_call_that_is_not_waited_for_gives_its_body_later(eva, world, ga
     }
 
 
-async def test_a_short_work_within_its_wait_is_answered_as_ever(eva: Caller, world: World) -> None:
+async def test_short_operation_within_its_wait_returns_directly(eva: Caller, world: World) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")
     answer = await eva.post("storage/rename", src_path=place.at("x"), dest_path="y", wait="600")
     assert (answer.status_code, answer.json()["path"]) == (200, place.at("y"))
 
 
-async def test_a_failure_after_the_answer_is_found_with_its_error_body(eva: Caller, world: World, gate: Gate) -> None:
+async def test_failure_after_the_response_is_reported_with_its_error_body(
+    eva: Caller, world: World, gate: Gate
+) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     started = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
@@ -147,13 +151,13 @@ async def test_a_failure_after_the_answer_is_found_with_its_error_body(eva: Call
     assert place.all()["e/a"] == b"foreign"
 
 
-async def test_errors_of_the_check_are_told_at_once(eva: Caller, world: World) -> None:
+async def test_validation_errors_are_returned_immediately(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     answer = await eva.post("storage/move", src_path=place.at("none"), dest_path=place.at("e"), wait="0")
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
 
 
-async def test_a_copy_on_ozone_gives_its_text(eva: Caller, world: World) -> None:
+async def test_ozone_copy_operation_returns_its_text(eva: Caller, world: World) -> None:
     place = world.place(Scheme.OFS)
     place.put(large=b"x" * 101)
     started = await eva.post("storage/copy", src_path=place.at("large"), dest_path=place.at("e"), wait="0")
@@ -161,7 +165,7 @@ async def test_a_copy_on_ozone_gives_its_text(eva: Caller, world: World) -> None
     assert end["result"] == f"Following files were skipped due to file size limitations:\n- {place.at('large')}"
 
 
-async def test_a_bulk_call_may_go_on_alone(eva: Caller, world: World, gate: Gate) -> None:
+async def test_bulk_call_can_continue_in_the_background(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     place.put(a=b"a", into=None)
     sources = [place.at("a"), place.at("none")]
@@ -175,7 +179,7 @@ async def test_a_bulk_call_may_go_on_alone(eva: Caller, world: World, gate: Gate
 
 
 @pytest.mark.security("S9", "T20")
-async def test_other_users_and_other_ids_are_not_found(eva: Caller, world: World, gate: Gate) -> None:
+async def test_operations_of_other_users_and_unknown_ids_are_not_found(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     started = await eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
@@ -191,7 +195,7 @@ async def test_other_users_and_other_ids_are_not_found(eva: Caller, world: World
     assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
 
 
-async def test_the_same_call_while_it_runs_is_refused(eva: Caller, world: World, gate: Gate) -> None:
+async def test_identical_call_is_refused_while_the_first_runs(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
@@ -203,7 +207,7 @@ async def test_the_same_call_while_it_runs_is_refused(eva: Caller, world: World,
     assert (await ended(eva, started.json()["operation_id"]))["state"] == "done"
 
 
-async def test_a_client_that_leaves_does_not_stop_the_work(eva: Caller, world: World, gate: Gate) -> None:
+async def test_disconnected_client_does_not_stop_the_operation(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     call = asyncio.create_task(eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e")))
@@ -220,7 +224,7 @@ async def test_a_client_that_leaves_does_not_stop_the_work(eva: Caller, world: W
 
 @dataclass
 class Held:
-    """A process that is held at the second copy or deletion of its work, as if it were dead."""
+    """A process blocked at its second copy or deletion, as if it were dead."""
 
     open_second: Callable[[], AbstractAsyncContextManager[World]]
     gate: Gate
@@ -232,7 +236,7 @@ class Held:
 
     @asynccontextmanager
     async def second(self) -> AsyncGenerator[tuple[World, Caller]]:
-        """Another application on the same database and stores, and the same user there."""
+        """Another application on the same database and stores, with the same user."""
         async with self.open_second() as second:
             yield second, Caller(second.api, self.eva.username, self.eva.headers)
 
@@ -254,15 +258,17 @@ async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> Asyn
 
 
 async def forget_leases(world: World) -> None:
-    """As if the lease of the dead process had run out."""
+    """Expire all leases, as after the death of their process."""
     await world.api.database.execute("update storage_transfers set lease_until = now() - interval '1 second'")
     await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
 
 
 @pytest.mark.storage(65, 66)
 @pytest.mark.parametrize("stage", ["copy", "delete"])
-async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
-    """Two applications on one database and the same stores; the first is held at its second copy or deletion."""
+async def test_another_process_completes_the_work_of_a_dead_process(
+    tmp_path: Path, database_dsn: str, stage: str
+) -> None:
+    """Two applications share one database and the same stores; the first is blocked at its second copy or deletion."""
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
         place, asked = first.place, first.asked
         async with first.second() as (second, heir):
@@ -279,7 +285,7 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
                 assert (end["state"], end["result"]["path"]) == ("done", place.at("e"))
             moved = place.all()
             assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
-            # The first one wakes up: it has lost the right to write, and must not undo anything.
+            # The first process wakes up. It has lost its lease and must not undo anything.
             first.gate.open.set()
             await asyncio.sleep(0.3)
             assert place.all() == moved
@@ -287,27 +293,27 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
 
 @pytest.mark.security("S15")
 @pytest.mark.parametrize(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
-async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_noted(
+async def test_takeover_is_audited_and_incomplete_files_are_recorded(
     tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
 ) -> None:
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
         place = first.place
         async with first.second() as (second, heir):
             await forget_leases(second)
-            # That of the dead process itself.
+            # This record belongs to the dead process.
             await second.api.database.execute("delete from unfinished_writes")
             caplog.clear()
             with audited(caplog):
                 await second.api.services.storage.transfers.take_over()
             assert events(caplog, heir) == [("storage.move", heir.username, place.at("d"), outcome)]
             noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
-            # All of the window that was begun when the process died.
+            # All files of the window that was in progress when the process died.
             begun = {place.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
             assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
 
 
 @pytest.mark.parametrize("stage", ["copy", "delete"])
-async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
+async def test_identical_call_takes_over_after_the_lease_expires(tmp_path: Path, database_dsn: str, stage: str) -> None:
     async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
         place, asked = first.place, first.asked
         async with first.second() as (second, heir):
@@ -318,10 +324,10 @@ async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path,
 
 
 @pytest.mark.storage(65)
-async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(
+async def test_identical_call_waits_until_the_dead_process_last_file_can_be_removed(
     eva: Caller, world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """A young file of a reserved name may be a living upload; it becomes old without being written."""
+    """A recent file with a reserved name may be an upload in progress; unless it is written to, it becomes old."""
 
     async def none(*_: object, **__: object) -> list[object]:
         return []
@@ -351,7 +357,7 @@ async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_r
     assert place.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
 
 
-async def test_an_operation_whose_process_is_gone_has_failed(eva: Caller, world: World) -> None:
+async def test_operation_without_a_process_has_failed(eva: Caller, world: World) -> None:
     await world.api.database.execute(
         """insert into storage_operations (id, user_id, kind, path, state, lease_until)
         select '11111111-2222-3333-4444-555555555555', id, 'storage.delete', '/x', 'running', now() - interval '1 s'
@@ -363,7 +369,7 @@ async def test_an_operation_whose_process_is_gone_has_failed(eva: Caller, world:
     assert (body["state"], body["result"]["status"], body["result"]["code"]) == ("failed", -1, "internal_error")
 
 
-async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: Path, database_dsn: str) -> None:
+async def test_unfinished_work_is_left_to_other_processes_on_shutdown(tmp_path: Path, database_dsn: str) -> None:
     async with held(tmp_path, database_dsn, "storage/copy", "copy") as first:
         pass
     async with first.second() as (second, heir):
@@ -378,7 +384,7 @@ async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: 
 
 @contextmanager
 def audited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Audit events are captured inside."""
+    """Capture audit events within the context."""
     logger = logging.getLogger(AUDIT_LOGGER)
     logger.addHandler(caplog.handler)
     try:
@@ -389,7 +395,7 @@ def audited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, str, str, str]]:
-    """What was written down about a user, each once: operation, user, path, outcome."""
+    """The distinct audit events about a user: operation, user, path, outcome."""
     found = [
         (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
         for record in caplog.records
@@ -399,7 +405,7 @@ def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, 
 
 
 @pytest.mark.security("S15")
-async def test_every_move_and_refusal_is_written_down(eva, world, caplog):
+async def test_every_move_and_refusal_is_audited(eva, world, caplog):
     place = world.place(Scheme.S3A)
     place.put(a=b"a", b=b"b")
     with audited(caplog):
@@ -418,7 +424,7 @@ async def test_every_move_and_refusal_is_written_down(eva, world, caplog):
 
 
 def impatient(world: World, owner: str) -> Transfers:
-    """What a process of that name works with; it looks after its leases every moment."""
+    """The transfers of a process with that name, which checks its leases continuously."""
     database = world.api.database
     storage = world.api.services.storage
     return Transfers(
@@ -433,7 +439,7 @@ def impatient(world: World, owner: str) -> Transfers:
     )
 
 
-async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, world, gate):
+async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, gate):
     place = world.place(Scheme.S3A)
     three(place)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
@@ -449,7 +455,7 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, w
     hour = timedelta(hours=1)
     assert await records.claim_same(digests, owner="heir", lease=hour) == (True, None)
     claimed = None
-    while claimed is None:  # the loser may renew its lease between the two
+    while claimed is None:  # the process losing its lease may renew it between the two calls
         await world.api.database.execute(
             "update storage_transfers set lease_until = now() - interval '1 s' where digest = $1", transfer.digest
         )
@@ -458,14 +464,14 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, w
     with pytest.raises(OperationInProgress):
         await loser
     assert {path for path in place.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
-    # What it made is the heir's business now.
+    # The entries it created now belong to the other process.
     assert {"e", "e/sub"} <= set(place.all())
     unfinished = UnfinishedWrites(world.api.database)
     await TransferSteps(records, unfinished, claimed, (source, target), Progress()).roll_back()
     assert not any(path[0] == "e" for path in place.all())
 
 
-async def test_a_long_work_keeps_its_lease(eva: Caller, world: World, gate: Gate) -> None:
+async def test_long_operation_renews_its_lease(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)

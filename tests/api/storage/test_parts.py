@@ -1,4 +1,4 @@
-"""Uploads in parts (Contract storage 9.2)."""
+"""Chunked uploads (Contract storage 9.2)."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ PART = 1000
 
 @dataclass
 class Sender:
-    """A client that sends one file in parts of 1000 bytes."""
+    """A client that sends one file in chunks of 1000 bytes."""
 
     caller: Caller
     dest: str
@@ -85,7 +85,7 @@ def sender(ana: Caller, place: str) -> Sender:
 
 class TestArrival:
     @pytest.mark.storage(89)
-    async def test_parts_in_any_order_with_repeats_make_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_chunks_in_any_order_with_repeats_make_the_file(self, sender: Sender, files: Files, place: str):
         order = [*range(sender.parts)] * 2
         random.Random(5).shuffle(order)
         for index in order:
@@ -103,19 +103,19 @@ class TestArrival:
         assert body["result"]["name"] == "big.bin"
 
     @pytest.mark.storage(89)
-    async def test_parts_in_parallel_make_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_parallel_chunks_make_the_file(self, sender: Sender, files: Files, place: str):
         answers = await asyncio.gather(*(sender.send(index) for index in range(sender.parts)))
         assert [answer.status_code for answer in answers] == [200] * sender.parts
         assert (await sender.complete()).status_code == 200
         assert (files.root / place / "big.bin").read_bytes() == sender.content
 
     @pytest.mark.storage(89)
-    async def test_the_same_part_twice_at_a_time_is_kept_once(self, sender: Sender):
+    async def test_concurrent_duplicates_of_a_chunk_are_kept_once(self, sender: Sender):
         answers = await asyncio.gather(*(sender.send(1) for _ in range(4)))
         assert [answer.status_code for answer in answers] == [200] * 4
         assert (await sender.state()).json()["missing_parts"] == [0, 2, 3, 4]
 
-    async def test_answers_tell_what_has_arrived(self, sender: Sender):
+    async def test_responses_list_the_received_ranges(self, sender: Sender):
         assert (await sender.send(2)).json()["offset"] == 0
         answer = (await sender.send(0)).json()
         assert (answer["received"], answer["offset"]) == ([[0, 1000], [2000, 3000]], 1000)
@@ -123,11 +123,11 @@ class TestArrival:
         assert (answer["received"], answer["offset"]) == ([[0, 3000]], 3000)
         assert (answer["uuid"], answer["path"]) == (sender.uuid, f"{sender.dest}/big.bin")
 
-    async def test_the_last_part_may_tell_its_own_size(self, sender: Sender):
+    async def test_last_chunk_may_declare_its_own_size(self, sender: Sender):
         assert (await sender.send(4, qqchunksize=17)).status_code == 200
         assert (await sender.send(0)).status_code == 200
 
-    async def test_fields_may_stand_before_the_file(self, sender: Sender):
+    async def test_fields_are_accepted_before_the_file(self, sender: Sender):
         fields = {name: (None, str(value)) for name, value in sender.query(0).items()}
         parts = {**fields, "qqfile": ("named.bin", sender.content[:PART])}
         answer = await sender.caller.send("POST", "storage/upload/chunks", files=parts)
@@ -137,18 +137,18 @@ class TestArrival:
     @pytest.mark.parametrize(
         ("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")]
     )
-    async def test_the_name_of_the_part_is_not_that_of_the_file(self, sender, files, place, name, code):
+    async def test_multipart_file_name_does_not_replace_qqfilename(self, sender, files, place, name, code):
         assert told(await sender.send(0, qqfilename=name)) == (400, code)
         assert everything(files.root / place) == []
 
-    async def test_a_name_with_a_zero_character_is_an_invalid_name(self, sender: Sender):
+    async def test_name_with_a_null_character_is_invalid(self, sender: Sender):
         assert told(await sender.send(0, qqfilename="a\0b")) == (400, "invalid_name")
         for call in ("mkdir", "touch", "create/directory", "create/file"):
             answer = await sender.caller.post(f"storage/{call}", path=sender.dest, name="a\0b")
             assert told(answer) == (400, "invalid_name")
 
     @pytest.mark.parametrize("content", [b"whole file", b""])
-    async def test_without_a_number_of_parts_the_file_is_done_at_once(self, ana: Caller, files: Files, content: bytes):
+    async def test_file_without_part_count_is_complete_immediately(self, ana: Caller, files: Files, content: bytes):
         place = files.place()
         sender = Sender(ana, f"file:///{place}", content)
         for _ in range(2):
@@ -160,7 +160,7 @@ class TestArrival:
         again = await sender.send(0, b"x" * len(content), qqtotalparts=0)
         assert told(again) == (409, "part_conflict") if content else again.status_code == 200
 
-    async def test_an_empty_file_in_one_part_is_completed(self, ana: Caller, files: Files, place: str):
+    async def test_empty_file_in_one_chunk_is_completed(self, ana: Caller, files: Files, place: str):
         sender = Sender(ana, f"file:///{place}", b"")
         assert (await sender.send(0, qqtotalparts=1)).status_code == 200
         assert (await sender.complete()).status_code == 200
@@ -170,7 +170,7 @@ class TestArrival:
 class TestRules:
     @pytest.mark.storage(91)
     @pytest.mark.parametrize("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
-    async def test_the_number_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
+    async def test_upload_id_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
         sender.uuid = uuid
         for answer in (await sender.send(0), await sender.state(), await sender.complete(), await sender.discard()):
             assert told(answer) == (400, "invalid_parameter")
@@ -178,7 +178,7 @@ class TestRules:
 
     @pytest.mark.storage(91)
     @pytest.mark.security("S9", "T20")
-    async def test_an_upload_of_another_user_is_unknown(self, sender: Sender, files: Files, place: str):
+    async def test_uploads_of_other_users_are_not_found(self, sender: Sender, files: Files, place: str):
         await sender.send(0)
         bob = await files.api.user("bob")
         theirs = Sender(bob, sender.dest, sender.content, uuid=sender.uuid)
@@ -198,7 +198,7 @@ class TestRules:
             {"qqtotalparts": 3, "qqtotalfilesize": 3 * PART},
         ],
     )
-    async def test_the_first_part_fixes_what_the_upload_is(self, sender: Sender, changes: dict[str, Any]):
+    async def test_first_chunk_fixes_the_upload_parameters(self, sender: Sender, changes: dict[str, Any]):
         await sender.send(0)
         assert told(await sender.send(1, **changes)) == (409, "part_conflict")
 
@@ -219,11 +219,11 @@ class TestRules:
             {"dest": None},
         ],
     )
-    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, place, changes):
+    async def test_contradicting_numbers_are_refused(self, sender, files, place, changes):
         assert (await sender.send(1, **changes)).status_code == 400
         assert everything(files.root / place) == []
 
-    async def test_a_part_has_the_bytes_that_its_numbers_say(self, sender: Sender):
+    async def test_chunk_length_must_match_its_declared_size(self, sender: Sender):
         await sender.send(0)
         for size in (999, 1001, 0):
             assert told(await sender.send(1, b"x" * size)) == (400, "invalid_parameter")
@@ -231,7 +231,7 @@ class TestRules:
         assert (await sender.state()).json()["received"] == [[0, 1000]]
         assert (await sender.send(1)).status_code == 200
 
-    async def test_other_bytes_for_the_same_part_are_a_conflict(self, sender: Sender, files: Files, place: str):
+    async def test_different_bytes_for_a_received_chunk_conflict(self, sender: Sender, files: Files, place: str):
         for index in range(sender.parts):
             await sender.send(index)
         assert told(await sender.send(1, b"x" * PART)) == (409, "part_conflict")
@@ -241,14 +241,14 @@ class TestRules:
         assert (files.root / place / "big.bin").read_bytes() == sender.content
 
     @pytest.mark.storage(88)
-    async def test_a_part_with_a_wrong_digest_is_not_kept(self, sender: Sender):
+    async def test_chunk_with_a_wrong_digest_is_discarded(self, sender: Sender):
         assert told(await sender.send(0, sha256="0" * 64)) == (422, "verification_failed")
         assert (await sender.state()).json()["received"] == []
         right = hashlib.sha256(sender.content[:PART]).hexdigest()
         assert (await sender.send(0, sha256=right)).status_code == 200
 
     @pytest.mark.storage(92)
-    async def test_the_destination_is_checked_at_the_first_part(self, sender: Sender, files: Files, place: str):
+    async def test_destination_is_checked_with_the_first_chunk(self, sender: Sender, files: Files, place: str):
         assert told(await sender.send(0, dest=f"{sender.dest}/none")) == (404, "path_not_found")
         (files.root / place / "big.bin").write_bytes(b"old")
         assert told(await sender.send(0)) == (409, "already_exists")
@@ -257,7 +257,7 @@ class TestRules:
         assert told(await sender.state()) == (404, "upload_not_found")
 
     @pytest.mark.security("T30")
-    async def test_a_user_has_twenty_open_uploads(self, sender: Sender):
+    async def test_users_have_at_most_twenty_open_uploads(self, sender: Sender):
         senders = [Sender(sender.caller, sender.dest, sender.content, name=f"{number}") for number in range(21)]
         answers = [await one.send(0) for one in senders]
         assert [answer.status_code for answer in answers] == [200] * 20 + [429]
@@ -265,7 +265,7 @@ class TestRules:
         assert (await senders[0].discard()).status_code == 200
         assert (await senders[20].send(0)).status_code == 200
 
-    async def test_parts_are_as_large_as_the_store_wants_them(self, tmp_path: Path, database_dsn: str):
+    async def test_chunk_sizes_must_meet_the_stores_minimum(self, tmp_path: Path, database_dsn: str):
         traits = StorageTraits(container_levels=1, min_part_bytes=2 * PART)
         buckets = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"])
         builders = {Scheme.S3A: lambda _: buckets}
@@ -282,7 +282,7 @@ class TestRules:
 
 class TestCompletion:
     @pytest.mark.storage(89)
-    async def test_missing_parts_are_named(self, sender: Sender, files: Files, place: str):
+    async def test_completion_error_names_missing_chunks(self, sender: Sender, files: Files, place: str):
         await sender.send(1)
         await sender.send(3)
         answer = await sender.complete()
@@ -291,7 +291,7 @@ class TestCompletion:
         assert names(files.root / place) == []
 
     @pytest.mark.storage(90)
-    async def test_a_second_completion_gives_the_same_answer(self, sender: Sender):
+    async def test_repeated_completion_returns_the_same_response(self, sender: Sender):
         for index in range(sender.parts):
             await sender.send(index)
         answers = await asyncio.gather(*(sender.complete() for _ in range(3)))
@@ -300,7 +300,7 @@ class TestCompletion:
         assert all(answer.json() == answers[0].json() for answer in answers)
         assert (await sender.state()).json()["missing_parts"] == []
 
-    async def test_what_is_said_again_must_be_the_same(self, sender: Sender):
+    async def test_completion_fields_must_match_the_upload(self, sender: Sender):
         for index in range(sender.parts):
             await sender.send(index)
         for said in (
@@ -315,7 +315,7 @@ class TestCompletion:
         assert (await sender.complete(**fields)).status_code == 200
 
     @pytest.mark.storage(88)
-    async def test_a_wrong_digest_of_the_whole_leaves_nothing(self, sender: Sender, files: Files, place: str):
+    async def test_wrong_digest_of_the_file_discards_the_upload(self, sender: Sender, files: Files, place: str):
         for index in range(sender.parts):
             await sender.send(index)
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
@@ -326,7 +326,7 @@ class TestCompletion:
         right = hashlib.sha256(sender.content).hexdigest()
         assert (await sender.complete(sha256=right)).status_code == 200
 
-    async def test_a_wrong_digest_of_the_whole_leaves_the_former_file(self, sender: Sender, files: Files, place: str):
+    async def test_wrong_digest_of_the_file_keeps_the_previous_file(self, sender: Sender, files: Files, place: str):
         target = files.root / place / "big.bin"
         target.write_bytes(b"former")
         for index in range(sender.parts):
@@ -340,7 +340,7 @@ class TestCompletion:
         assert (await sender.complete(sha256=right)).status_code == 200
         assert target.read_bytes() == sender.content
 
-    async def test_a_wrong_digest_of_a_single_part_keeps_the_part(self, ana: Caller, files: Files, place: str):
+    async def test_wrong_digest_of_a_single_chunk_file_keeps_the_chunk(self, ana: Caller, files: Files, place: str):
         sender = Sender(ana, f"file:///{place}", b"small")
         await sender.send(0)
         assert told(await sender.complete(sha256="0" * 64)) == (422, "verification_failed")
@@ -348,7 +348,9 @@ class TestCompletion:
         assert (await sender.complete(sha256=hashlib.sha256(b"small").hexdigest())).status_code == 200
 
     @pytest.mark.storage(85)
-    async def test_a_file_that_came_meanwhile_stays_and_so_do_the_parts(self, sender: Sender, files: Files, place: str):
+    async def test_file_created_during_the_upload_is_kept_and_so_are_the_chunks(
+        self, sender: Sender, files: Files, place: str
+    ):
         for index in range(sender.parts):
             await sender.send(index)
         target = files.root / place / "big.bin"
@@ -360,7 +362,7 @@ class TestCompletion:
         assert target.read_bytes() == sender.content
 
     @pytest.mark.storage(85)
-    async def test_an_existing_file_is_replaced_on_demand(self, sender: Sender, files: Files, place: str):
+    async def test_existing_file_is_replaced_with_overwrite(self, sender: Sender, files: Files, place: str):
         (files.root / place / "big.bin").write_bytes(b"old")
         for index in range(sender.parts):
             assert (await sender.send(index, overwrite="true")).status_code == 200
@@ -371,7 +373,9 @@ class TestCompletion:
 
 class TestState:
     @pytest.mark.storage(90)
-    async def test_the_state_outlives_a_restart_and_another_instance_goes_on(self, tmp_path: Path, database_dsn: str):
+    async def test_upload_state_survives_a_restart_and_another_instance_continues(
+        self, tmp_path: Path, database_dsn: str
+    ):
         settings = storage_settings(tmp_path, database_dsn)
         content = random.Random(8).randbytes(2 * PART + 1)
         async with open_api(settings) as api:
@@ -390,7 +394,7 @@ class TestState:
             assert done[0].json() == done[1].json()
         assert (tmp_path / "files" / "shared" / "big.bin").read_bytes() == content
 
-    async def test_the_state_has_all_that_a_client_needs_to_go_on(self, sender: Sender):
+    async def test_upload_state_is_sufficient_to_resume(self, sender: Sender):
         await sender.send(0)
         await sender.send(2)
         state = (await sender.state()).json()
@@ -400,7 +404,7 @@ class TestState:
         left = datetime.fromisoformat(state["expires_at"]) - datetime.now(UTC)
         assert timedelta(hours=23) < left <= timedelta(hours=24)
 
-    async def test_a_discarded_upload_is_gone_with_its_parts(self, sender: Sender, files: Files, place: str):
+    async def test_discarded_upload_is_deleted_with_its_chunks(self, sender: Sender, files: Files, place: str):
         await sender.send(0)
         assert (await sender.discard()).json() == {"status": 0, "path": f"{sender.dest}/big.bin"}
         assert everything(files.root / place) == []
@@ -408,7 +412,7 @@ class TestState:
             assert told(answer) == (404, "upload_not_found")
         assert (await sender.send(1)).json()["received"] == [[1000, 2000]]
 
-    async def test_to_discard_a_completed_upload_leaves_the_file(self, sender: Sender, files: Files, place: str):
+    async def test_discarding_a_completed_upload_keeps_the_file(self, sender: Sender, files: Files, place: str):
         for index in range(sender.parts):
             await sender.send(index)
         await sender.complete()

@@ -1,4 +1,4 @@
-"""Paths in both forms, and every served call once (Contract storage 2.2)."""
+"""Both path forms, and every served call once (Contract storage 2.2)."""
 
 import json
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ BAD = {
 
 
 async def raw(caller: Caller, path: str) -> httpx.Response:
-    """A GET whose path is sent as it stands."""
+    """Send a GET whose path is not encoded further."""
     target = f"/api/v1/storage/{path}".encode()
     return await caller.send("GET", "storage/stat", extensions={"target": target})
 
@@ -63,7 +63,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.storage(11, 12, 13, 14)
 @pytest.mark.parametrize("normal", SAME)
-async def test_spellings_of_a_path_name_one_place(world: World, eva: Caller, normal: str) -> None:
+async def test_path_spellings_address_the_same_entry(world: World, eva: Caller, normal: str) -> None:
     for scheme, path in ((Scheme.S3A, "lake/k"), (Scheme.ABFS, "box/x"), (Scheme.HDFS, "user/x"),
                          (Scheme.OFS, "service/volume")):  # fmt: skip
         world.memory[scheme].tree.make_container(path)
@@ -77,7 +77,7 @@ async def test_spellings_of_a_path_name_one_place(world: World, eva: Caller, nor
 @pytest.mark.storage(15, 16, 18)
 @pytest.mark.security("S1", "S2", "S4", "T1")
 @pytest.mark.parametrize("path", BAD)
-async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, eva: Caller, path: str) -> None:
+async def test_reading_calls_refuse_invalid_paths_before_reaching_a_store(world: World, eva: Caller, path: str) -> None:
     world.heal()
     answers = [await raw(eva, f"{call}={path}") for call in PATH_FORMS]
     answers += [await raw(eva, f"{call}?path={path}") for call in QUERY_FORMS]
@@ -88,7 +88,9 @@ async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
 @pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
-async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: World, eva: Caller, path: str) -> None:
+async def test_changing_calls_refuse_invalid_paths_before_reaching_a_store(
+    world: World, eva: Caller, path: str
+) -> None:
     world.heal()
     calls = {
         "mkdir": {"path": path}, "touch": {"path": path}, "create/directory": {"path": path, "name": "x"},
@@ -109,7 +111,7 @@ async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: Worl
 
 @pytest.mark.storage(16)
 @pytest.mark.security("S3")
-async def test_names_that_only_look_dangerous_are_found(world: World, eva: Caller) -> None:
+async def test_unusual_but_valid_names_are_found(world: World, eva: Caller) -> None:
     for name in ("a..b", "...", "..\\x", "．．", "a+b", "%zz"):
         world.memory[Scheme.HDFS].tree.put(f"looks/{name}", b"x")
         for answer in (
@@ -119,14 +121,14 @@ async def test_names_that_only_look_dangerous_are_found(world: World, eva: Calle
             assert answer.json()["path"] == f"/looks/{name}", answer.text
 
 
-async def test_a_slash_in_a_name_of_the_path_form_cannot_be_told_from_one_between_names(world, eva):
+async def test_encoded_slash_in_the_path_form_separates_names(world, eva):
     world.memory[Scheme.HDFS].tree.put("deep/er", b"x")
     assert (await eva.get("storage/stat=%2Fdeep%2Fer")).json()["name"] == "er"
     assert (await eva.get("storage/stat=/deep%2Fer")).json()["name"] == "er"
 
 
 @pytest.mark.storage(7)
-async def test_a_path_given_twice_counts_the_last_time(world: World, eva: Caller) -> None:
+async def test_last_of_repeated_path_parameters_counts(world: World, eva: Caller) -> None:
     world.memory[Scheme.HDFS].tree.put("twice/a", b"x")
     answer = await eva.send("GET", "storage/stat?path=/none&path=/twice/a")
     assert answer.json()["path"] == "/twice/a"
@@ -134,7 +136,7 @@ async def test_a_path_given_twice_counts_the_last_time(world: World, eva: Caller
 
 @pytest.mark.storage(1)
 @pytest.mark.parametrize("call", ["filesystems", "list", "stat", "content_summary"])
-async def test_a_last_slash_is_optional(world: World, eva: Caller, call: str) -> None:
+async def test_trailing_slash_is_optional(world: World, eva: Caller, call: str) -> None:
     world.memory[Scheme.HDFS].tree.make_container("slash")
     plain, slashed = [await eva.send("GET", f"storage/{call}{end}?path=/slash") for end in ("", "/")]
     assert plain.status_code == 200
@@ -143,7 +145,7 @@ async def test_a_last_slash_is_optional(world: World, eva: Caller, call: str) ->
 
 @pytest.mark.storage(5)
 @pytest.mark.parametrize("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
-async def test_head_equals_get_without_a_body(eva: Caller, path: str) -> None:
+async def test_head_matches_get_without_a_body(eva: Caller, path: str) -> None:
     got, head = await eva.send("GET", f"storage/{path}"), await eva.send("HEAD", f"storage/{path}")
     assert (head.status_code, head.content) == (200, b"")
     assert int(head.headers["content-length"]) == len(got.content) > 0
@@ -152,7 +154,7 @@ async def test_head_equals_get_without_a_body(eva: Caller, path: str) -> None:
 
 @pytest.mark.storage(2)
 @pytest.mark.parametrize("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
-async def test_a_wrong_method_is_told_which_are_right(eva: Caller, path: str) -> None:
+async def test_wrong_method_response_lists_allowed_methods(eva: Caller, path: str) -> None:
     for method in ("POST", "DELETE", "PUT"):
         answer = await eva.send(method, f"storage/{path}")
         assert code(answer) == (405, "method_not_allowed")
@@ -162,7 +164,7 @@ async def test_a_wrong_method_is_told_which_are_right(eva: Caller, path: str) ->
 
 @pytest.mark.storage(3)
 @pytest.mark.parametrize("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
-async def test_without_a_token_nothing_is_read(world: World, eva: Caller, path: str) -> None:
+async def test_requests_without_a_valid_token_return_401(world: World, eva: Caller, path: str) -> None:
     none = await world.api.stranger.get(f"storage/{path}")
     assert (none.status_code, list(none.json())) == (401, ["detail"])
     bad = await world.api.http.get(f"/api/v1/storage/{path}", headers={"Authorization": "Bearer x.y.z"})
@@ -170,7 +172,7 @@ async def test_without_a_token_nothing_is_read(world: World, eva: Caller, path: 
 
 
 @pytest.mark.storage(4)
-async def test_every_success_has_status_0(eva: Caller) -> None:
+async def test_successful_responses_have_status_0(eva: Caller) -> None:
     for path in ("list?path=/", "view=/", "stat=/", "content_summary=/"):
         answer = await eva.send("GET", f"storage/{path}")
         assert json.loads(answer.content)["status"] == 0
@@ -181,7 +183,7 @@ _NEVER_SUCCESSFUL = {"/api/v1/storage/extract_archive", "/api/v1/storage/compres
 
 @dataclass
 class StorageWalk:
-    """The calls of one user on an HDFS in memory. `slash` ends each path but those of the form `=<path>`."""
+    """One user's calls on an in-memory HDFS. `slash` is appended to each path except paths of the form `=<path>`."""
 
     caller: Caller
     place: Place
@@ -190,7 +192,7 @@ class StorageWalk:
     answers: dict[tuple[str, str], httpx.Response] = field(default_factory=dict[tuple[str, str], httpx.Response])
 
     async def whole(self) -> set[tuple[str, str]]:
-        """The calls, each answered with a success."""
+        """Make every call; each must succeed."""
         await self._reading()
         await self._making()
         await self._moving()
@@ -283,7 +285,7 @@ class StorageWalk:
 
 @pytest.mark.storage(1, 4, 5, 6)
 @pytest.mark.parametrize(("slash", "as_json"), [("", False), ("/", True)])
-async def test_every_call_of_the_table_is_served(world: World, slash: str, as_json: bool) -> None:
+async def test_every_documented_storage_call_is_served(world: World, slash: str, as_json: bool) -> None:
     walk = StorageWalk(await world.api.user("ana", admin=True), world.place(Scheme.HDFS), slash, as_json)
     found = await walk.whole()
     wanted = {one.key for one in read_operations() if one.group == "storage" and one.path not in _NEVER_SUCCESSFUL}
@@ -295,7 +297,7 @@ async def test_every_call_of_the_table_is_served(world: World, slash: str, as_js
 
 
 @pytest.mark.storage(104)
-async def test_a_json_array_for_one_value_and_wrong_file_parameters_of_a_directory_are_refused(
+async def test_json_arrays_for_single_values_and_invalid_directory_parameters_are_refused(
     ana: Caller, place: str
 ) -> None:
     path = f"file:///{place}"

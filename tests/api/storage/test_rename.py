@@ -1,4 +1,4 @@
-"""rename and copy (Contract storage 7.1 to 7.4)."""
+"""Renames and copies (Contract storage 7.1 to 7.4)."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Sche
 
 @pytest.fixture
 def place(world: World, request: pytest.FixtureRequest) -> Place:
-    """A new directory on the store that the test runs on."""
+    """A new directory on the store under test."""
     return world.place(request.param)
 
 
@@ -27,7 +27,7 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 @pytest.mark.storage(60)
 @every_store
-async def test_a_name_without_slash_stays_in_the_directory(eva: Caller, place: Place) -> None:
+async def test_name_without_a_slash_stays_in_its_directory(eva: Caller, place: Place) -> None:
     place.put(x=b"content")
     renamed = await eva.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
     assert renamed.json() == {
@@ -41,7 +41,7 @@ async def test_a_name_without_slash_stays_in_the_directory(eva: Caller, place: P
 
 @pytest.mark.storage(60)
 @every_store
-async def test_an_existing_target_and_a_missing_source_are_told(eva: Caller, place: Place) -> None:
+async def test_existing_target_and_missing_source_are_refused(eva: Caller, place: Place) -> None:
     place.put(x=b"x", y=b"y", d=None)
     assert await refused(eva, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
     assert await refused(eva, "rename", src_path=place.at("x"), dest_path=place.at("d")) == (409, "already_exists")
@@ -51,7 +51,7 @@ async def test_an_existing_target_and_a_missing_source_are_told(eva: Caller, pla
 
 @pytest.mark.storage(61)
 @every_store
-async def test_a_trailing_slash_of_a_directory_does_not_count(eva: Caller, place: Place) -> None:
+async def test_trailing_slash_on_a_directory_is_ignored(eva: Caller, place: Place) -> None:
     place.put(d__x=b"x", d__empty=None)
     renamed = await eva.post("storage/rename", src_path=place.at("d/"), dest_path="new")
     assert renamed.json()["path"] == place.at("new")
@@ -61,7 +61,9 @@ async def test_a_trailing_slash_of_a_directory_does_not_count(eva: Caller, place
 @pytest.mark.storage(62)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_nothing_goes_into_itself_and_names_count_as_a_whole(eva: Caller, place: Place, call: str) -> None:
+async def test_target_inside_the_source_is_refused_but_name_prefixes_are_not(
+    eva: Caller, place: Place, call: str
+) -> None:
     place.put(a__x=b"x")
     for target in ("a/b", "a/b/c", "a/x/c"):
         inside = await refused(eva, call, src_path=place.at("a"), dest_path=place.at(target))
@@ -74,7 +76,7 @@ async def test_nothing_goes_into_itself_and_names_count_as_a_whole(eva: Caller, 
 @pytest.mark.storage(64)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Place, call: str) -> None:
+async def test_overwrite_replaces_only_files_with_files(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"new", y=b"old", d=None, e=None)
     onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
     assert await refused(eva, call, **onto_directory) == (409, "already_exists")
@@ -87,7 +89,7 @@ async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Plac
 
 
 @pytest.mark.storage(58)
-async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_dsn: str) -> None:
+async def test_changed_extension_must_be_allowed(tmp_path: Path, database_dsn: str) -> None:
     settings = storage_settings(
         tmp_path, database_dsn, allow_file_extensions=[".txt", "gz"], restrict_file_extensions=["GZ"]
     )
@@ -106,7 +108,7 @@ async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_ds
 
 @pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
 @pytest.mark.storage(56)
-async def test_new_names_are_checked(eva: Caller, world: World, name: str) -> None:
+async def test_new_names_are_validated(eva: Caller, world: World, name: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", d=None)
     status, code = await refused(eva, "rename", src_path=place.at("x"), dest_path=name)
@@ -117,7 +119,7 @@ async def test_new_names_are_checked(eva: Caller, world: World, name: str) -> No
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_a_missing_parent_is_named_and_a_file_is_no_parent(eva: Caller, place: Place, call: str) -> None:
+async def test_missing_parent_is_named_and_files_cannot_be_parents(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
     answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
@@ -128,7 +130,7 @@ async def test_a_missing_parent_is_named_and_a_file_is_no_parent(eva: Caller, pl
 
 
 @pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
-async def test_roots_and_buckets_stay(eva: Caller, root: str) -> None:
+async def test_roots_and_buckets_cannot_be_renamed_or_copied(eva: Caller, root: str) -> None:
     elsewhere = "/elsewhere" if root == "/" else f"{root.rstrip('/')}/elsewhere"
     for call in ("rename", "move"):
         assert await refused(eva, call, src_path=root, dest_path=elsewhere) == (400, "root_not_allowed")
@@ -136,7 +138,7 @@ async def test_roots_and_buckets_stay(eva: Caller, root: str) -> None:
 
 
 @pytest.mark.storage(70)
-async def test_a_rename_stays_in_its_store(eva: Caller, world: World) -> None:
+async def test_rename_across_stores_is_not_supported(eva: Caller, world: World) -> None:
     here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     here.put(x=b"x")
     assert await refused(eva, "rename", src_path=here.at("x"), dest_path=there.at("x")) == (501, "not_supported")
@@ -145,7 +147,7 @@ async def test_a_rename_stays_in_its_store(eva: Caller, world: World) -> None:
 
 @pytest.mark.storage(6, 7)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_both_encodings_and_both_vocabularies_do_the_same(eva: Caller, world: World, call: str) -> None:
+async def test_both_encodings_and_vocabularies_are_equivalent(eva: Caller, world: World, call: str) -> None:
     bodies = []
     for send in (eva.post, eva.post_json):
         for source, target in (("src_path", "dest_path"), ("source_path", "destination_path")):
@@ -159,7 +161,7 @@ async def test_both_encodings_and_both_vocabularies_do_the_same(eva: Caller, wor
 
 @pytest.mark.storage(7)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_two_different_values_are_refused(eva: Caller, world: World, call: str) -> None:
+async def test_contradicting_values_are_refused(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", y=b"y")
     both = {"src_path": place.at("x"), "source_path": place.at("y"), "dest_path": place.at("z")}
@@ -169,7 +171,7 @@ async def test_two_different_values_are_refused(eva: Caller, world: World, call:
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_what_is_missing_or_wrong_is_told(eva: Caller, world: World, call: str) -> None:
+async def test_missing_and_invalid_parameters_are_refused(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")
     assert await refused(eva, call, src_path=place.at("x")) == (400, "missing_parameter")
@@ -184,7 +186,7 @@ every_copying_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.AB
 
 
 @every_copying_store
-async def test_a_copy_holds_everything_and_the_source_stays(eva: Caller, place: Place) -> None:
+async def test_copy_includes_everything_and_keeps_the_source(eva: Caller, place: Place) -> None:
     place.put(d__empty=None, d__sub__x=b"x", d__y=b"", into=None)
     copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("into"))
     assert copied.json() == {
@@ -221,7 +223,7 @@ async def test_modes_of_files_and_directories_are_kept(eva: Caller, world: World
     assert copied == modes
 
 
-async def test_a_failed_copy_leaves_what_others_made(eva: Caller, world: World) -> None:
+async def test_failed_copy_keeps_entries_created_by_others(eva: Caller, world: World) -> None:
     place = world.place(Scheme.HDFS)
     place.put(d__x=b"x", d__y=b"y")
 
@@ -235,7 +237,7 @@ async def test_a_failed_copy_leaves_what_others_made(eva: Caller, world: World) 
     assert place.all() == {"d": None, "d/x": b"x", "d/y": b"y", "e": None, "e/foreign": b"foreign"}
 
 
-async def test_a_failed_copy_never_removes_what_was_there_before(eva: Caller, world: World) -> None:
+async def test_failed_copy_never_removes_existing_entries(eva: Caller, world: World) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"new", y=b"old")
     world.fail(Scheme.HDFS, "copy", StorageUnavailable("Away."))
@@ -244,7 +246,7 @@ async def test_a_failed_copy_never_removes_what_was_there_before(eva: Caller, wo
     assert place.all() == {"x": b"new", "y": b"old"}
 
 
-async def test_links_in_a_tree_are_left_out_and_told(eva: Caller, world: World) -> None:
+async def test_links_in_a_tree_are_skipped_and_reported(eva: Caller, world: World) -> None:
     place = world.place(Scheme.FILE)
     place.put(d__x=b"x")
     place.link("d/b")
@@ -257,7 +259,7 @@ async def test_links_in_a_tree_are_left_out_and_told(eva: Caller, world: World) 
 
 
 @pytest.mark.storage(68)
-async def test_ozone_answers_with_the_files_above_the_limit_at_any_depth(eva: Caller, world: World) -> None:
+async def test_ozone_copy_lists_skipped_large_files_at_any_depth(eva: Caller, world: World) -> None:
     place = world.place(Scheme.OFS)
     exact, above = b"x" * CHUNK_BYTES, b"x" * (CHUNK_BYTES + 1)
     place.put(d__exact=exact, d__zz=above, d__sub__sub__b=above, d__sub__a=b"small")
@@ -271,7 +273,7 @@ async def test_ozone_answers_with_the_files_above_the_limit_at_any_depth(eva: Ca
 
 
 @pytest.mark.storage(68)
-async def test_ozone_answers_with_an_empty_text_and_in_bulk_with_a_key(eva: Caller, world: World) -> None:
+async def test_ozone_copy_returns_empty_text_and_bulk_copy_returns_a_key(eva: Caller, world: World) -> None:
     place = world.place(Scheme.OFS)
     place.put(small=b"x", large=b"x" * (CHUNK_BYTES + 1), into=None)
     copied = await eva.post("storage/copy", src_path=place.at("small"), dest_path=place.at("other"))
@@ -284,7 +286,7 @@ async def test_ozone_answers_with_an_empty_text_and_in_bulk_with_a_key(eva: Call
     assert errors == (404, "path_not_found")
 
 
-async def test_a_copy_from_ozone_to_another_store_has_no_limit(eva: Caller, world: World) -> None:
+async def test_copy_from_ozone_to_another_store_has_no_size_limit(eva: Caller, world: World) -> None:
     place, there = world.place(Scheme.OFS), world.place(Scheme.HDFS)
     place.put(large=b"x" * (CHUNK_BYTES + 1))
     copied = await eva.post("storage/copy", src_path=place.at("large"), dest_path=there.path)
@@ -292,7 +294,7 @@ async def test_a_copy_from_ozone_to_another_store_has_no_limit(eva: Caller, worl
     assert there.all() == {"large": b"x" * (CHUNK_BYTES + 1)}
 
 
-async def test_a_tree_of_many_windows_is_copied_whole(eva: Caller, world: World) -> None:
+async def test_tree_of_many_windows_is_copied_completely(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     for number in range(1300):
         place.put_at(f"d/{number % 7}/{number}", str(number).encode())
@@ -303,7 +305,7 @@ async def test_a_tree_of_many_windows_is_copied_whole(eva: Caller, world: World)
 
 
 @pytest.mark.parametrize("call", ["move", "copy", "rename"])
-async def test_a_store_without_the_right_is_refused_at_both_ends(world: World, call: str) -> None:
+async def test_copy_requires_the_rights_for_both_stores(world: World, call: str) -> None:
     eva = await world.api.user("ana")
     await world.api.database.execute(
         "delete from group_members where user_id = (select id from users where username = $1)", eva.username

@@ -1,4 +1,4 @@
-"""Files in statements, with the rights of their callers, in whatever session and process (Contract editor 4.7)."""
+"""Statements access files with their caller's rights in every session and process (Contract editor 4.7)."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def bob(files: Files) -> Caller:
 
 
 async def with_home(files: Files, name: str, *, admin: bool = False) -> Caller:
-    """A new user with a file `own` in the home, whose content is the name."""
+    """A new user whose home directory contains a file `own` that holds the user name."""
     caller = await files.api.user(name, admin=admin)
     home = files.root / "user" / caller.username
     home.mkdir(parents=True)
@@ -56,7 +56,7 @@ def own(caller: Caller) -> str:
 
 
 async def program_of(caller: Caller, *scopes: str) -> Caller:
-    """A program that calls with a new API token of the user."""
+    """A program that authenticates with a new API token of the user."""
     made = await caller.post_json("token/api_tokens/new", name=f"program {uuid4()}", scopes=scopes)
     assert made.status_code == 200, made.text
     return Caller(caller.api, caller.username, {"Authorization": f"Bearer {made.json()['value']}"})
@@ -67,7 +67,7 @@ async def session_of(caller: Caller, dialect: str = "lake") -> int:
 
 
 async def read(caller: Caller, path: str, dialect: str = "lake", **fields: Any) -> str:
-    """The content of a file by a statement, or code and message of its failure."""
+    """Read a file with a statement; return its content, or the failure's code and message."""
     body = await caller.run(dialect, f"from {path}", **fields)
     if body["status"]:
         return f"{body['code']} {body['message']}"
@@ -81,7 +81,7 @@ async def refusal(caller: Caller, statement: str, dialect: str = "lake", **field
 
 
 @pytest.mark.item(95)
-async def test_two_users_on_one_connector_read_their_own_files_and_never_the_other_ones(ana: Caller, bob: Caller):
+async def test_users_sharing_a_connector_read_only_their_own_files(ana: Caller, bob: Caller):
     async def reads(caller: Caller, other: Caller, **fields: Any) -> None:
         for _ in range(10):
             assert await read(caller, own(caller), **fields) == caller.username
@@ -98,7 +98,7 @@ async def test_two_users_on_one_connector_read_their_own_files_and_never_the_oth
 
 
 @pytest.mark.item(97)
-async def test_a_statement_writes_where_the_storage_calls_would_and_the_file_is_theirs(
+async def test_statements_write_where_storage_calls_may_and_the_user_owns_the_file(
     files: Files, ana: Caller, bob: Caller
 ):
     path = f"file:///user/{ana.username}/new.txt"
@@ -116,7 +116,7 @@ async def test_a_statement_writes_where_the_storage_calls_would_and_the_file_is_
     (("query",), False, False), (("query", "files:read"), True, False),
     (("query", "files:write"), False, True), (("query", "files:read", "files:write"), True, True)])  # fmt: skip
 @pytest.mark.parametrize("in_session", [False, True])
-async def test_the_scopes_of_an_api_token_limit_its_statements_in_a_session_of_the_user_too(
+async def test_api_token_scopes_limit_statements_even_in_the_users_session(
     ana: Caller, scopes: tuple[str, ...], *, may_read: bool, may_write: bool, in_session: bool
 ):
     program = await program_of(ana, *scopes)
@@ -130,12 +130,12 @@ async def test_the_scopes_of_an_api_token_limit_its_statements_in_a_session_of_t
     assert (body["status"] == 0) is may_write
     script = await program.run("lake", f"ddl; from {own(ana)}", run_all="true", **fields)
     assert (script["status"] == 0) is may_read
-    # The program leaves no limits behind for those who come after it.
+    # The program's limits do not affect later callers of the session.
     assert await read(ana, own(ana), **fields) == ana.username
 
 
 @pytest.mark.item(99)
-async def test_the_token_of_an_administrator_reads_no_homes_of_others(files: Files, ana: Caller):
+async def test_administrators_api_token_cannot_read_other_homes(files: Files, ana: Caller):
     root = await with_home(files, "root", admin=True)
     assert await read(root, own(ana)) == ana.username
     program = await program_of(root, "query", "files:read")
@@ -144,7 +144,7 @@ async def test_the_token_of_an_administrator_reads_no_homes_of_others(files: Fil
 
 
 @pytest.mark.item(99)
-async def test_a_statement_that_another_process_runs_keeps_the_limits_of_its_token(api: Api, ana: Caller):
+async def test_statements_run_by_another_process_keep_their_token_limits(api: Api, ana: Caller):
     program = await program_of(ana, "query")
     await program.run("lake", f"from {own(ana)}")
     stored = "select api_token from statements where user_id = (select id from users where username = $1)"
@@ -155,17 +155,17 @@ async def test_a_statement_that_another_process_runs_keeps_the_limits_of_its_tok
     assert rows[0]["api_token"] is None
 
 
-async def test_a_read_only_connector_reads_files_and_writes_none(ana: Caller):
+async def test_read_only_connector_reads_but_never_writes_files(ana: Caller):
     assert await read(ana, own(ana), "frozen") == ana.username
     target = f"file:///user/{ana.username}/new"
     assert (await refusal(ana, f"copy {target} text", "frozen")).startswith("rejected ")
 
 
-async def test_an_engine_that_reads_no_files_gets_none(ana: Caller):
+async def test_engines_without_file_support_receive_no_files(ana: Caller):
     assert "got no files" in await refusal(ana, f"from {own(ana)}", "blind")
 
 
-async def test_a_sample_reads_files_with_the_rights_of_its_caller_and_writes_none(api: Api, ana: Caller, bob: Caller):
+async def test_samples_read_files_with_the_callers_rights_and_never_write(api: Api, ana: Caller, bob: Caller):
     shelf = api.shelf
     assert isinstance(shelf, FakeCatalogEngine)
     shelf.give_files()
@@ -181,9 +181,7 @@ async def test_a_sample_reads_files_with_the_rights_of_its_caller_and_writes_non
 
 
 @pytest.mark.item(98)
-async def test_the_audit_log_names_the_files_that_a_statement_opens_and_those_it_may_not(
-    ana: Caller, bob: Caller, audited: list[dict[str, Any]]
-):
+async def test_audit_log_names_opened_and_denied_files(ana: Caller, bob: Caller, audited: list[dict[str, Any]]):
     audited.clear()
     operation = (await ana.run("lake", f"from {own(ana)}"))["history_uuid"]
     denied = (await ana.run("lake", f"from {own(bob)}"))["history_uuid"]
@@ -199,7 +197,7 @@ async def test_the_audit_log_names_the_files_that_a_statement_opens_and_those_it
     ]
 
 
-async def test_what_the_server_keeps_of_a_write_is_gone_with_it(api: Api, ana: Caller):
+async def test_write_records_are_deleted_with_the_write(api: Api, ana: Caller):
     target = f"file:///user/{ana.username}/new"
     assert (await ana.run("lake", f"copy {target} text"))["status"] == 0
     unfinished = "select count(*) from unfinished_writes where directory = $1"

@@ -1,4 +1,4 @@
-"""Names that no path can hold, over HTTP: what a tree holds is carried whole or refused whole, never lost."""
+"""Names that no path can express, over HTTP: calls carry or refuse a tree's entries as a whole and never lose any."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ _MARKER = escaped_file(b"")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A bucket of flat keys: as a user calls about it, and as another program sees it."""
+    """A bucket with a flat key space: `user` calls the API, other methods act as an external program."""
 
     user: Caller
     root: str
@@ -104,12 +104,12 @@ async def azure_keys(azurite: HttpAddress, tmp_path: Path, shared_database_dsn: 
 
 
 class FlatKeysContract:
-    """`keys`: the bucket; `odd`: keys below `d/` that no path can hold."""
+    """Subclasses provide the fixture `keys`, a bucket, and `odd`, keys below `d/` that no path can express."""
 
     odd: tuple[str, ...]
 
     @pytest.mark.storage(99)
-    async def test_a_copy_holds_every_key_and_deleting_the_source_loses_nothing(self, keys: Keys) -> None:
+    async def test_copy_includes_every_key_and_source_deletion_loses_nothing(self, keys: Keys) -> None:
         await keys.fill("d/plain", *self.odd)
         copied = await keys.post("copy", "d", "e")
         assert copied.status_code == 200, copied.text
@@ -123,7 +123,7 @@ class FlatKeysContract:
 
     @pytest.mark.storage(99)
     @pytest.mark.parametrize("call", ["rename", "move"])
-    async def test_a_rename_and_a_move_carry_every_key(self, keys: Keys, call: str) -> None:
+    async def test_rename_and_move_carry_every_key(self, keys: Keys, call: str) -> None:
         await keys.fill("d/plain", *self.odd)
         moved = await keys.post(call, "d", "e")
         assert moved.status_code == 200, moved.text
@@ -132,7 +132,7 @@ class FlatKeysContract:
         assert await keys.names() == ["e"]
 
     @pytest.mark.storage(99)
-    async def test_a_key_that_begins_with_a_slash_is_shown_read_and_renamed(self, keys: Keys) -> None:
+    async def test_keys_with_a_leading_slash_can_be_listed_read_and_renamed(self, keys: Keys) -> None:
         await keys.fill("/lead.txt", "other")
         assert sorted(await keys.names()) == sorted([_EMPTY, "other"])
         assert await keys.names(_EMPTY) == ["lead.txt"]
@@ -144,7 +144,7 @@ class FlatKeysContract:
 
     @pytest.mark.storage(100)
     @pytest.mark.parametrize("path", ["d", "p"])
-    async def test_a_file_beside_a_directory_of_its_name_is_refused_before_anything_changes(
+    async def test_file_beside_a_directory_of_the_same_name_is_refused_before_any_change(
         self, keys: Keys, path: str
     ) -> None:
         planted = ("d", "d/x", "d-x", "p/d", "p/d-x", "p/d/x", "p/a")
@@ -159,7 +159,7 @@ class FlatKeysContract:
         assert "new" not in await keys.names()
 
     @pytest.mark.storage(100)
-    async def test_the_file_of_two_of_one_name_has_a_path_of_its_own(self, keys: Keys) -> None:
+    async def test_file_sharing_a_directory_name_has_an_escaped_path(self, keys: Keys) -> None:
         await keys.fill("d", "d/x")
         assert await keys.names() == ["d", "d"]
         renamed = await keys.post("rename", escaped_file(b"d"), "file")
@@ -169,7 +169,7 @@ class FlatKeysContract:
         assert await keys.all() == {"file": b"d", "e/x": b"d/x"}
 
     @pytest.mark.storage(99)
-    async def test_a_store_without_such_names_takes_no_part_of_the_tree(self, keys: Keys) -> None:
+    async def test_stores_without_such_names_refuse_the_whole_tree(self, keys: Keys) -> None:
         await keys.fill("d/plain", *self.odd)
         before = await keys.all()
         for call in ("copy", "move"):
@@ -178,7 +178,7 @@ class FlatKeysContract:
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name"), refused.text
         assert await keys.all() == before
         assert (await keys.user.get("storage/list", path="file:///shared")).json()["files"] == []
-        # One file of such a name can go there under another name.
+        # A single file with such a name can be copied there under another name.
         fields = {"src_path": f"{keys.root}/d/{_EMPTY}/x", "dest_path": "file:///shared/x"}
         assert (await keys.user.post("storage/copy", **fields)).status_code == 200
         assert (await keys.user.get("storage/display", path="file:///shared/x")).json()["contents"] == "d//x"
@@ -194,7 +194,7 @@ class TestS3Keys(FlatKeysContract):
         return s3_keys
 
     @pytest.mark.storage(99)
-    async def test_listings_show_what_the_escaped_names_stand_for(self, keys: Keys) -> None:
+    async def test_listings_show_escaped_names(self, keys: Keys) -> None:
         await keys.fill("d//x", "d/./x", "d/a/../x", "d/sub/", "d/sub/y")
         assert sorted(await keys.names("d")) == sorted([_EMPTY, _DOT, "a", "sub"])
         assert await keys.names("d/a") == [_DOTS]
@@ -212,10 +212,10 @@ class TestAzureKeys(FlatKeysContract):
 
 @pytest.mark.engine("s3")
 @pytest.mark.engine("azurite")
-async def test_dots_in_an_azure_account_are_shown_and_their_tree_is_refused_before_anything_changes(
+async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_any_change(
     azure_keys: Keys, flat_s3_server: S3Address
 ) -> None:
-    """Planted through the S3 gateway over the same account: no call of ours can hold such a name."""
+    """The S3 gateway creates the names in the same account because none of our calls can."""
     container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(s3_options(flat_s3_server))
     client = await connection._opened()
     planted = ("d/./x", "d/a/../x", "d/plain", "x")
@@ -233,7 +233,7 @@ async def test_dots_in_an_azure_account_are_shown_and_their_tree_is_refused_befo
 
 @pytest.fixture
 def strange(files: Files, place: str) -> Path:
-    """A directory of the local root with names that are not UTF-8."""
+    """A directory in the local root whose entries have names that are not UTF-8."""
     top = files.root / place
     (top / "d" / os.fsdecode(b"in\xff")).mkdir(parents=True)
     try:
@@ -252,7 +252,7 @@ _OUTER, _INNER = b"caf\xe9.csv", b"in\xff/\xe9"
 
 
 @pytest.mark.storage(101)
-async def test_local_names_that_are_not_utf8_are_shown_and_carried_by_every_call(
+async def test_local_non_utf8_names_are_listed_and_carried_by_every_call(
     strange: Path, place: str, ana: Caller
 ) -> None:
     root = f"file:///{place}"
@@ -273,7 +273,7 @@ async def test_local_names_that_are_not_utf8_are_shown_and_carried_by_every_call
 
 
 @pytest.mark.storage(101)
-async def test_local_names_that_are_not_utf8_go_to_the_trash_and_back(strange: Path, place: str, ana: Caller) -> None:
+async def test_local_non_utf8_names_are_trashed_and_restored(strange: Path, place: str, ana: Caller) -> None:
     root = f"file:///{place}"
     for path in (f"{root}/d", f"{root}/d/{escaped(_OUTER)}"):
         before = _found(strange)
@@ -282,14 +282,14 @@ async def test_local_names_that_are_not_utf8_go_to_the_trash_and_back(strange: P
         restored = await ana.post("storage/trash/restore", path=trashed["trash_path"])
         assert restored.status_code == 200, restored.text
         assert _found(strange) == before
-    for content in (b"outer", b"again"):  # the second one gets another name there
+    for content in (b"outer", b"again"):  # the second file gets another name in the trash
         (strange / "d" / os.fsdecode(_OUTER)).write_bytes(content)
         trashed = (await ana.post("storage/rmtree", path=f"{root}/d/{escaped(_OUTER)}", skip_trash=False)).json()
         assert (await ana.get("storage/download", path=trashed["trash_path"])).content == content
 
 
 @pytest.mark.storage(101)
-async def test_a_new_entry_gets_no_escaped_name(place: str, ana: Caller) -> None:
+async def test_new_entries_cannot_have_escaped_names(place: str, ana: Caller) -> None:
     path = f"file:///{place}/{escaped(_OUTER)}"
     for call in ("mkdir", "touch"):
         assert (await ana.post(f"storage/{call}", path=path)).json()["code"] == "invalid_name"

@@ -1,4 +1,4 @@
-"""Upload of a file in one request (Contract storage 9.1)."""
+"""File upload in one request (Contract storage 9.1)."""
 
 import hashlib
 from pathlib import Path
@@ -25,7 +25,7 @@ async def upload(
 
 
 def raw(disposition: str, content: bytes = CONTENT, more: str = "") -> dict[str, Any]:
-    """A body that httpx would not write."""
+    """A multipart body that httpx cannot produce."""
     body = f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
     return {
         "content": body + more.encode() + b"--x--\r\n",
@@ -39,7 +39,7 @@ async def refused(answer: httpx.Response) -> tuple[int, str]:
 
 
 class TestFile:
-    async def test_unknown_fields_are_listed_before_and_behind_the_file(self, ana: Caller, place: str):
+    async def test_unknown_fields_before_and_after_the_file_are_reported(self, ana: Caller, place: str):
         odd = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n1\r\n'
         body = raw('name="file"; filename="a.csv"', more=odd.format("behind"))
         body["content"] = odd.format("before").encode() + body["content"]
@@ -50,7 +50,7 @@ class TestFile:
 
     @pytest.mark.storage(83, 4)
     @pytest.mark.parametrize("part", ["local_file", "hdfs_file", "file"])
-    async def test_a_file_arrives_under_each_name_of_its_part(self, ana: Caller, files: Files, part: str):
+    async def test_every_part_name_for_the_file_is_accepted(self, ana: Caller, files: Files, part: str):
         place = files.place()
         answer = await upload(ana, place, part=part)
         assert answer.status_code == 200, answer.text
@@ -64,36 +64,36 @@ class TestFile:
         assert names(files.root / place) == ["a.csv"]
 
     @pytest.mark.storage(83)
-    async def test_another_name_of_the_part_is_refused(self, ana: Caller, files: Files, place: str):
+    async def test_unknown_part_name_is_refused(self, ana: Caller, files: Files, place: str):
         assert await refused(await upload(ana, place, part="data")) == (400, "invalid_parameter")
         assert names(files.root / place) == []
 
     @pytest.mark.storage(83)
-    async def test_a_second_file_leaves_nothing_of_the_first(self, ana: Caller, files: Files, place: str):
+    async def test_second_file_discards_the_first(self, ana: Caller, files: Files, place: str):
         second = '--x\r\nContent-Disposition: form-data; name="file"; filename="b"\r\n\r\nz\r\n'
         body = raw('name="file"; filename="a"', b"x" * 3_000_000, second)
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
         assert names(files.root / place) == []
 
-    async def test_a_body_without_file_is_refused(self, ana: Caller, files: Files, place: str):
+    async def test_body_without_a_file_is_refused(self, ana: Caller, files: Files, place: str):
         answer = await ana.send("POST", "storage/upload/file", **raw('name="dest"', f"file:///{place}".encode()))
         assert await refused(answer) == (400, "missing_parameter")
 
-    async def test_an_empty_file_arrives(self, ana: Caller, files: Files, place: str):
+    async def test_empty_file_is_stored(self, ana: Caller, files: Files, place: str):
         answer = await upload(ana, place, content=b"")
         assert (answer.status_code, answer.json()["size"]) == (200, 0)
         assert (files.root / place / "a.csv").read_bytes() == b""
 
     @pytest.mark.storage(8)
     @pytest.mark.parametrize("kind", ["text/csv", "application/json", "application/x-www-form-urlencoded", ""])
-    async def test_what_is_not_multipart_is_refused(self, ana: Caller, place: str, kind: str):
+    async def test_non_multipart_body_is_refused(self, ana: Caller, place: str, kind: str):
         path = f"storage/upload/file?dest=file:///{place}"
         answer = await ana.send("POST", path, content=CONTENT, headers={"Content-Type": kind})
         assert await refused(answer) == (415, "unsupported_media_type")
 
     @pytest.mark.storage(3)
-    async def test_strangers_upload_nothing(self, files: Files, place: str):
+    async def test_unauthenticated_uploads_are_refused(self, files: Files, place: str):
         assert (await upload(files.api.stranger, place)).status_code == 401
         bad = Caller(files.api, "", {"Authorization": "Bearer bad"})
         answer = await upload(bad, place)
@@ -101,13 +101,13 @@ class TestFile:
         assert names(files.root / place) == []
 
     @pytest.mark.storage(95)
-    async def test_nobody_uploads_as_another(self, ana: Caller, files: Files, place: str):
+    async def test_uploads_refuse_doas(self, ana: Caller, files: Files, place: str):
         assert await refused(await upload(ana, place, doas="bob")) == (400, "invalid_parameter")
         field = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nz\r\n'
         body = raw('name="doas"', b"bob", field)
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
-        # Behind the file, too.
+        # The field may also follow the file.
         parts = [("file", ("a", b"z")), ("doas", (None, "bob"))]
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
         assert await refused(answer) == (400, "invalid_parameter")
@@ -117,7 +117,7 @@ class TestFile:
 class TestDestination:
     @pytest.mark.storage(84, 7)
     @pytest.mark.parametrize("name", ["dest", "destination_path", "dest_path"])
-    async def test_the_destination_stands_in_the_query_or_before_the_file(self, ana: Caller, files: Files, name: str):
+    async def test_destination_is_accepted_in_the_query_or_before_the_file(self, ana: Caller, files: Files, name: str):
         place = files.place()
         parts = {"file": ("query.csv", CONTENT)}
         query = await ana.send("POST", "storage/upload/file/", params={name: f"file:///{place}"}, files=parts)
@@ -128,7 +128,7 @@ class TestDestination:
         assert names(files.root / place) == ["field.csv", "query.csv"]
 
     @pytest.mark.storage(84)
-    async def test_the_destination_behind_the_file_is_refused(self, ana: Caller, files: Files, place: str):
+    async def test_destination_after_the_file_is_refused(self, ana: Caller, files: Files, place: str):
         parts = {"file": ("a.csv", CONTENT), "dest": (None, f"file:///{place}")}
         answer = await ana.send("POST", "storage/upload/file", files=parts)
         assert await refused(answer) == (400, "missing_parameter")
@@ -137,19 +137,19 @@ class TestDestination:
         assert names(files.root / place) == []
 
     @pytest.mark.storage(7)
-    async def test_two_destinations_contradict_each_other(self, ana: Caller, place: str):
+    async def test_contradicting_destinations_are_refused(self, ana: Caller, place: str):
         answer = await upload(ana, place, destination_path="file:///shared")
         assert await refused(answer) == (400, "conflicting_parameters")
 
     @pytest.mark.storage(92)
-    async def test_the_destination_must_be_a_directory(self, ana: Caller, files: Files, place: str):
+    async def test_destination_must_be_a_directory(self, ana: Caller, files: Files, place: str):
         (files.root / place / "file").write_bytes(b"")
         assert await refused(await upload(ana, f"{place}/none")) == (404, "path_not_found")
         assert await refused(await upload(ana, f"{place}/file")) == (400, "not_a_directory")
         assert names(files.root / place) == ["file"]
 
     @pytest.mark.security("S5")
-    async def test_a_destination_that_is_a_link_is_not_followed(self, ana: Caller, files: Files, place: str):
+    async def test_destination_links_are_not_followed(self, ana: Caller, files: Files, place: str):
         (files.root / place / "target").mkdir()
         (files.root / place / "link").symlink_to("target")
         query = {
@@ -165,7 +165,7 @@ class TestDestination:
 
     @pytest.mark.storage(92)
     @pytest.mark.security("S9")
-    async def test_nobody_uploads_into_another_home(self, ana: Caller, files: Files):
+    async def test_uploads_to_another_users_home_are_refused(self, ana: Caller, files: Files):
         bob = await files.api.user("bob")
         (files.root / "user" / bob.username).mkdir(parents=True)
         answer = await upload(ana, f"user/{bob.username}")
@@ -174,7 +174,7 @@ class TestDestination:
 
     @pytest.mark.security("S1", "T1")
     @pytest.mark.parametrize("dest", ["file:///a/../b", "file:///a/%2e%2e/b", "file:///a/%252E%252e/b", "file:///a\0"])
-    async def test_a_destination_that_leaves_the_root_is_refused(self, ana: Caller, dest: str):
+    async def test_destination_outside_the_root_is_refused(self, ana: Caller, dest: str):
         answer = await ana.send("POST", f"storage/upload/file?dest={quote(dest)}", files={"file": ("a", b"")})
         assert answer.status_code == 400
 
@@ -184,7 +184,7 @@ class TestName:
     @pytest.mark.parametrize(
         "name", ["a?b#c.csv", "100%.csv", "two words.csv", "é.csv", "日本.csv", "%2e%2f", "a&(b)@'"]
     )
-    async def test_strange_names_arrive_as_they_are(self, ana: Caller, files: Files, place: str, name: str):
+    async def test_unusual_file_names_are_kept(self, ana: Caller, files: Files, place: str, name: str):
         body = raw(f'name="file"; filename="{name}"')
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **body)
         assert answer.status_code == 200, answer.text
@@ -214,26 +214,26 @@ class TestName:
             f'filename="{"x" * 256}"',
         ],
     )
-    async def test_names_that_are_paths_or_worse_are_refused(self, ana, files, place, parameter):
+    async def test_paths_and_invalid_names_are_refused(self, ana, files, place, parameter):
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **raw(f'name="file"; {parameter}'))
         assert await refused(answer) == (400, "invalid_name")
         assert names(files.root / place) == []
 
     @pytest.mark.security("S6")
-    async def test_a_name_with_a_carriage_return_is_refused(self, ana: Caller, files: Files, place: str):
+    async def test_file_name_with_a_carriage_return_is_refused(self, ana: Caller, files: Files, place: str):
         answer = await ana.send(
             "POST", f"storage/upload/file?dest=file:///{place}", **raw('name="file"; filename="a\rb"')
         )
         assert answer.status_code == 400
         assert names(files.root / place) == []
 
-    async def test_blanks_around_a_name_are_removed(self, ana: Caller, files: Files, place: str):
+    async def test_blanks_around_file_names_are_stripped(self, ana: Caller, files: Files, place: str):
         assert (await upload(ana, place, "  a b.csv ")).json()["result"]["name"] == "a b.csv"
 
 
 class TestOverwriting:
     @pytest.mark.storage(85)
-    async def test_an_existing_file_stays_unless_it_may_be_replaced(self, ana: Caller, files: Files, place: str):
+    async def test_existing_file_is_replaced_only_with_overwrite(self, ana: Caller, files: Files, place: str):
         await upload(ana, place)
         assert await refused(await upload(ana, place, content=b"new")) == (409, "already_exists")
         assert (files.root / place / "a.csv").read_bytes() == CONTENT
@@ -243,11 +243,11 @@ class TestOverwriting:
         assert names(files.root / place) == ["a.csv"]
 
     @pytest.mark.storage(85)
-    async def test_a_directory_is_never_replaced(self, ana: Caller, files: Files, place: str):
+    async def test_directory_is_never_replaced(self, ana: Caller, files: Files, place: str):
         (files.root / place / "a.csv").mkdir()
         assert await refused(await upload(ana, place, overwrite="true")) == (409, "already_exists")
 
-    async def test_overwrite_may_stand_in_a_field(self, ana: Caller, files: Files, place: str):
+    async def test_overwrite_is_accepted_as_a_form_field(self, ana: Caller, files: Files, place: str):
         await upload(ana, place)
         parts = {"overwrite": (None, "yes"), "file": ("a.csv", b"new")}
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", files=parts)
@@ -257,7 +257,7 @@ class TestOverwriting:
 
 class TestDigest:
     @pytest.mark.storage(88)
-    async def test_a_wrong_digest_leaves_nothing(self, ana: Caller, files: Files, place: str):
+    async def test_wrong_digest_leaves_no_file(self, ana: Caller, files: Files, place: str):
         wrong = hashlib.sha256(b"other").hexdigest()
         assert await refused(await upload(ana, place, sha256=wrong)) == (422, "verification_failed")
         assert names(files.root / place) == []
@@ -266,11 +266,11 @@ class TestDigest:
         assert await refused(answer) == (422, "verification_failed")
         assert (files.root / place / "a.csv").read_bytes() == CONTENT
 
-    async def test_the_right_digest_is_accepted_in_either_case(self, ana: Caller, place: str):
+    async def test_matching_digest_is_accepted_in_either_case(self, ana: Caller, place: str):
         assert (await upload(ana, place, sha256=hashlib.sha256(CONTENT).hexdigest().upper())).status_code == 200
 
     @pytest.mark.parametrize("sha256", ["abc", "g" * 64, "a" * 63])
-    async def test_what_is_no_digest_is_refused(self, ana: Caller, files: Files, place: str, sha256: str):
+    async def test_malformed_digest_is_refused(self, ana: Caller, files: Files, place: str, sha256: str):
         assert await refused(await upload(ana, place, sha256=sha256)) == (400, "invalid_parameter")
         assert names(files.root / place) == []
 
@@ -283,7 +283,8 @@ class TestSettings:
             ana = await api.user("ana")
             fits = await upload(ana, "shared", content=b"x" * 20_000)
             assert fits.status_code == 200, fits.text
-            # Its length is within what boundaries and headers may add, so only the bytes themselves tell.
+            # The body length is within the allowance for boundaries and headers, so only reading the bytes detects the
+            # excess.
             streamed = await upload(ana, "shared", "b.csv", content=b"x" * 20_001)
             assert await refused(streamed) == (413, "file_too_large")
             assert streamed.json()["message"] == "File exceeds maximum allowed size of 20000 bytes."
@@ -292,7 +293,7 @@ class TestSettings:
         assert names(tmp_path / "files" / "shared") == ["a.csv"]
 
     @pytest.mark.storage(87)
-    async def test_too_long_a_body_is_refused_before_it_is_read(self, tmp_path: Path, database_dsn: str):
+    async def test_oversized_body_is_refused_before_it_is_read(self, tmp_path: Path, database_dsn: str):
         settings = storage_settings(tmp_path, database_dsn, max_file_size_upload_limit=20_000)
 
         async def never_read():
@@ -306,13 +307,13 @@ class TestSettings:
             )
         assert await refused(answer) == (413, "file_too_large")
 
-    async def test_uploads_can_be_switched_off(self, tmp_path: Path, database_dsn: str):
+    async def test_disabled_uploads_are_refused(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn, show_upload_button=False)) as api:
             ana = await api.user("ana")
             assert await refused(await upload(ana, "shared")) == (403, "upload_disabled")
 
     @pytest.mark.storage(58)
-    async def test_extensions_are_judged(self, tmp_path: Path, database_dsn: str):
+    async def test_file_extensions_are_checked(self, tmp_path: Path, database_dsn: str):
         settings = storage_settings(
             tmp_path, database_dsn, allow_file_extensions=(".csv", "gz"), restrict_file_extensions=("gz",)
         )
@@ -327,13 +328,13 @@ class TestSettings:
 
 class TestSpace:
     @pytest.mark.storage(96)
-    async def test_the_space_is_an_integer(self, ana: Caller):
+    async def test_available_space_is_an_integer(self, ana: Caller):
         answer = await ana.get("taskserver/upload/available_space/")
         assert answer.status_code == 200
         assert answer.json()["upload_available_space"] > 0
 
     @pytest.mark.storage(9)
-    async def test_a_local_root_that_is_gone_is_an_outage(self, tmp_path: Path, database_dsn: str):
+    async def test_missing_local_root_returns_503(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
             (tmp_path / "files").rename(tmp_path / "moved")

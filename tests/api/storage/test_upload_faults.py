@@ -1,4 +1,4 @@
-"""Uploads that fail, and their clean-up (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
+"""Failing uploads and their clean-up (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
 
 import asyncio
 import hashlib
@@ -55,7 +55,7 @@ async def send_part(
 
 
 async def turn_clock(api: Api, hours: int = 25) -> None:
-    """As if everything had happened so long ago."""
+    """Move all uploads and unfinished writes into the past."""
     await api.database.execute(f"update part_uploads set expires_at = expires_at - interval '{hours} hours'")
     await api.database.execute(f"update unfinished_writes set touched_at = touched_at - interval '{hours} hours'")
 
@@ -93,7 +93,7 @@ class TestExpiry:
             assert await api.database.value("select count(*) from part_uploads") == 0
             assert await api.database.value("select count(*) from unfinished_writes") == 0
 
-    async def test_parts_of_a_deleted_user_go_at_once(self, tmp_path: Path, database_dsn: str):
+    async def test_chunks_of_deleted_users_are_removed_immediately(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
             await send_part(ana, "file:///shared")
@@ -101,7 +101,7 @@ class TestExpiry:
             assert (await api.services.statements.retention.clean_up())["expired uploads"] == 1
         assert everything(tmp_path / "files" / "shared") == []
 
-    async def test_the_same_number_begins_anew_after_expiry(self, tmp_path: Path, database_dsn: str):
+    async def test_expired_upload_restarts_under_the_same_id(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
             uuid, _ = await send_part(ana, "file:///shared")
@@ -116,7 +116,9 @@ class TestExpiry:
 
 
 class TestSweeping:
-    async def test_only_old_temporary_files_of_interrupted_writes_go(self, tmp_path: Path, database_dsn: str):
+    async def test_sweep_removes_only_old_temporary_files_of_interrupted_writes(
+        self, tmp_path: Path, database_dsn: str
+    ):
         shared = tmp_path / "files" / "shared"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
@@ -132,8 +134,8 @@ class TestSweeping:
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
-    async def test_a_write_gives_signs_of_life_so_that_its_file_is_old_when_its_record_is(self, tmp_path, database_dsn):
-        """A record that ended before its file is old enough would leave the file for ever."""
+    async def test_write_heartbeats_keep_its_record_as_recent_as_its_file(self, tmp_path, database_dsn):
+        """If the record expired before its file was old enough, the file would stay forever."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             stores = api.services.storage.stores
@@ -152,7 +154,7 @@ class TestSweeping:
                     pytest.fail("It gave no sign of life.")
             assert await api.database.value("select count(*) from unfinished_writes") == 0
 
-    async def test_a_directory_with_an_open_upload_is_left_alone(self, tmp_path: Path, database_dsn: str):
+    async def test_sweep_skips_directories_with_an_open_upload(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
             uuid, _ = await send_part(ana, "file:///shared")
@@ -167,7 +169,7 @@ class TestSweeping:
     @pytest.mark.parametrize(
         ("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)]
     )
-    async def test_a_store_that_is_away_is_asked_again(self, tmp_path, database_dsn, error, left):
+    async def test_sweep_retries_unavailable_stores(self, tmp_path, database_dsn, error, left):
         store = _Unsweepable(error)
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -182,8 +184,8 @@ class TestSweeping:
             for table in ("part_uploads", "unfinished_writes"):
                 assert await api.database.value(f"select count(*) from {table}") == 0
 
-    async def test_of_unseen_uploads_only_old_ones_of_noted_files_go(self, tmp_path: Path, database_dsn: str):
-        """In an object store they may belong to another program."""
+    async def test_sweep_aborts_only_old_recorded_uploads(self, tmp_path: Path, database_dsn: str):
+        """Other uploads in an object store may belong to another program."""
         store = MemoryFileSystem(Scheme.S3A, StorageTraits(container_levels=1), LIKE_S3, containers=["lake"])
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -201,7 +203,7 @@ class TestSweeping:
             assert store.tree.unseen == [("lake/mine", now), ("lake/other", now - timedelta(days=9))]
 
     async def _interrupted(self, api: Api, caller: Caller) -> None:
-        """What a crash leaves in the database."""
+        """Record an unfinished write as a crash would leave it in the database."""
         await api.database.execute(
             "insert into unfinished_writes (id, scheme, directory, username) values ($1, 'file', 'shared', $2)",
             uuid4(),
@@ -219,8 +221,8 @@ NOTED = [
 
 
 class TestNotes:
-    async def test_of_a_tree_each_file_is_noted_whose_copy_the_store_broke_off(self, tmp_path: Path, database_dsn: str):
-        """The note of the tree names its directory only, and an object store keeps what is unseen for each file."""
+    async def test_failed_tree_copy_records_each_interrupted_file(self, tmp_path: Path, database_dsn: str):
+        """The tree's record names only its directory, but an object store keeps incomplete uploads per file."""
         traits = StorageTraits(lists_in_order=True, container_levels=1)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"]))
         inner = store.as_user(StorageUser("hdfs"))
@@ -236,8 +238,8 @@ class TestNotes:
 
     @pytest.mark.storage(59)
     @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED)
-    async def test_what_is_written_is_noted_until_it_is_there(self, tmp_path, database_dsn, call, fields, step, name):
-        """So that the clean-up finds what a crash leaves, an old file that stepped aside too."""
+    async def test_writes_are_recorded_until_they_complete(self, tmp_path, database_dsn, call, fields, step, name):
+        """The clean-up uses the record to find what a crash leaves behind, including an old file that was set aside."""
         traits = StorageTraits(lists_in_order=True, acts_as_user=True)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, containers=["area"]))
         inner = store.as_user(StorageUser("hdfs"))
@@ -260,7 +262,7 @@ async def _body(content: bytes) -> AsyncIterator[bytes]:
 
 
 class _Unsweepable(MemoryFileSystem):
-    """A store that removes nothing while it `fails`."""
+    """A store whose clean-up calls fail while `fails` is set."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(Scheme.FILE, containers=["shared"])
@@ -294,7 +296,7 @@ PIECE = os.urandom(64 * 1024)
 
 @dataclass
 class Connection:
-    """A client at the door of the application, who decides when its bytes come and when it leaves."""
+    """An ASGI client that controls when its bytes arrive and when it disconnects."""
 
     caller: Caller
     dest: str
@@ -305,7 +307,7 @@ class Connection:
     """Set when all that was sent is read, and the application wants more."""
 
     async def serve(self, path: str = "upload/file", **query: Any) -> tuple[int, dict[str, Any]]:
-        """Status and body of the answer."""
+        """Run the upload; return the response's status and body."""
         raw = f"/api/v1/storage/{path}"
         words = "&".join(f"{name}={quote(str(value))}" for name, value in {"dest": self.dest, **query}.items())
         scope = {
@@ -349,7 +351,7 @@ async def unfinished(api: Api, caller: Caller) -> int:
 class TestLeaving:
     @pytest.mark.storage(86)
     @pytest.mark.parametrize("old", [None, b"old"])
-    async def test_a_client_that_leaves_leaves_nothing(self, ana: Caller, files: Files, place: str, old: bytes | None):
+    async def test_disconnected_client_leaves_no_file(self, ana: Caller, files: Files, place: str, old: bytes | None):
         target = files.root / place / "a.bin"
         if old is not None:
             target.write_bytes(old)
@@ -370,13 +372,13 @@ class TestLeaving:
         assert await unfinished(files.api, ana) == 0
 
     @pytest.mark.storage(86)
-    async def test_a_body_that_is_cut_leaves_nothing(self, ana: Caller, files: Files, place: str):
+    async def test_truncated_body_leaves_no_file(self, ana: Caller, files: Files, place: str):
         content = {"content": HEAD + PIECE * 40, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **content)
         assert (answer.status_code, answer.json()["code"]) == (400, "upload_aborted")
         assert list((files.root / place).iterdir()) == []
 
-    async def test_a_part_that_is_cut_can_be_sent_again(self, ana: Caller, files: Files, place: str):
+    async def test_interrupted_chunk_can_be_sent_again(self, ana: Caller, files: Files, place: str):
         client = Connection(ana, f"file:///{place}")
         query = {
             "qquuid": uuid4(),
@@ -397,7 +399,7 @@ class TestLeaving:
 
 
 class FailingFileSystem(MemoryFileSystem):
-    """A store that fails, or is not reached any more, at the third piece."""
+    """A store that fails or becomes unavailable at the third chunk."""
 
     def as_user(self, user: StorageUser) -> MemoryStorage:
         return _FailingStorage(self.tree, user, self.traits)
@@ -414,7 +416,7 @@ class _FailingStorage(MemoryStorage):
 
 
 class CountingFileSystem(MemoryFileSystem):
-    """A store that forgets what it is given, and counts."""
+    """A store that counts the bytes it receives and discards them."""
 
     def __init__(self) -> None:
         super().__init__(Scheme.S3A, powers=LIKE_S3, containers=["lake"])
@@ -446,7 +448,7 @@ class _CountingStorage(MemoryStorage):
 
 class TestStore:
     @pytest.mark.storage(9)
-    async def test_a_store_that_fails_in_between_is_told_and_remembered(self, tmp_path: Path, database_dsn: str):
+    async def test_store_failure_during_an_upload_is_reported_and_recorded(self, tmp_path: Path, database_dsn: str):
         store = FailingFileSystem(containers=["d"])
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -454,12 +456,12 @@ class TestStore:
                 "POST", "storage/upload/file?dest=file:///d", files={"file": ("a", b"x" * 4 * PIECE_BYTES)}
             )
             assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-            # What the store could not remove any more is looked for later.
+            # The clean-up later looks for what the store could no longer remove.
             assert await unfinished(api, ana) == 1
 
     @pytest.mark.security("S10")
     @pytest.mark.slow
-    async def test_two_gibibytes_pass_in_bounded_memory(self, tmp_path: Path, database_dsn: str):
+    async def test_two_gibibytes_upload_in_bounded_memory(self, tmp_path: Path, database_dsn: str):
         total = 2 * 1024**3
         store = CountingFileSystem()
 
@@ -480,11 +482,11 @@ class TestStore:
         assert store.largest <= PIECE_BYTES
         assert store.peak_rss - before < 48 * 1024**2
 
-    async def test_the_event_loop_runs_on_while_bytes_are_hashed(self, tmp_path, database_dsn, monkeypatch):
+    async def test_event_loop_stays_responsive_while_hashing(self, tmp_path, database_dsn, monkeypatch):
         hashed: list[tuple[int, int]] = []
 
         class Watched:
-            """SHA-256 that tells how many bytes each thread hashed at once."""
+            """SHA-256 that records how many bytes each thread hashes per call."""
 
             def __init__(self) -> None:
                 self._hash = hashlib.sha256()
@@ -504,13 +506,13 @@ class TestStore:
             status, body = await client.serve()
         assert (status, body["sha256"]) == (200, hashlib.sha256(PIECE * 160).hexdigest())
         assert sum(size for _, size in hashed) == 160 * len(PIECE)
-        # A thread is worth its way for many bytes only.
+        # Handing over to a thread pays off only for large chunks.
         assert max((size for thread, size in hashed if thread == get_ident()), default=0) < len(PIECE)
 
 
 class TestLimits:
     @pytest.mark.security("T30")
-    async def test_a_user_has_so_many_uploads_at_a_time(self, tmp_path: Path, database_dsn: str):
+    async def test_concurrent_uploads_per_user_are_limited(self, tmp_path: Path, database_dsn: str):
         settings = storage_settings(tmp_path, database_dsn)
         async with open_api(settings) as api:
             ana, bob = await api.user("ana"), await api.user("bob")

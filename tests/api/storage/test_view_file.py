@@ -1,4 +1,4 @@
-"""view= of a file, and display (Contract storage 5.3)."""
+"""Viewing files with `view=` and `display` (Contract storage 5.3)."""
 
 import bz2
 import gzip
@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 
 
 def put(files: Files, path: str, content: bytes) -> str:
-    """The normal form of a new file."""
+    """Create a file; return its normalized path."""
     (files.root / path).write_bytes(content)
     return f"file:///{path}"
 
@@ -43,7 +43,7 @@ async def display(ana: Caller, path: str, **query: object) -> dict:
 
 
 class TestShapes:
-    async def test_display(self, ana, files, place):
+    async def test_display_returns_all_fields(self, ana, files, place):
         path = put(files, f"{place}/a.csv", b"id,name\n")
         assert await display(ana, path) == {
             "status": 0, "path": path, "contents": "id,name\n", "offset": 0, "length": 4096, "end": 8,
@@ -51,7 +51,7 @@ class TestShapes:
         }  # fmt: skip
 
     @pytest.mark.storage(39)
-    async def test_view(self, ana, files, place):
+    async def test_view_returns_content_and_attributes(self, ana, files, place):
         path = put(files, f"{place}/a b.csv", b"id,name\n")
         body = await view(ana, f"file:///{place}/a%20b.csv")
         assert body["contents"] == body["view"]["contents"] == "id,name\n"
@@ -68,7 +68,7 @@ class TestShapes:
         assert (await view(ana, f"file:///{place}/a%20b.csv", is_embeddable="true"))["is_embeddable"] is True
 
     @pytest.mark.storage(40)
-    async def test_the_call_of_the_specification_works(self, ana, files, place):
+    async def test_specified_view_call_works(self, ana, files, place):
         path = put(files, f"{place}/a.txt", "häßlich\n".encode())
         body = await view(ana, path, offset=0, length=204800, compression="none", mode="text")
         assert body["view"]["contents"] == "häßlich\n"
@@ -80,7 +80,7 @@ class TestShapes:
         assert (await view(ana, edge))["editable"] is True
         assert (await view(ana, above))["editable"] is False
 
-    async def test_begin_and_end_count_from_one_and_are_inclusive(self, ana, files, place):
+    async def test_begin_and_end_are_one_based_and_inclusive(self, ana, files, place):
         path = put(files, f"{place}/a", b"0123456789")
         for body in (await view(ana, path, begin=3, end=5), await view(ana, path, begin=3, end=5, offset=9, length=1)):
             assert body["contents"] == "234"
@@ -90,25 +90,25 @@ class TestShapes:
 
     @pytest.mark.storage(41)
     @pytest.mark.parametrize("query", [{"length": 2**20 + 1}, {"length": 10**30}, {"begin": 1, "end": 10**30}], ids=str)
-    async def test_a_window_of_any_size_shows_as_much_as_one_may_have(self, ana, files, place, query):
+    async def test_window_length_is_capped_at_the_maximum(self, ana, files, place, query):
         path = put(files, f"{place}/a", b"x" * (2**20 + 5))
         shown = (await ana.get(f"storage/view={path}", **query)).json()["view"]
         assert (shown["length"], shown["end"], len(shown["contents"])) == (2**20, 2**20, 2**20)
 
-    async def test_behind_the_end_there_is_nothing(self, ana, files, place):
+    async def test_offsets_past_the_end_return_empty_content(self, ana, files, place):
         path = put(files, f"{place}/a", b"0123456789")
         for offset in (10, 11, 10**12, 2**63 - 1):
             body = await display(ana, path, offset=offset)
             assert (body["contents"], body["offset"], body["end"]) == ("", offset, offset)
             assert (await view(ana, path, offset=offset))["contents"] == ""
 
-    async def test_an_empty_file(self, ana, files, place):
+    async def test_empty_file_is_shown(self, ana, files, place):
         path = put(files, f"{place}/a", b"")
         body = await view(ana, path)
         assert (body["contents"], body["view"]["mode"], body["editable"]) == ("", "text", True)
         assert (await display(ana, path))["end"] == 0
 
-    async def test_head_is_answered(self, ana, files, place):
+    async def test_head_requests_succeed(self, ana, files, place):
         path = put(files, f"{place}/a", b"abc")
         assert (await ana.send("HEAD", f"storage/view={path}")).status_code == 200
         assert (await ana.send("HEAD", "storage/display", params={"path": path})).status_code == 200
@@ -125,7 +125,7 @@ class TestRefusals:
         ],
         ids=str,
     )  # fmt: skip
-    async def test_bad_parameters(self, ana, files, place, query):
+    async def test_invalid_parameters_are_refused(self, ana, files, place, query):
         path = put(files, f"{place}/a", b"0123456789")
         for answer in (
             await ana.get(f"storage/view={path}", **query),
@@ -133,12 +133,12 @@ class TestRefusals:
         ):
             assert verdict(answer) == (400, -1, "invalid_parameter")
 
-    async def test_display_shows_text_only(self, ana, files, place):
+    async def test_display_refuses_binary_mode(self, ana, files, place):
         path = put(files, f"{place}/a", b"0123456789")
         refused = await ana.get("storage/display", path=path, mode="binary")
         assert verdict(refused) == (400, -1, "invalid_parameter")
 
-    async def test_display_of_a_directory_and_of_nothing(self, ana, place):
+    async def test_directories_and_missing_files_are_refused(self, ana, place):
         assert verdict(await ana.get("storage/display", path=f"file:///{place}")) == (400, -1, "not_a_file")
         assert verdict(await ana.get("storage/display")) == (400, -1, "not_a_file")
         missing = await ana.get("storage/display", path=f"file:///{place}/none")
@@ -147,7 +147,7 @@ class TestRefusals:
 
     @pytest.mark.security("S1")
     @pytest.mark.parametrize("dots", ["%2e%2e", "%252e%252e", "%2E%2e", "%2e%252e"])
-    async def test_dots_reach_no_file(self, ana, place, dots):
+    async def test_dot_segments_never_reach_a_file(self, ana, place, dots):
         refused = await ana.get(f"storage/view=file:///{place}/{dots}/a")
         assert verdict(refused) == (400, -1, "invalid_path")
         plain = await ana.get("storage/display", path=f"file:///{place}/../a")
@@ -157,7 +157,7 @@ class TestRefusals:
 class TestText:
     @pytest.mark.storage(42)
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "gb18030", "shift_jis", "big5"])
-    async def test_windows_are_put_together_without_loss(self, ana, files, place, encoding):
+    async def test_consecutive_windows_lose_no_text(self, ana, files, place, encoding):
         text = "中文日本 text\n" * 3 + ("é😀" if encoding in {"utf-8", "utf-16", "gb18030"} else "")
         path = put(files, f"{place}/a", text.encode(encoding))
         offset, found = 0, ""
@@ -167,7 +167,7 @@ class TestText:
             found, offset = found + body["contents"], body["end"]
         assert found == text
 
-    async def test_far_windows_know_what_is_before_them(self, ana, files, place):
+    async def test_distant_windows_decode_at_character_boundaries(self, ana, files, place):
         text = "日本語" * 100_000
         path = put(files, f"{place}/a", text.encode("utf-16"))
         body = await display(ana, path, offset=300_001, length=10, encoding="utf-16")
@@ -177,7 +177,7 @@ class TestText:
         assert (await display(ana, path, offset=300_001, length=8))["contents"] == "語日"
 
     @pytest.mark.storage(43)
-    async def test_binary_files(self, ana, files, place):
+    async def test_binary_content_is_shown_as_hex(self, ana, files, place):
         path = put(files, f"{place}/a", b"Hi\xff\xfe!")
         body = await view(ana, path)
         assert (body["contents"], body["editable"]) == ("", False)
@@ -188,7 +188,7 @@ class TestText:
         assert (shown["contents"], shown["view"]["masked_binary_data"]) == ("Hi\ufffd\ufffd!", True)
         assert "xxd" not in shown["view"]
 
-    async def test_zeros_are_no_text(self, ana, files, place):
+    async def test_zero_bytes_make_content_binary(self, ana, files, place):
         path = put(files, f"{place}/a", b"Hi\0!")
         assert (await view(ana, path))["view"]["xxd"] == [[0, [[72, 105], [0, 33]], "Hi.!"]]
 
@@ -201,14 +201,14 @@ class TestText:
         assert [line[0] for line in body["view"]["xxd"]] == [1, 17]
         assert bytes(byte for line in body["view"]["xxd"] for word in line[1] for byte in word) == packed[1:21]
 
-    async def test_a_large_window_of_binary(self, ana, files, place):
+    async def test_large_binary_window_is_shown(self, ana, files, place):
         path = put(files, f"{place}/a", bytes(range(256)) * 512)
         body = await view(ana, path, offset=16, length=65536)
         assert len(body["view"]["xxd"]) == 4096
         assert body["view"]["xxd"][-1][0] == 65536
 
     @pytest.mark.security("T31")
-    async def test_html_comes_as_json(self, ana, files, place):
+    async def test_html_is_returned_as_json(self, ana, files, place):
         path = put(files, f"{place}/a.html", b"<script>alert(1)</script>")
         answer = await ana.get("storage/display", path=path)
         assert answer.headers["content-type"] == "application/json"
@@ -228,7 +228,7 @@ class TestPacked:
             ("a.snappy", pa.Codec("snappy").compress(PLAIN, asbytes=True), "snappy"),
         ],
     )
-    async def test_it_is_shown_unpacked(self, ana, files, place, name, packed, codec):
+    async def test_compressed_files_are_shown_decompressed(self, ana, files, place, name, packed, codec):
         path = put(files, f"{place}/{name}", packed)
         for query in ({}, {"compression": codec}):
             body = await view(ana, path, length=14, **query)
@@ -258,7 +258,7 @@ class TestPacked:
         assert (await display(ana, path, offset=2_000_000, length=1000))["contents"] == made[2_000_000:2_001_000]
 
     @pytest.mark.storage(44)
-    async def test_text_is_text_whatever_its_name(self, ana, files, place):
+    async def test_plain_text_is_shown_regardless_of_its_extension(self, ana, files, place):
         for name in ("a.gz", "a.bz2", "a.avro", "a.snappy", "a.parquet"):
             path = put(files, f"{place}/{name}", b"only text\n")
             body = await display(ana, path)
@@ -268,7 +268,7 @@ class TestPacked:
                 assert verdict(refused) == (422, -1, "decompression_failed")
                 assert verdict(await ana.get(f"storage/view={path}", compression=codec))[0] == 422
 
-    async def test_broken_files(self, ana, files, place):
+    async def test_corrupt_files_return_422(self, ana, files, place):
         path = put(files, f"{place}/a.gz", gzip.compress(PLAIN)[:-100])
         assert verdict(await ana.get("storage/display", path=path, offset=len(PLAIN) - 10)) == (
             422, -1, "decompression_failed",
@@ -278,7 +278,7 @@ class TestPacked:
 
     @pytest.mark.storage(45)
     @pytest.mark.security("S10")
-    async def test_a_bomb_ends_at_the_limit(self, ana, files, place):
+    async def test_decompression_stops_at_the_limit(self, ana, files, place):
         path = put(files, f"{place}/a.gz", gzip.compress(bytes(70 * MIB)))
         assert verdict(await ana.get("storage/display", path=path, offset=64 * MIB)) == (413, -1, "decompression_limit")
         early = await view(ana, path, offset=MIB, length=16)
@@ -293,13 +293,13 @@ class TestStores:
         async with open_api(settings, builders({Scheme.HDFS: store})) as api:
             yield store, await api.user()
 
-    async def test_a_deep_window_of_a_large_file_is_read_at_its_place(self, odd):
+    async def test_window_deep_in_a_large_file_is_read_directly(self, odd):
         store, ana = odd
         store.odd["large.txt"] = Oddity(2**41)
         body = await display(ana, "/large.txt", offset=2**40, length=16)
         assert body["contents"] == "0123456789abcde\n"
 
-    async def test_snappy_files_above_the_limit_are_not_unpacked(self, odd):
+    async def test_snappy_files_above_the_limit_are_not_decompressed(self, odd):
         store, ana = odd
         store.tree.put("a.snappy", pa.Codec("snappy").compress(b"id\n" * 1000, asbytes=True))
         assert (await display(ana, "/a.snappy", length=6))["contents"] == "id\nid\n"
@@ -315,7 +315,7 @@ class TestStores:
             (PermissionDenied("No."), (403, "permission_denied")),
         ],
     )
-    async def test_failures_of_the_store_are_told(self, odd, name, failure, expected):
+    async def test_store_failures_are_reported(self, odd, name, failure, expected):
         store, ana = odd
         start = {"a.txt": b"x" * 16, "a.gz": gzip.compress(b"x")[:16], "a.parquet": b"PAR1" + bytes(12)}[name]
         store.odd[name] = Oddity(100_000, sent_bytes=16, failure=failure, pattern=start)
@@ -323,7 +323,7 @@ class TestStores:
             status, _, code = verdict(answer)
             assert (status, code) == expected
 
-    async def test_a_caller_who_leaves_ends_the_reading_of_parquet(self, odd):
+    async def test_disconnected_caller_stops_parquet_reading(self, odd):
         store, ana = odd
         store.odd["a.parquet"] = Oddity(100_000, pattern=b"PAR1", pause_s=3.0)
         async with served(ana.api) as address, httpx.AsyncClient(base_url=address, timeout=0.3) as http:

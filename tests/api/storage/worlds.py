@@ -1,4 +1,4 @@
-"""One application with five stores, four of them in memory, for tests of what goes from one place to another."""
+"""One application with five stores, four of them in memory, for tests of transfers between stores."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -34,7 +34,7 @@ _ROOTS = {Scheme.HDFS: "/", Scheme.FILE: "file:///"}
 
 
 def memory_stores() -> dict[Scheme, MemoryFileSystem]:
-    """Stores in memory, as the services see the real ones."""
+    """In-memory stores with the traits of the real stores."""
     objects = StorageTraits(lists_in_order=True, container_levels=1)
     ozone = StorageTraits(lists_in_order=True, container_levels=3, acts_as_user=True, max_copy_bytes=CHUNK_BYTES)
     hadoop = StorageTraits(lists_in_order=True, acts_as_user=True, deletes_to_trash=True, home_parent="user")
@@ -49,7 +49,9 @@ def memory_stores() -> dict[Scheme, MemoryFileSystem]:
 
 @dataclass
 class Place:
-    """A directory of a test's own. Content is given and shown by paths relative to it; None is a directory."""
+    """A directory reserved for one test. Content is written and returned by relative path; None stands for a
+    directory.
+    """
 
     path: str
     """Normal form."""
@@ -58,11 +60,11 @@ class Place:
     directory: Path
 
     def at(self, name: str) -> str:
-        """The normal form of what is called `name` here."""
+        """Normalized path of the entry `name`."""
         return f"{self.path}/{name}"
 
     def put(self, **entries: bytes | None) -> None:
-        """New entries; `__` in a name is `/`, `_dot_` a dot."""
+        """Create entries; in names, `__` stands for `/` and `_dot_` for a dot."""
         for key, content in entries.items():
             self.put_at(key.replace("_dot_", ".").replace("__", "/"), content)
 
@@ -78,14 +80,14 @@ class Place:
             self.tree.put(self.inner(name), content)
 
     def link(self, name: str) -> None:
-        """A symbolic link to the place itself."""
+        """Create a symbolic link to this directory."""
         if self.tree is None:
             (self.directory / name).symlink_to(self.directory)
         else:
             self.tree.make_entry(self.inner(name), EntryKind.LINK)
 
     def all(self) -> Mapping[str, bytes | None]:
-        """Everything that is here."""
+        """Everything in this directory."""
         if self.tree is None:
             return {
                 str(path.relative_to(self.directory)): None if path.is_dir() else path.read_bytes()
@@ -99,13 +101,13 @@ class Place:
         }
 
     def inner(self, name: str) -> str:
-        """The path that the store gets to see."""
+        """The path as the store receives it."""
         return f"{self.path.removeprefix('/').partition('://')[2] or self.path.removeprefix('/')}/{name}"
 
 
 @dataclass
 class World:
-    """The application and what its stores hold."""
+    """The application and its stores' content."""
 
     api: Api
     root: Path
@@ -113,7 +115,7 @@ class World:
     faulty: Mapping[Scheme, FaultyFileSystem]
 
     def place(self, scheme: Scheme, *, parent: str | None = None) -> Place:
-        """A new directory on a store; `parent` is another one than usual."""
+        """Create a directory on a store; `parent` replaces the default parent."""
         path = f"{parent or _PLACES[scheme]}{next(_numbers)}"
         tree = self.memory[scheme].tree if scheme in self.memory else None
         place = Place(path, scheme, tree, self.root / path.removeprefix("file:///"))
@@ -121,7 +123,7 @@ class World:
         return place
 
     def fail(self, scheme: Scheme, call: str, failure: Failure) -> None:
-        """From now on that call of a store fails."""
+        """Make this call of the store fail from now on."""
         self.faulty[scheme].calls.clear()
         self.faulty[scheme].failures[call] = failure
 
@@ -131,17 +133,17 @@ class World:
             store.calls.clear()
 
     def calls(self, scheme: Scheme) -> Counter[str]:
-        """How often a store was called since it was told to fail, or healed."""
+        """Call counts of the store since it was last set to fail, or healed."""
         return self.faulty[scheme].calls
 
 
 def each_store(*schemes: Scheme) -> pytest.MarkDecorator:
-    """Run a test once on each of these stores; its module has a fixture `place` that takes the scheme."""
+    """Run a test once for each of these stores; the test's module provides a fixture `place` that takes the scheme."""
     return pytest.mark.parametrize("place", schemes, indirect=True, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
-    """The local root as it is, and these stores instead of all others."""
+    """The unchanged local root, and these stores in place of all others."""
     given: dict[Scheme, Builder] = {Scheme.FILE: BUILDERS[Scheme.FILE]}
     for scheme, store in stores.items():
         given[scheme] = lambda _, store=store: store
@@ -149,7 +151,7 @@ def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
 
 
 def with_ozone(settings: Settings) -> Settings:
-    """Settings that know an Ozone service."""
+    """Settings with an Ozone service."""
     ozone = {"default": OzoneSettings(fs_defaultfs="ofs://service")}
     return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"ozone": ozone})})
 
@@ -158,7 +160,7 @@ def with_ozone(settings: Settings) -> Settings:
 async def open_world(
     settings: Settings, root: Path, memory: Mapping[Scheme, MemoryFileSystem] | None = None
 ) -> AsyncIterator[World]:
-    """An application on these stores, or on new ones."""
+    """Open an application on these stores, or on new stores."""
     memory = memory or memory_stores()
     faulty = {scheme: FaultyFileSystem(store) for scheme, store in memory.items()}
     async with open_api(with_ozone(settings), builders(faulty)) as api:
