@@ -1,4 +1,4 @@
-"""Logging in, and the answers to bad tokens."""
+"""Logging in, and responses to bad tokens."""
 
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +22,7 @@ def accounts(api: Api) -> Accounts:
 
 
 async def link(api: Api, name: str, subject: str | None = None, issuer: str = jwt_issuer(ISSUER)) -> None:
-    """As `queryserver link-user`."""
+    """Link a user to an external identity, as `queryserver link-user` does."""
     await Identities(api.database, AuthSettings(jwt=JwtSettings(issuer="*"))).link(name, issuer, subject)
 
 
@@ -33,7 +33,7 @@ async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> d
 
 
 async def call(api: Api, *headers: tuple[str, str]) -> httpx.Response:
-    """Some call that wants credentials."""
+    """Send a request that requires credentials."""
     return await api.http.get(
         "/api/v1/editor/get_history", headers=[(name, value.encode("latin-1")) for name, value in headers]
     )
@@ -52,11 +52,11 @@ def not_valid(message: str = "Token is invalid or expired", kind: str = "access"
 
 
 def tampered(token: str) -> str:
-    """Another first character of the signature; the last one has bits that do not count."""
+    """Change the signature's first character; the last character contains unused bits."""
     head, _, signature = token.rpartition(".")
     return f"{head}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"
 
 
 def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
-    """Check and reason of each external token that the log says was refused."""
+    """The check and reason of each refused external token in the log."""
     return [(line["check"], line["reason"]) for line in lines if line["event"] == "external bearer refused"]

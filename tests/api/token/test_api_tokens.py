@@ -35,7 +35,7 @@ ALL_BUT_ADMIN = [scope.value for scope in Scope if scope is not Scope.ADMIN]
 
 
 async def made(caller: Caller, *scopes: str, name: str = "", **fields: Any) -> dict[str, Any]:
-    """A new token of the caller, as the call answers it."""
+    """Create a token for the caller; return the response body."""
     fields = {"name": name or f"token {uuid4()}", "scopes": list(scopes or ["query"]), **fields}
     response = await caller.post_json("token/api_tokens/new", **fields)
     assert response.status_code == 200, response.text
@@ -53,7 +53,7 @@ _DISABLE_OWNER = "update users set is_active = false where id in (select user_id
 
 
 def holder(api: Api, token: Mapping[str, Any]) -> Caller:
-    """A program that calls with the token."""
+    """A program that authenticates with the token."""
     return Caller(api, token["token"]["username"], {"Authorization": f"Bearer {token['value']}"})
 
 
@@ -62,7 +62,7 @@ async def holding(caller: Caller, *scopes: str, **fields: Any) -> Caller:
 
 
 def lacking(response: httpx.Response) -> str | None:
-    """The scope that a refused call needs; None: the call was not refused for a scope."""
+    """The scope that a refused call lacks, or None if the call was not refused for a missing scope."""
     if response.status_code != 403 or response.json().get("code") != "insufficient_scope":
         return None
     scope = response.headers["WWW-Authenticate"].rpartition("scope=")[2].strip('"')
@@ -72,7 +72,7 @@ def lacking(response: httpx.Response) -> str | None:
 
 
 class TestTokens:
-    async def test_a_new_token_is_shown_once_and_calls_for_its_user(self, ana: Caller, audited: list[Event]):
+    async def test_new_token_is_shown_once_and_authenticates_its_user(self, ana: Caller, audited: list[Event]):
         response = await made(ana, "query", "import", name="nightly", expires_in_days=7)
         token, value = response["token"], response["value"]
         assert value.startswith(PREFIX)
@@ -99,17 +99,17 @@ class TestTokens:
         ({"scopes": ["admin"]}, "invalid_parameter"), ({"expires_in_days": 0}, "invalid_parameter"),
         ({"expires_in_days": 366}, "invalid_parameter"), ({"connectors": ["nowhere"]}, "invalid_parameter"),
         ({"connectors": ["vault"]}, "invalid_parameter")])  # fmt: skip
-    async def test_what_is_no_token_is_refused(self, ana: Caller, fields: dict[str, Any], code: str):
+    async def test_invalid_token_requests_are_refused(self, ana: Caller, fields: dict[str, Any], code: str):
         answer = await ana.post_json("token/api_tokens/new", **{"name": "x", "scopes": ["query"], **fields})
         assert (answer.status_code, answer.json()["code"]) == (400, code)
 
-    async def test_a_form_holds_scopes_with_commas_or_as_json(self, ana: Caller):
+    async def test_form_accepts_scopes_as_comma_list_or_json(self, ana: Caller):
         for scopes in ("query,import", '["import", "query"]'):
             response = await ana.post("token/api_tokens/new", name=scopes, scopes=scopes, connectors="duckdb, sqlite")
             token = response.json()["token"]
             assert (token["scopes"], token["connectors"]) == (["import", "query"], ["duckdb", "sqlite"])
 
-    async def test_a_name_is_free_again_when_its_token_has_ended(self, ana: Caller):
+    async def test_token_name_is_reusable_after_the_token_has_ended(self, ana: Caller):
         first = await made(ana, name="one")
         again = {"name": "one", "scopes": ["query"]}
         taken = await ana.post_json("token/api_tokens/new", **again)
@@ -119,14 +119,16 @@ class TestTokens:
         states = [one["state"] for one in (await ana.get("token/api_tokens")).json()["tokens"]]
         assert states == ["revoked", "active"]
 
-    async def test_a_user_has_a_hundred_tokens_at_most_also_when_calls_come_at_once(self, ana: Caller):
+    async def test_hundred_token_limit_holds_under_concurrent_calls(self, ana: Caller):
         await ana.api.database.execute(_NINETY_EIGHT, ana.username)
         names = [{"name": f"last {n}", "scopes": ["query"]} for n in range(4)]
         answers = await asyncio.gather(*(ana.post_json("token/api_tokens/new", **one) for one in names))
         assert sorted(one.status_code for one in answers) == [200, 200, 429, 429]
         assert {one.json()["code"] for one in answers if one.status_code == 429} == {"too_many_api_tokens"}
 
-    async def test_users_manage_their_own_tokens_and_administrators_all(self, api: Api, ana: Caller, bob: Caller):
+    async def test_users_manage_their_own_tokens_and_administrators_manage_all(
+        self, api: Api, ana: Caller, bob: Caller
+    ):
         root = await api.user("boss", admin=True)
         token = await made(root, username=ana.username, name="for ana")
         assert (token["token"]["username"], token["token"]["created_by"]) == (ana.username, root.username)
@@ -148,8 +150,8 @@ class TestTokens:
 
 
 class TestEnds:
-    async def test_a_token_that_has_ended_is_refused_like_an_unknown_one(self, ana: Caller):
-        """Expiry is by the clock of the database."""
+    async def test_ended_token_is_refused_like_an_unknown_token(self, ana: Caller):
+        """The database clock determines expiry."""
         api, revoked, expired = ana.api, await made(ana), await made(ana)
         for token in (revoked, expired):
             assert (await bearer(api, token["value"])).status_code == 200
@@ -165,7 +167,7 @@ class TestEnds:
         states = {one["id"]: one["state"] for one in (await ana.get("token/api_tokens")).json()["tokens"]}
         assert states == {revoked["token"]["id"]: "revoked", expired["token"]["id"]: "expired"}
 
-    async def test_tokens_end_with_all_tokens_of_the_user(self, tokens: Api):
+    async def test_revoking_all_tokens_of_a_user_ends_api_tokens(self, tokens: Api):
         pair = await log_in(tokens)
         ana = Caller(tokens, "ana", {"Authorization": f"Bearer {pair['access']}"})
         for end in ("all", "password", "disable"):
@@ -186,7 +188,7 @@ class TestEnds:
             pair = await log_in(tokens)
             ana = Caller(tokens, "ana", {"Authorization": f"Bearer {pair['access']}"})
 
-    async def test_the_calls_on_tokens_take_an_api_token_for_what_it_is(self, ana: Caller):
+    async def test_api_tokens_can_be_verified_but_not_refreshed_or_logged_out(self, ana: Caller):
         token = await made(ana)
         stranger, value = ana.api.stranger, token["value"]
         assert (await stranger.post("token/verify", token=value)).json() == {}
@@ -199,8 +201,8 @@ class TestEnds:
         await ana.told("token/api_tokens/revoke", id=token["token"]["id"])
         assert (await stranger.post("token/verify", token=value)).status_code == 401
 
-    async def test_calls_under_way_end_with_their_token(self, opener: Opener):
-        """Revoked while a hundred calls and a wait go on: none of them is answered late with success."""
+    async def test_running_calls_end_with_their_token(self, opener: Opener):
+        """The token is revoked during a hundred calls and a wait; none of them may succeed afterwards."""
         async with opener(recheck_s=1) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})
@@ -217,11 +219,11 @@ class TestEnds:
             assert {one.status_code for one in during} <= {200, 401}
             assert (await bearer(api, token["value"])).status_code == 401
             assert (await waiting).status_code == 401
-            # The statement is its user's, and goes on.
+            # The statement belongs to the user and continues.
             assert await ana.state(operation) == "running"
             await ana.on(operation, "cancel_statement")
 
-    async def test_refused_tokens_are_throttled_by_address_and_good_ones_are_not(self, opener: Opener):
+    async def test_refused_tokens_are_throttled_by_address_but_valid_tokens_are_not(self, opener: Opener):
         async with opener(login_failures_per_address=3) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})
@@ -237,7 +239,7 @@ class TestEnds:
 
 @pytest.fixture(scope="module")
 async def holders(api: Api) -> dict[str, tuple[Caller, Caller]]:
-    """For each scope a token of an administrator that has it alone, and one that has all others."""
+    """For each scope, an administrator's token with only that scope, and a token with all other scopes."""
     root = await api.user("scoped", admin=True)
     return {
         scope.value: (await holding(root, scope), await holding(root, *(one for one in Scope if one is not scope)))
@@ -247,10 +249,10 @@ async def holders(api: Api) -> dict[str, tuple[Caller, Caller]]:
 
 class TestRights:
     @pytest.mark.parametrize("one", SECURED, ids=name_of)
-    async def test_each_call_lets_in_the_scope_of_the_table_and_no_other(
+    async def test_each_call_accepts_only_its_documented_scope(
         self, holders: dict[str, tuple[Caller, Caller]], one: Operation
     ):
-        # No call reads a body of this type, so that none does anything.
+        # No call reads a body of this type, so none of the calls changes anything.
         body = {} if one.method == "GET" else {"content": b"x", "headers": {"Content-Type": "text/plain"}}
         if one.scope == NO_SCOPE:
             for alone, _ in holders.values():
@@ -265,7 +267,7 @@ class TestRights:
         assert lacking(let_in) is None
         assert b"admin_required" not in let_in.content
 
-    async def test_a_token_may_nothing_that_its_user_may_not(self, api: Api, ana: Caller):
+    async def test_token_grants_no_more_rights_than_its_user_has(self, api: Api, ana: Caller):
         await api.user("another", admin=True)
         root = await api.user("fallen", admin=True)
         admin, program = await holding(root, "admin"), await holding(ana, *ALL_BUT_ADMIN)
@@ -277,7 +279,7 @@ class TestRights:
         await accounts(api).set_admin(root.username, admin=True)
         assert (await admin.get("iam/get_users")).status_code == 200
 
-    async def test_a_right_that_the_user_loses_is_lost_to_the_token_at_once(self, opener: Opener):
+    async def test_token_loses_a_right_as_soon_as_its_user_does(self, opener: Opener):
         async with opener() as api:
             ana = await api.user("ana")
             program = await holding(ana, "import")
@@ -286,7 +288,7 @@ class TestRights:
             refused = await program.get("importer/sql_type_mapping", sql_dialect="hive")
             assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
 
-    async def test_without_the_scope_admin_a_token_of_an_administrator_is_that_of_a_user(self, api: Api, ana: Caller):
+    async def test_administrators_token_without_admin_scope_acts_as_a_regular_user(self, api: Api, ana: Caller):
         root = await api.user("modest", admin=True)
         program, whole = await holding(root, "query"), await holding(root, "query", "admin")
         operation = (await ana.run("duckdb", "select 1"))["history_uuid"]
@@ -294,10 +296,10 @@ class TestRights:
         assert (await whole.on(operation, "check_status"))["status"] == 0
         assert (await program.post("editor/check_status", operationId=operation)).status_code == 404
         assert (await program.told("get_config"))["hue_config"]["is_admin"] is False
-        # Every connector is one of an administrator, also one for groups.
+        # Administrators may use every connector, including connectors restricted to groups.
         assert (await program.run("closed", "rows 1"))["status"] == 0
 
-    async def test_an_administrators_token_gives_no_more_than_it_has(self, api: Api, audited: list[Event]):
+    async def test_administrators_token_cannot_grant_more_than_its_own_scopes(self, api: Api, audited: list[Event]):
         root = await api.user("minting", admin=True)
         token = await made(root, "admin", "query")
         program = holder(api, token)
@@ -311,7 +313,7 @@ class TestRights:
             token["token"]["id"], child["token"]["id"]
         }  # fmt: skip
 
-    async def test_a_schedule_that_runs_a_statement_takes_the_scope_query_too(self, api: Api):
+    async def test_statement_schedules_also_require_the_query_scope(self, api: Api):
         root = await api.user("planning", admin=True)
         admin, both = await holding(root, "admin"), await holding(root, "admin", "query")
         plan = {"kind": "statement", "connector": "duckdb", "statement": "select 1", "interval_s": 86400}
@@ -326,7 +328,7 @@ class TestRights:
         assert of_task.status_code == 200, of_task.text
         assert (await admin.post_json("taskserver/schedules/delete", schedule={"id": schedule})).status_code == 200
 
-    async def test_other_connectors_are_for_the_token_as_if_not_granted(self, ana: Caller):
+    async def test_connectors_outside_the_token_are_treated_as_not_granted(self, ana: Caller):
         program = await holding(ana, "query", "import", "files:read", connectors=["duckdb"])
         foreign = (await ana.run("sqlite", "select 1"))["history_uuid"]
         assert (await program.run("duckdb", "select 1"))["status"] == 0
@@ -347,7 +349,7 @@ class TestRights:
         shown = await program.told("get_config")
         assert {one["type"] for one in shown["app_config"]["editor"]["interpreters"]} == {"duckdb"}
 
-    async def test_what_ran_in_other_connectors_is_not_there_for_the_token(self, ana: Caller):
+    async def test_token_does_not_see_statements_of_other_connectors(self, ana: Caller):
         program = await holding(ana, "query", connectors=["duckdb"])
         foreign = (await ana.run("sqlite", "select 'needle' as a"))["history_uuid"]
         own = (await program.run("duckdb", "select 'needle' as b"))["history_uuid"]
@@ -379,7 +381,7 @@ class TestRights:
         )
         assert still_open["session"], still_open
 
-    async def test_a_tokens_use_is_noted_to_the_minute_and_apart_from_the_call(self, ana: Caller):
+    async def test_token_use_is_recorded_to_the_minute_outside_the_call(self, ana: Caller):
         token = await made(ana)
         program = holder(ana.api, token)
         assert (await program.history())["count"] == 0
@@ -397,7 +399,7 @@ class TestRights:
         assert await ana.api.database.value(used, UUID(token["token"]["id"])) == before
 
 
-async def test_the_database_and_the_log_hold_no_token_and_the_audit_names_it(opener: Opener, tmp_path: Path):
+async def test_database_and_log_contain_no_token_and_the_audit_log_names_it(opener: Opener, tmp_path: Path):
     file = tmp_path / "server.log"
     configure_logging(LoggingSettings(file=file, level="DEBUG", format="json"))
     async with opener() as api:
@@ -444,7 +446,9 @@ async def test_tokens_that_ended_a_month_ago_are_deleted(opener: Opener):
 
 
 class TestServiceAccounts:
-    async def test_a_service_account_has_tokens_and_no_login(self, tmp_path: Path, database_dsn: str, opener: Opener):
+    async def test_service_account_has_tokens_but_cannot_log_in(
+        self, tmp_path: Path, database_dsn: str, opener: Opener
+    ):
         command = command_in(
             tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn, QUERYSERVER__DESKTOP__SECRET_KEY=SECRET_KEY
         )
@@ -477,7 +481,7 @@ class TestServiceAccounts:
         assert (refused.code, f"nightly ({token_id}) was revoked" in refused.out) == (1, True)
         assert value not in json.dumps(explained) + refused.out + refused.err
 
-    async def test_explain_names_what_refuses_a_token_and_prints_no_part_of_it(self, opener: Opener):
+    async def test_explain_names_the_refusal_cause_and_prints_no_token_part(self, opener: Opener):
         async with opener() as api:
             ana, services = await api.user("ana"), api.services.accounts
             keyring, callers = Keyring(SecretKey.derive(SecretStr(SECRET_KEY))), services.directory
@@ -502,13 +506,13 @@ class TestServiceAccounts:
             [refused] = [one for one in await off.explain(PREFIX + "A" * 43) if one.passed is False]
             assert "desktop.auth.api_auth" in refused.text
 
-    async def test_without_the_entry_of_the_settings_no_api_token_is_taken(self, opener: Opener):
+    async def test_api_tokens_are_refused_unless_enabled_in_the_settings(self, opener: Opener):
         async with opener(api_auth=("jwt",)) as api:
             token = await made(await api.user("ana"))
             assert (await bearer(api, token["value"])).json() == not_valid()
             assert (await api.stranger.post("token/verify", token=token["value"])).status_code == 401
 
-    async def test_no_identity_of_another_issuer_becomes_a_service_account(self, external: Api, issuer: Any):
+    async def test_external_identity_cannot_become_a_service_account(self, external: Api, issuer: Any):
         await accounts(external).create(AuthenticatedUser("robot"), "", is_service_account=True)
         tokens = external.services.accounts.api_tokens
         _, value = await tokens.create("robot", NewApiToken("one", frozenset({Scope.QUERY})), by="root")

@@ -1,4 +1,4 @@
-"""Logins by a real directory (Contract platform 4.1)."""
+"""Logins against a real LDAP directory (Contract platform 4.1)."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Directories = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def directory(opener: Opener, ldap_server: DirectoryAddress) -> Directories:
-    """Opens an application whose logins the directory judges, after the local ones."""
+    """Opens an application that authenticates logins locally first, then against the directory."""
 
     def opened(
         backend: tuple[str, ...] = ("local", "ldap"), auth: dict[str, Any] | None = None, **changes: Any
@@ -64,10 +64,10 @@ async def account(api: Api, username: str = "ana") -> Account:
     return next(one for one in await accounts(api).all() if one.username == username)
 
 
-# Each case begins with a database without users.
+# Each case starts with an empty user table.
 @pytest.mark.parametrize("settings", [{}, DIRECT])
 @pytest.mark.parametrize("tls", [False, True])
-async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(directory, ldap_server, settings, tls):
+async def test_first_directory_login_creates_the_user(directory, ldap_server, settings, tls):
     async with directory(**settings, **(over_tls(ldap_server) if tls else {})) as api:
         assert [await attempt(api, password=wrong) for wrong in ("", "wrong", PASSWORD)] == [400, 401, 401]
         assert await accounts(api).all() == []
@@ -81,7 +81,7 @@ async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(direc
 
 
 @pytest.mark.security("T15")
-async def test_every_refusal_looks_the_same(directory: Directories) -> None:
+async def test_all_refusals_look_the_same(directory: Directories) -> None:
     async with directory() as api:
         await log_in(api, "bob", "bob's password")
         await accounts(api).create(AuthenticatedUser("cy"), PASSWORD)
@@ -103,18 +103,20 @@ async def test_every_refusal_looks_the_same(directory: Directories) -> None:
 
 @pytest.mark.parametrize("settings", [{}, DIRECT])
 @pytest.mark.parametrize("secure", [False, True])
-async def test_a_certificate_of_a_strange_authority_is_refused(directory, ldap_server, settings, secure):
+async def test_certificate_of_an_untrusted_authority_is_refused(directory, ldap_server, settings, secure):
     more = over_tls(ldap_server) if secure else {}
     async with directory(ldap_cert=ldap_server.strange_authority, **settings, **more) as api:
         assert await attempt(api) == 503
 
 
-async def test_a_certificate_of_another_name_is_refused(directory: Directories, ldap_server: DirectoryAddress) -> None:
+async def test_certificate_for_another_host_name_is_refused(
+    directory: Directories, ldap_server: DirectoryAddress
+) -> None:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await connect(f"tcp:127.0.0.1:{ldap_server.tls_port}")
         await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer))
 
-    # Another way to the same server, by an address that its certificate does not name.
+    # A proxy leads to the same server by an address that its certificate does not name.
     for host, answer in (("127.0.0.1", 200), ("127.0.0.2", 503)):
         async with await asyncio.start_server(accept, host, 0) as way:
             port = way.sockets[0].getsockname()[1]
@@ -122,7 +124,7 @@ async def test_a_certificate_of_another_name_is_refused(directory: Directories, 
                 assert await attempt(api) == answer
 
 
-async def test_groups_that_exist_here_are_those_of_the_directory_after_each_login(directory: Directories) -> None:
+async def test_login_synchronizes_existing_groups_with_the_directory(directory: Directories) -> None:
     async with directory() as api:
         for name in ("analysts", "local"):
             await Groups(api.database, AuthSettings()).create(name)
@@ -135,7 +137,7 @@ async def test_groups_that_exist_here_are_those_of_the_directory_after_each_logi
         assert (await account(api)).groups == ("analysts", "default", "engineers")
 
 
-async def test_the_directory_makes_no_administrators(directory: Directories) -> None:
+async def test_directory_groups_do_not_grant_administration(directory: Directories) -> None:
     async with directory() as api:
         await Groups(api.database, AuthSettings()).create("admins")
         await Groups(api.database, AuthSettings()).grant("admins", "admin")
@@ -145,7 +147,7 @@ async def test_the_directory_makes_no_administrators(directory: Directories) -> 
         assert asked.status_code == 403
 
 
-async def test_the_first_person_of_the_directory_may_become_the_administrator(directory: Directories) -> None:
+async def test_first_directory_login_may_become_administrator(directory: Directories) -> None:
     async with directory(("ldap",), auth={"first_login_becomes_admin": True}) as api:
         assert await attempt(api, password=PASSWORD) == 401
         assert await accounts(api).all() == []
@@ -154,23 +156,23 @@ async def test_the_first_person_of_the_directory_may_become_the_administrator(di
         assert sorted(one.is_admin for one in await accounts(api).all()) == [False, True]
 
 
-async def test_without_synchronisation_groups_stay(directory: Directories) -> None:
+async def test_groups_stay_unchanged_without_synchronization(directory: Directories) -> None:
     async with directory(sync_groups_on_login=False) as api:
         await Groups(api.database, AuthSettings()).create("analysts")
         await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("default",)
 
 
-async def test_unknown_users_may_be_kept_out(directory: Directories) -> None:
+async def test_unknown_users_can_be_refused(directory: Directories) -> None:
     async with directory(create_users_on_login=False) as api:
         assert await attempt(api) == 401
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [401, 200]
-        await link(api, "ana", "ANA", issuer="ldap")  # a directory compares names without case
+        await link(api, "ana", "ANA", issuer="ldap")  # directories compare names case-insensitively
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [200, 200]
 
 
-async def test_login_groups_and_filters_limit_who_enters(directory: Directories) -> None:
+async def test_login_groups_and_filters_restrict_logins(directory: Directories) -> None:
     async with directory(login_groups=("Analysts",)) as api:
         assert [await attempt(api), await attempt(api, "bob", "bob's password")] == [200, 401]
     posix = {"group_filter": "objectclass=posixGroup", "group_member_attr": "memberUid"}
@@ -183,7 +185,7 @@ async def test_login_groups_and_filters_limit_who_enters(directory: Directories)
 
 @pytest.mark.platform(48)
 @pytest.mark.parametrize("backend", [("local", "ldap"), ("ldap", "local")])
-async def test_with_the_directory_down_local_users_enter_and_others_are_told(directory, backend):
+async def test_directory_outage_blocks_only_directory_users(directory, backend):
     async with directory(backend, ldap_url=f"ldap://127.0.0.1:{free_port()}") as api:
         await accounts(api).create(AuthenticatedUser("cy"), PASSWORD)
         assert await attempt(api, "cy", PASSWORD) == 200
@@ -196,7 +198,7 @@ async def test_with_the_directory_down_local_users_enter_and_others_are_told(dir
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
 @pytest.mark.parametrize("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
-async def test_names_never_change_the_filter(directory, ldap_server, username):
+async def test_user_names_cannot_alter_the_search_filter(directory, ldap_server, username):
     async with directory() as api:
         refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)
         assert refused.status_code == (400 if "\0" in username else 401)
@@ -209,7 +211,7 @@ async def test_names_never_change_the_filter(directory, ldap_server, username):
 
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
-async def test_escaped_names_find_the_entry_that_has_them(ldap_server: DirectoryAddress) -> None:
+async def test_escaped_names_find_their_entry(ldap_server: DirectoryAddress) -> None:
     name = "we*ird(x)\\y"
     server = f"ldaps://127.0.0.1:{ldap_server.tls_port}"
     with closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session:
@@ -218,7 +220,7 @@ async def test_escaped_names_find_the_entry_that_has_them(ldap_server: Directory
         assert found.values("uid") == (name,)
 
 
-async def test_references_to_other_servers_are_not_followed(ldap_server: DirectoryAddress) -> None:
+async def test_referrals_to_other_servers_are_not_followed(ldap_server: DirectoryAddress) -> None:
     server = f"ldap://127.0.0.1:{ldap_server.port}"
     with closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
@@ -228,7 +230,7 @@ async def test_references_to_other_servers_are_not_followed(ldap_server: Directo
         assert len({entry.dn for entry in whole}) == len(whole)
 
 
-async def test_nothing_is_said_without_tls_and_no_empty_password(ldap_server: DirectoryAddress) -> None:
+async def test_session_refuses_binds_without_tls_and_empty_passwords(ldap_server: DirectoryAddress) -> None:
     server = f"ldap://127.0.0.1:{ldap_server.port}"
     with (
         closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session,

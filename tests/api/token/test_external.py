@@ -1,4 +1,4 @@
-"""Tokens of other issuers, and users made for them (Contract platform 3.9, 4.1, 4.2; T12)."""
+"""Tokens of external issuers, and users created for them (Contract platform 3.9, 4.1, 4.2; T12)."""
 
 import asyncio
 import logging
@@ -39,12 +39,12 @@ from queryserver.platform.logs import FIELDS
 
 
 @pytest.mark.platform(39)
-async def test_a_token_with_all_it_needs_is_taken(external: Api, issuer: Issuer) -> None:
+async def test_valid_external_token_is_accepted(external: Api, issuer: Issuer) -> None:
     for audience in (AUDIENCE, [AUDIENCE], ["other", AUDIENCE]):
         assert (await bearer(external, issuer.token(aud=audience, nbf=int(time.time())))).status_code == 200
 
 
-# In the future also for a test that runs long after it was collected.
+# The time is in the future even if the test runs long after collection.
 SOON = int(time.time()) + 86_400
 
 BAD_CLAIMS: list[dict[str, Any]] = [
@@ -59,7 +59,7 @@ BAD_CLAIMS: list[dict[str, Any]] = [
 
 @pytest.mark.platform(39)
 @pytest.mark.security("T12")
-async def test_each_claim_that_is_wrong_or_missing_is_refused(external: Api, issuer: Issuer) -> None:
+async def test_wrong_or_missing_claims_are_refused(external: Api, issuer: Issuer) -> None:
     for changes in BAD_CLAIMS:
         response = await bearer(external, issuer.token(**changes))
         assert (response.status_code, response.json()) == (401, not_valid()), changes
@@ -67,7 +67,7 @@ async def test_each_claim_that_is_wrong_or_missing_is_refused(external: Api, iss
     assert (await bearer(external, issuer.token())).status_code == 200
 
 
-async def test_the_log_says_of_a_revoked_token_why_it_was_refused(external: Api, issuer: Issuer) -> None:
+async def test_log_states_why_a_revoked_token_was_refused(external: Api, issuer: Issuer) -> None:
     token = issuer.token(jti="a-jti")
     assert (await bearer(external, token)).status_code == 200
     await external.stranger.post("token/revoke", token=token)
@@ -79,14 +79,14 @@ async def test_the_log_says_of_a_revoked_token_why_it_was_refused(external: Api,
 
 
 @pytest.mark.platform(39)
-async def test_a_star_switches_a_comparison_off(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_star_disables_issuer_and_audience_checks(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, issuer="*", audience="*") as api:
         assert (await bearer(api, issuer.token(iss=None, aud=None))).status_code == 200
         assert (await bearer(api, issuer.token(exp=None))).status_code == 401
 
 
 @pytest.mark.platform(39)
-async def test_the_claim_of_the_name_is_a_setting(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_user_name_claim_is_configurable(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, username_header="preferred_username") as api:
         assert (await bearer(api, issuer.token())).status_code == 401
         assert (await bearer(api, issuer.token(preferred_username="carl"))).status_code == 200
@@ -94,7 +94,7 @@ async def test_the_claim_of_the_name_is_a_setting(jwt_opener: JwtOpener, issuer:
 
 
 def forged(issuer: Issuer) -> dict[str, str]:
-    """Tokens that nobody must take, by what is wrong with them."""
+    """Forged tokens that must be refused, by defect."""
     good, mine = issuer.token(), rsa_key("mine")
     head, body, signature = good.split(".")
     pem = public_pem(issuer.keys["one"])
@@ -127,7 +127,7 @@ def forged(issuer: Issuer) -> dict[str, str]:
 
 
 def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
-    """As an attacker makes it who knows the public key; the library itself would not take a PEM for a secret."""
+    """Sign as an attacker who knows the public key would; the library itself refuses a PEM as a secret."""
     import base64
     import hashlib
     import hmac
@@ -139,7 +139,7 @@ def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
 
 @pytest.mark.platform(28, 39)
 @pytest.mark.security("T12")
-async def test_forged_tokens_are_refused_alike(external: Api, issuer: Issuer) -> None:
+async def test_forged_tokens_get_the_same_response(external: Api, issuer: Issuer) -> None:
     for reason, token in forged(issuer).items():
         response = await bearer(external, token)
         assert (response.status_code, response.json()) == (401, not_valid()), reason
@@ -152,7 +152,7 @@ async def test_forged_tokens_are_refused_alike(external: Api, issuer: Issuer) ->
 
 @pytest.mark.platform(39)
 @pytest.mark.security("T12")
-async def test_a_token_without_kid_needs_a_set_of_one_key(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_token_without_kid_requires_a_single_key(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url) as api:
         assert (await bearer(api, issuer.token(None))).status_code == 200
     issuer.keys["two"] = rsa_key("two")
@@ -162,7 +162,7 @@ async def test_a_token_without_kid_needs_a_set_of_one_key(jwt_opener: JwtOpener,
 
 
 @pytest.mark.platform(40)
-async def test_own_tokens_work_beside_external_ones(external: Api, issuer: Issuer) -> None:
+async def test_own_tokens_work_alongside_external_tokens(external: Api, issuer: Issuer) -> None:
     await accounts(external).create(AuthenticatedUser("bob"), PASSWORD)
     own = (await log_in(external, "bob"))["access"]
     for token in (own, issuer.token()):
@@ -174,7 +174,7 @@ async def test_own_tokens_work_beside_external_ones(external: Api, issuer: Issue
 
 
 @pytest.mark.platform(41)
-async def test_a_hundred_calls_fetch_the_keys_once(external: Api, issuer: Issuer) -> None:
+async def test_hundred_calls_fetch_the_keys_once(external: Api, issuer: Issuer) -> None:
     tokens = [issuer.token(jti=str(number % 10)) for number in range(100)]
     answers = await asyncio.gather(*(bearer(external, token) for token in tokens))
     assert {answer.status_code for answer in answers} == {200}
@@ -183,7 +183,7 @@ async def test_a_hundred_calls_fetch_the_keys_once(external: Api, issuer: Issuer
 
 @pytest.mark.platform(41)
 @pytest.mark.security("T12")
-async def test_unknown_keys_cause_one_fetch_in_their_time(external: Api, issuer: Issuer) -> None:
+async def test_unknown_keys_cause_one_fetch_per_interval(external: Api, issuer: Issuer) -> None:
     stranger = rsa_key("mine")
     for number in range(100):
         assert (await bearer(external, issuer.token(f"unknown{number}", key=stranger))).status_code == 401
@@ -193,7 +193,7 @@ async def test_unknown_keys_cause_one_fetch_in_their_time(external: Api, issuer:
 
 
 @pytest.mark.platform(41)
-async def test_unknown_keys_at_once_share_a_fetch(external: Api, issuer: Issuer) -> None:
+async def test_concurrent_unknown_keys_share_one_fetch(external: Api, issuer: Issuer) -> None:
     assert (await bearer(external, issuer.token())).status_code == 200
     tokens = [issuer.token(f"unknown{number}", key=rsa_key("mine")) for number in range(30)]
     await asyncio.gather(*(bearer(external, token) for token in tokens))
@@ -201,7 +201,7 @@ async def test_unknown_keys_at_once_share_a_fetch(external: Api, issuer: Issuer)
 
 
 @pytest.mark.platform(43)
-async def test_a_new_key_is_picked_up_by_all_calls_at_once(external: Api, issuer: Issuer) -> None:
+async def test_concurrent_calls_pick_up_a_new_key_with_one_fetch(external: Api, issuer: Issuer) -> None:
     assert (await bearer(external, issuer.token())).status_code == 200
     issuer.keys["two"] = rsa_key("two")
     answers = await asyncio.gather(*(bearer(external, issuer.token("two", jti=str(n))) for n in range(20)))
@@ -210,7 +210,7 @@ async def test_a_new_key_is_picked_up_by_all_calls_at_once(external: Api, issuer
 
 
 @pytest.mark.platform(43)
-async def test_a_key_that_vanished_ends_its_tokens_at_the_next_fetch(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_removed_key_invalidates_its_tokens_at_the_next_fetch(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url) as api:
         old = issuer.token()
         assert (await bearer(api, old)).status_code == 200
@@ -221,7 +221,7 @@ async def test_a_key_that_vanished_ends_its_tokens_at_the_next_fetch(jwt_opener:
 
 
 @pytest.mark.platform(43)
-async def test_an_outage_of_the_key_server_is_not_noticed(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_key_server_outage_does_not_affect_calls(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, cache_s=0) as api:
         assert (await bearer(api, issuer.token())).status_code == 200
         issuer.answer = Answer(500)
@@ -231,7 +231,7 @@ async def test_an_outage_of_the_key_server_is_not_noticed(jwt_opener: JwtOpener,
 
 
 @pytest.mark.platform(45)
-async def test_twenty_first_calls_make_one_user(external: Api, issuer: Issuer) -> None:
+async def test_twenty_concurrent_first_calls_create_one_user(external: Api, issuer: Issuer) -> None:
     answers = await asyncio.gather(*(bearer(external, issuer.token(sub="ana", jti=str(n))) for n in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     (account,) = await accounts(external).all()
@@ -242,7 +242,7 @@ async def test_twenty_first_calls_make_one_user(external: Api, issuer: Issuer) -
 
 
 @pytest.mark.platform(45)
-async def test_a_name_that_exists_is_that_user_once_it_is_linked(external: Api, issuer: Issuer) -> None:
+async def test_existing_user_name_is_accepted_only_once_linked(external: Api, issuer: Issuer) -> None:
     await accounts(external).create(AuthenticatedUser("ana"), PASSWORD, is_admin=True)
     assert (await bearer(external, issuer.token())).json() == not_valid()
     await link(external, "ANA")
@@ -257,7 +257,7 @@ async def test_a_name_that_exists_is_that_user_once_it_is_linked(external: Api, 
     assert (await bearer(external, issuer.token())).status_code == 200
 
 
-async def test_unknown_users_may_be_refused(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_unknown_external_users_can_be_refused(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, create_users=False) as api:
         unknown = {"detail": "User not found", "code": "user_not_found"}
         assert (await bearer(api, issuer.token())).json() == unknown
@@ -267,12 +267,12 @@ async def test_unknown_users_may_be_refused(jwt_opener: JwtOpener, issuer: Issue
         assert (await bearer(api, issuer.token())).status_code == 200
 
 
-async def test_verify_makes_no_user(external: Api, issuer: Issuer) -> None:
+async def test_verify_does_not_create_a_user(external: Api, issuer: Issuer) -> None:
     assert (await external.stranger.post("token/verify", token=issuer.token())).json() == {}
     assert await accounts(external).all() == []
 
 
-async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer) -> None:
+async def test_calls_within_an_hour_do_not_update_last_login(external: Api, issuer: Issuer) -> None:
     async def first_and_later() -> tuple[object, object]:
         await bearer(external, issuer.token())
         first = await external.database.value("select last_login from users")
@@ -289,7 +289,7 @@ async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer)
 
 @pytest.mark.platform(31)
 @pytest.mark.parametrize("jti", ["a-jti", None])
-async def test_a_revoked_external_token_is_refused_on_every_server(jwt_opener, issuer, jti):
+async def test_revoked_external_token_is_refused_on_every_server(jwt_opener, issuer, jti):
     async with issuer.serving() as url, jwt_opener(url) as one, jwt_opener(url) as other:
         mine, another = issuer.token(jti=jti), issuer.token(jti="another")
         assert (await bearer(other, mine)).status_code == 200
@@ -307,12 +307,12 @@ async def test_a_revoked_external_token_is_refused_on_every_server(jwt_opener, i
 
 
 def respelled(token: str) -> str:
-    """The same signature with other bits where the last letter has none that count."""
+    """Encode the same signature differently by changing unused bits in its last character."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return token[:-1] + letters[letters.index(token[-1]) ^ 1]
 
 
-async def test_revoking_all_by_an_external_token_ends_own_tokens_too(external: Api, issuer: Issuer) -> None:
+async def test_revoking_all_with_an_external_token_also_ends_own_tokens(external: Api, issuer: Issuer) -> None:
     await accounts(external).create(AuthenticatedUser("ana"), PASSWORD)
     own = await log_in(external)
     assert (await external.stranger.post("token/revoke", token=issuer.token(), all="true")).json() == {}
@@ -323,38 +323,38 @@ async def test_revoking_all_by_an_external_token_ends_own_tokens_too(external: A
     assert (await bearer(external, own["access"])).status_code == 401
 
 
-async def test_refresh_takes_own_tokens_only(external: Api, issuer: Issuer) -> None:
+async def test_refresh_accepts_only_own_tokens(external: Api, issuer: Issuer) -> None:
     response = await external.stranger.post("token/refresh", refresh=issuer.token())
     assert response.json() == not_valid(kind="refresh", detail="Token is invalid or expired")
 
 
 @pytest.mark.platform(44)
-async def test_custom_jwt_without_key_server_stops_the_start(opener: Opener) -> None:
+async def test_custom_jwt_without_key_server_prevents_startup(opener: Opener) -> None:
     with pytest.raises(ConfigurationError, match=r"^desktop\.auth\.api_auth: custom_jwt needs"):
         await opener(api_auth=("custom_jwt", "jwt")).__aenter__()
 
 
-async def test_external_tokens_are_off_without_their_authenticator(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_external_tokens_are_refused_without_their_authenticator(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, auth={"api_auth": ("jwt",)}) as api:
         assert (await bearer(api, issuer.token())).json() == not_valid()
         assert (await api.stranger.post("token/verify", token=issuer.token())).status_code == 401
         assert issuer.fetches == 0
 
 
-async def test_own_tokens_are_no_hmac_of_the_public_key(external: Api, issuer: Issuer) -> None:
-    """What the library that signs own tokens makes of it, too."""
+async def test_public_key_cannot_be_used_as_an_hmac_secret(external: Api, issuer: Issuer) -> None:
+    """The library that signs own tokens also refuses this."""
     with pytest.raises(Exception, match="asymmetric key"):
         jwt.encode(claims(), public_pem(issuer.keys["one"]), algorithm="HS256")
     assert (await bearer(external, jwt.encode(claims(), "x" * 32, algorithm="HS256"))).json() == not_valid()
 
 
 @pytest.mark.platform(39)
-async def test_what_a_header_says_about_keys_is_passed_over_whatever_its_length(external: Api, issuer: Issuer) -> None:
+async def test_key_headers_are_ignored_regardless_of_length(external: Api, issuer: Issuer) -> None:
     header = {"x5c": ["M" * 1600] * 3, "x5u": "https://other.example", "jku": "https://other.example", "jwk": {}}
     assert (await bearer(external, issuer.token(header=header))).status_code == 200
 
 
-async def test_verify_refuses_own_tokens_where_they_are_no_bearers(jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_verify_refuses_own_tokens_unless_they_are_enabled(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, auth={"api_auth": ("custom_jwt",)}) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         own = (await log_in(api))["access"]
@@ -366,7 +366,7 @@ async def test_verify_refuses_own_tokens_where_they_are_no_bearers(jwt_opener: J
 
 
 class Clock:
-    """Stands still, so that no step of a test is too slow."""
+    """A stopped clock, so that slow steps do not affect a test."""
 
     def __init__(self) -> None:
         self.now = float(int(time.time()))
@@ -377,7 +377,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock by which applications that are opened later check tokens and keys of other issuers."""
+    """The clock that applications opened later use to check tokens and keys of external issuers."""
     clock = Clock()
     monkeypatch.setattr("queryserver.identity.build.ExternalBearers", partial(ExternalBearers, clock=clock))
     monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
@@ -385,7 +385,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.platform(39)
-async def test_the_difference_of_clocks_is_accepted_and_no_more(clock, jwt_opener, issuer):
+async def test_clock_skew_is_accepted_only_within_the_leeway(clock, jwt_opener, issuer):
     now = int(clock.now)
     async with issuer.serving() as url, jwt_opener(url) as api:
         for good in ({"exp": now - 29}, {"nbf": now + 30}, {"iat": now + 30}):
@@ -394,7 +394,7 @@ async def test_the_difference_of_clocks_is_accepted_and_no_more(clock, jwt_opene
             assert (await bearer(api, issuer.token(**{"iat": now, **bad}))).status_code == 401, bad
 
 
-async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(clock, jwt_opener, issuer):
+async def test_cached_token_is_refused_with_its_reason_after_expiry(clock, jwt_opener, issuer):
     async with issuer.serving() as url, jwt_opener(url, leeway_s=0) as api:
         token = issuer.token(iat=int(clock.now), exp=int(clock.now) + 2)
         clock.now += 1
@@ -407,7 +407,7 @@ async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_r
 
 
 @pytest.mark.platform(43)
-async def test_keys_that_are_too_old_are_not_used(clock: Clock, jwt_opener: JwtOpener, issuer: Issuer) -> None:
+async def test_stale_keys_are_not_used(clock: Clock, jwt_opener: JwtOpener, issuer: Issuer) -> None:
     token = issuer.token(iat=int(clock.now), exp=int(clock.now) + 600)
     async with issuer.serving() as url, jwt_opener(url, cache_s=0, max_stale_s=60, refetch_floor_s=0) as api:
         assert (await bearer(api, token)).status_code == 200
@@ -430,9 +430,9 @@ T = TypeVar("T")
 
 @pytest.fixture
 def changes() -> Iterator[list[Told]]:
-    """Changes of users and groups that the audit is told of: operation, who, what. Logins are not among them.
+    """Audited changes of users and groups, as operation, actor and object, without logins.
 
-    Nor are ends of statements: those of the tests before end while others run.
+    Statement events are also excluded because statements of earlier tests may still end.
     """
     told: list[Told] = []
 
@@ -453,14 +453,14 @@ async def arrive(api: Api, name: str, groups: str = "") -> httpx.Response:
     return response
 
 
-async def test_a_user_made_at_first_sight_is_written_down_once(opener: Opener, changes: list[Told]) -> None:
+async def test_user_created_on_first_call_is_audited_once(opener: Opener, changes: list[Told]) -> None:
     async with opener(api_auth=(GROUPED, "jwt")) as api:
         await asyncio.gather(*(arrive(api, "ana") for _ in range(5)))
         await arrive(api, "ana")
     assert changes == [("user.create", "ana", "ana")]
 
 
-async def test_memberships_that_come_and_go_are_written_down(opener: Opener, changes: list[Told]) -> None:
+async def test_membership_changes_are_audited(opener: Opener, changes: list[Told]) -> None:
     async with opener(api_auth=(GROUPED, "jwt")) as api:
         for group in ("analysts", "writers"):
             await AccountRepository(api.database).ensure_group(group, ())
@@ -471,7 +471,7 @@ async def test_memberships_that_come_and_go_are_written_down(opener: Opener, cha
         assert changes == [("group.add_member", "ana", "writers ana"), ("group.remove_member", "ana", "analysts ana")]
 
 
-async def test_users_of_another_issuer_are_written_down(opener: Opener, changes: list[Told]) -> None:
+async def test_users_of_an_external_issuer_are_audited(opener: Opener, changes: list[Told]) -> None:
     issuer = Issuer()
     rules = {"issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
     async with issuer.serving() as url, opener(jwt={"key_server_url": (url,), **rules}) as api:
@@ -479,13 +479,13 @@ async def test_users_of_another_issuer_are_written_down(opener: Opener, changes:
     assert changes == [("user.create", "eve", "eve")]
 
 
-async def test_who_becomes_the_first_administrator_is_written_down(opener: Opener, changes: list[Told]) -> None:
+async def test_first_administrator_is_audited(opener: Opener, changes: list[Told]) -> None:
     async with opener(first_login_becomes_admin=True) as api:
         await log_in(api, "Ana")
         assert changes == [("user.create", "ana", "ana"), ("user.make_admin", "ana", "ana")]
 
 
-async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(opener, changes):
+async def test_login_that_promotes_a_user_to_administrator_is_audited(opener, changes):
     async with opener(first_login_becomes_admin=True) as api:
         await accounts(api).create(AuthenticatedUser("bob"), PASSWORD)
         for _ in range(2):
@@ -493,21 +493,21 @@ async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(ope
         assert changes == [("user.make_admin", "bob", "bob")]
 
 
-async def test_a_back_end_of_others_makes_users_who_are_written_down(opener: Opener, changes: list[Told]) -> None:
+async def test_users_created_by_a_plug_in_backend_are_audited(opener: Opener, changes: list[Told]) -> None:
     async with opener(backend=(DOOR,)) as api:
         await AccountRepository(api.database).ensure_group("analysts", ())
         await log_in(api, "Ana", "let me in")
     assert changes == [("user.create", "ana", "ana"), ("group.add_member", "ana", "analysts ana")]
 
 
-async def test_the_administrator_of_the_embedded_mode_is_written_down(opener: Opener, changes: list[Told]) -> None:
+async def test_administrator_of_the_embedded_mode_is_audited(opener: Opener, changes: list[Told]) -> None:
     async with opener() as api:
         for _ in range(2):
             await ensure_administrator(accounts(api), PASSWORD, lambda _: None)
     assert changes == [("user.create", "admin", "admin"), ("user.make_admin", "admin", "admin")]
 
 
-# Other databases of the server have locks that are waited for too.
+# Other databases on the server also have lock waits.
 _WAITS_FOR_A_LOCK = """
     select exists (
         select from pg_locks join pg_stat_activity using (pid) where not granted and datname = current_database())
@@ -515,7 +515,9 @@ _WAITS_FOR_A_LOCK = """
 
 
 async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives that came to the group `going` when somebody else had deleted it, and not yet committed."""
+    """Run work that waits on the group `going` while another transaction deletes the group; return the work's
+    result.
+    """
     async with api.database.transaction() as connection:
         await connection.execute("delete from groups where name = 'going'")
         waiting = asyncio.create_task(work)
@@ -525,7 +527,7 @@ async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
     return await waiting
 
 
-async def test_a_group_that_is_deleted_meanwhile_is_left_out(opener: Opener) -> None:
+async def test_group_deleted_during_a_login_is_left_out(opener: Opener) -> None:
     async with opener() as api:
         for group in ("going", "staying"):
             await AccountRepository(api.database).ensure_group(group, ())
@@ -536,7 +538,7 @@ async def test_a_group_that_is_deleted_meanwhile_is_left_out(opener: Opener) -> 
         assert await while_a_group_goes(api, join) == {"default", "staying"}
 
 
-async def test_nobody_is_made_a_member_of_a_group_that_is_deleted_meanwhile(opener: Opener) -> None:
+async def test_group_deleted_during_creation_gets_no_member(opener: Opener) -> None:
     async with opener() as api:
         records = AccountRepository(api.database)
         await records.ensure_group("going", ())

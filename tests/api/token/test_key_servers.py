@@ -97,7 +97,7 @@ SLOW = ("hanging", "dripping")
 @pytest.mark.platform(42)
 @pytest.mark.security("T12")
 @pytest.mark.parametrize("reason", BAD_ANSWERS)
-async def test_a_bad_answer_leads_to_the_next_of_the_list(reason: str) -> None:
+async def test_bad_response_leads_to_the_next_key_server(reason: str) -> None:
     bad, good = Issuer(script=BAD_ANSWERS[reason]), Issuer()
     async with bad.serving() as bad_url, good.serving() as good_url:
         timeout_s = 3 if reason in SLOW else 30
@@ -107,7 +107,7 @@ async def test_a_bad_answer_leads_to_the_next_of_the_list(reason: str) -> None:
 
 @pytest.mark.platform(42)
 @pytest.mark.security("T12")
-async def test_a_certificate_must_be_of_the_host_and_of_a_trusted_authority(tmp_path: Path) -> None:
+async def test_certificate_must_match_the_host_and_a_trusted_authority(tmp_path: Path) -> None:
     authority, issuer = Authority(), Issuer()
     ca = tmp_path / "ca.pem"
     ca.write_text(authority.certificate)
@@ -123,7 +123,7 @@ async def test_a_certificate_must_be_of_the_host_and_of_a_trusted_authority(tmp_
 
 
 @pytest.mark.platform(42)
-async def test_the_address_that_answered_last_is_asked_first() -> None:
+async def test_last_responding_address_is_tried_first() -> None:
     first, second = Issuer(answer=Answer(500)), Issuer()
     async with first.serving() as one, second.serving() as other:
         servers = asking(one, other)
@@ -138,7 +138,7 @@ async def test_the_address_that_answered_last_is_asked_first() -> None:
 
 
 @pytest.mark.security("T8")
-async def test_key_servers_obey_the_rules_for_addresses() -> None:
+async def test_key_servers_obey_address_rules() -> None:
     issuer = Issuer()
     async with issuer.serving() as url:
         port = issuer.servers[0].port
@@ -152,7 +152,7 @@ async def test_key_servers_obey_the_rules_for_addresses() -> None:
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
-async def test_http_stays_on_this_machine_whatever_a_name_means(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+async def test_http_never_leaves_this_machine(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
     def elsewhere(*_: Any, **__: Any) -> list[Any]:
         return [(None, None, None, "", ("192.0.2.1", 80))]
 
@@ -163,7 +163,7 @@ async def test_http_stays_on_this_machine_whatever_a_name_means(monkeypatch: pyt
 
 
 @pytest.mark.platform(42)
-async def test_with_no_keys_at_all_a_call_is_503_and_own_tokens_work(opener: Opener) -> None:
+async def test_missing_keys_return_503_and_own_tokens_still_work(opener: Opener) -> None:
     opened: AbstractAsyncContextManager[Api]
     issuer = Issuer(answer=Answer(500))
     async with issuer.serving() as url:
@@ -203,7 +203,7 @@ async def external(opener: Opener, url: str) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def explain(tmp_path: Path, database_dsn: str, users_url: str, url: str) -> Command:
-    """The command beside that server, with its settings."""
+    """The command-line tool, with the settings of that server."""
     key = make_settings(tmp_path, database_dsn, users_url).desktop.secret_key.get_secret_value()
     return command_in(
         tmp_path,
@@ -221,7 +221,7 @@ def holds_no_part_of(token: str, ended: Ended) -> bool:
 
 
 @pytest.mark.platform(56)
-async def test_the_command_names_the_failing_check_and_prints_no_token(external, explain, issuer):
+async def test_explain_command_names_the_failing_check_and_prints_no_token(external, explain, issuer):
     good, foreign = issuer.token(), issuer.token(iss="https://other.example")
     taken = await explain("auth", "explain", stdin=f"Bearer {good}\n")
     assert (taken.code, taken.out.splitlines()[-1]) == (0, "accepted"), taken
@@ -237,7 +237,7 @@ async def test_the_command_names_the_failing_check_and_prints_no_token(external,
 
 
 @pytest.mark.platform(56)
-async def test_the_command_explains_own_tokens_as_json_too(external: Api, explain: Command) -> None:
+async def test_explain_command_covers_own_tokens_and_json_output(external: Api, explain: Command) -> None:
     pair = await log_in(external)
     refused = await explain("auth", "explain", "--json", stdin=pair["refresh"])
     body = json.loads(refused.out)
@@ -247,7 +247,7 @@ async def test_the_command_explains_own_tokens_as_json_too(external: Api, explai
 
 
 @pytest.mark.parametrize("text", ["", " \n", "two words", "Bearer two words", "x y z"])
-def test_what_is_not_one_token_is_wrong_usage(text: str) -> None:
+def test_input_other_than_a_single_token_is_a_usage_error(text: str) -> None:
     assert CliRunner().invoke(app, ["auth", "explain"], input=text).exit_code == 2
 
 
@@ -260,7 +260,7 @@ async def failing(api: Api, token: str) -> str | None:
 
 
 @pytest.mark.platform(56)
-async def test_every_check_can_be_the_failing_one(external: Api, issuer: Issuer) -> None:
+async def test_every_check_can_fail(external: Api, issuer: Issuer) -> None:
     token = issuer.token()
     body, signature = token.split(".")[1:]
     expected = {
@@ -299,13 +299,13 @@ async def test_every_end_of_an_own_token_is_explained(external: Api) -> None:
 
 
 @pytest.mark.platform(56)
-async def test_a_key_server_that_is_down_is_named(external: Api, issuer: Issuer) -> None:
+async def test_unavailable_key_server_is_named(external: Api, issuer: Issuer) -> None:
     issuer.answer = Answer(500)
     assert await failing(external, issuer.token()) == "kid"
 
 
 @pytest.mark.platform(44)
-async def test_a_half_configured_key_server_stops_the_start(tmp_path: Path) -> None:
+async def test_incomplete_key_server_configuration_prevents_startup(tmp_path: Path) -> None:
     given = {"KEY_SERVER_URL": "http://keys.example/x,https://keys.example", "ISSUER": "", "AUDIENCE": ""}
     environment = {f"QUERYSERVER__DESKTOP__AUTH__JWT__{name}": value for name, value in given.items()}
     ended = await command_in(tmp_path, **environment)("serve", "--port", "0")
@@ -315,7 +315,7 @@ async def test_a_half_configured_key_server_stops_the_start(tmp_path: Path) -> N
 
 
 @pytest.mark.platform(47)
-async def test_a_plug_in_that_cannot_be_loaded_stops_the_server(tmp_path: Path, database_dsn: str) -> None:
+async def test_unloadable_plug_in_prevents_startup(tmp_path: Path, database_dsn: str) -> None:
     command = command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -326,7 +326,7 @@ async def test_a_plug_in_that_cannot_be_loaded_stops_the_server(tmp_path: Path, 
     assert "error desktop.auth.api_auth: no.such.Class cannot be loaded: ModuleNotFoundError" in ended.err
 
 
-async def test_a_missing_file_of_authorities_stops_the_start(opener: Opener, url: str) -> None:
+async def test_missing_ca_file_prevents_startup(opener: Opener, url: str) -> None:
     jwt = {"key_server_url": (url,), "issuer": ISSUER, "audience": AUDIENCE, "key_server_ca": "/no/such.pem"}
     with pytest.raises(ConfigurationError, match=r"^desktop\.auth\.jwt\.key_server_ca: "):
         await opener(jwt=jwt).__aenter__()

@@ -1,4 +1,4 @@
-"""Logins with name and password, and limits on failed ones (Contract platform 3.2, 3.7, 3.8, 3.10)."""
+"""Logins with name and password, and limits on failures (Contract platform 3.2, 3.7, 3.8, 3.10)."""
 
 import asyncio
 from ipaddress import ip_network
@@ -15,7 +15,7 @@ from queryserver.identity.model import AuthenticatedUser
 
 
 @pytest.mark.platform(17)
-async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, subtests: pytest.Subtests) -> None:
+async def test_login_returns_refresh_before_access(tokens: Api, subtests: pytest.Subtests) -> None:
     for path in ["token/auth", "token/auth/"]:
         for encoding in ["data", "json"]:
             with subtests.test(path=path, encoding=encoding):
@@ -30,7 +30,7 @@ NO_STRING = "Not a valid string."
 
 
 @pytest.mark.platform(18)
-async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, subtests: pytest.Subtests) -> None:
+async def test_field_map_contains_only_invalid_fields(tokens: Api, subtests: pytest.Subtests) -> None:
     for fields, problems in [
         ({}, {"username": [REQUIRED], "password": [REQUIRED]}),
         ({"username": "ana"}, {"password": [REQUIRED]}),
@@ -55,12 +55,12 @@ async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, subtests: pyt
 @pytest.mark.parametrize(
     ("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")]
 )
-async def test_a_missing_token_is_named(tokens: Api, path: str, name: str) -> None:
+async def test_missing_token_field_is_named(tokens: Api, path: str, name: str) -> None:
     response = await tokens.stranger.post(path)
     assert (response.status_code, response.json()) == (400, {name: [REQUIRED]})
 
 
-async def test_a_number_counts_as_its_text(tokens: Api) -> None:
+async def test_numbers_are_accepted_as_text(tokens: Api) -> None:
     await accounts(tokens).create(AuthenticatedUser("4711"), "7391048265")
     response = await tokens.stranger.send("POST", "token/auth", json={"username": 4711, "password": 7391048265})
     assert response.status_code == 200
@@ -70,14 +70,14 @@ REFUSED = {"detail": "No active account found with the given credentials"}
 
 
 def told_in_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
-    """Names and values, without those that differ from one answer to the next whatever it says."""
+    """Header names and values, without headers that differ between any two responses."""
     return frozenset((name, value) for name, value in response.headers.items() if name not in {"date", "x-request-id"})
 
 
 @pytest.mark.platform(19)
 @pytest.mark.security("T15")
-async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same_hash(tokens, monkeypatch):
-    """A hash is what a login's time goes into: counted, where a busy machine would spoil times."""
+async def test_refused_logins_look_the_same_and_cost_the_same_hash(tokens, monkeypatch):
+    """Hashing dominates the cost of a login. The test counts hashes because times are unreliable on a busy machine."""
     await accounts(tokens).create(AuthenticatedUser("gone"), PASSWORD)
     await accounts(tokens).disable("gone")
     passwordless = (await tokens.user("nopassword")).username
@@ -111,12 +111,12 @@ async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same
 
 @pytest.mark.platform(36)
 @pytest.mark.parametrize("name", ["ANA", "ana", " ana "])
-async def test_names_have_no_case(tokens: Api, name: str) -> None:
+async def test_user_names_are_case_insensitive(tokens: Api, name: str) -> None:
     assert await log_in(tokens, name)
 
 
 @pytest.mark.platform(37)
-async def test_an_empty_database_lets_nobody_in(opener: Opener) -> None:
+async def test_empty_database_refuses_every_login(opener: Opener) -> None:
     async with opener() as api:
         assert (await api.stranger.post("token/auth", username="ana", password=PASSWORD)).status_code == 401
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD, is_admin=True)
@@ -124,7 +124,7 @@ async def test_an_empty_database_lets_nobody_in(opener: Opener) -> None:
 
 
 @pytest.mark.platform(37)
-async def test_the_first_login_makes_exactly_one_administrator(opener: Opener) -> None:
+async def test_concurrent_first_logins_create_exactly_one_administrator(opener: Opener) -> None:
     async with opener(first_login_becomes_admin=True, login_failures_per_address=0) as api:
         logins = [api.stranger.post("token/auth", username=f"user{n}", password=PASSWORD) for n in range(10)]
         statuses = sorted(response.status_code for response in await asyncio.gather(*logins))
@@ -133,7 +133,7 @@ async def test_the_first_login_makes_exactly_one_administrator(opener: Opener) -
         assert [account.is_admin for account in everybody] == [True]
 
 
-async def test_the_first_login_obeys_the_rules_of_new_users(opener: Opener) -> None:
+async def test_first_login_obeys_the_rules_for_new_users(opener: Opener) -> None:
     async with opener(first_login_becomes_admin=True) as api:
         assert (await api.stranger.post("token/auth", username="ana", password="short")).status_code == 401
         assert (await api.stranger.post("token/auth", username="a b", password=PASSWORD)).status_code == 401
@@ -141,7 +141,7 @@ async def test_the_first_login_obeys_the_rules_of_new_users(opener: Opener) -> N
 
 
 @pytest.mark.platform(37)
-async def test_without_local_logins_the_first_call_proves_nothing(opener: Opener) -> None:
+async def test_first_login_creates_no_administrator_without_local_logins(opener: Opener) -> None:
     refusing = "tests.fakes.plug_ins.Door"
     async with opener(backend=(refusing,), first_login_becomes_admin=True) as api:
         answer = await api.stranger.post("token/auth", username="ana", password=PASSWORD)
@@ -153,13 +153,13 @@ async def test_without_local_logins_the_first_call_proves_nothing(opener: Opener
     ("changes", "key"),
     [({"backend": ("local", "radius")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
 )
-async def test_a_name_that_cannot_be_loaded_stops_the_start(opener: Opener, changes: dict[str, Any], key: str) -> None:
+async def test_unloadable_class_name_prevents_startup(opener: Opener, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^desktop\.auth\.{key}: "):
         await opener(**changes).__aenter__()
 
 
 @pytest.mark.platform(33)
-async def test_the_sixth_failure_is_throttled_until_the_window_ends(tokens: Api) -> None:
+async def test_sixth_failure_is_throttled_until_the_window_ends(tokens: Api) -> None:
     for _ in range(5):
         assert (await tokens.stranger.post("token/auth", username="ana", password="wrong")).status_code == 401
     for password in ("wrong", PASSWORD):
@@ -171,7 +171,7 @@ async def test_the_sixth_failure_is_throttled_until_the_window_ends(tokens: Api)
 
 
 @pytest.mark.platform(33)
-async def test_unlock_frees_a_name(tokens: Api) -> None:
+async def test_unlock_clears_a_names_failures(tokens: Api) -> None:
     for _ in range(6):
         await tokens.stranger.post("token/auth", username="ana", password="wrong")
     await accounts(tokens).unlock("ANA")
@@ -179,7 +179,7 @@ async def test_unlock_frees_a_name(tokens: Api) -> None:
 
 
 @pytest.mark.platform(34)
-async def test_servers_count_failures_together_and_unknown_names_too(opener: Opener) -> None:
+async def test_servers_share_failure_counts_including_unknown_names(opener: Opener) -> None:
     async with opener() as one, opener() as other:
         statuses = [
             (await api.stranger.post("token/auth", username="nobody", password="x")).status_code
@@ -190,14 +190,14 @@ async def test_servers_count_failures_together_and_unknown_names_too(opener: Ope
 
 @pytest.mark.security("T15")
 @pytest.mark.slow
-async def test_guesses_sent_at_once_do_not_get_past_the_limit(tokens: Api) -> None:
+async def test_concurrent_guesses_cannot_exceed_the_limit(tokens: Api) -> None:
     guesses = [tokens.stranger.post("token/auth", username="ana", password=f"wrong {n}") for n in range(30)]
     statuses = [response.status_code for response in await asyncio.gather(*guesses)]
     assert statuses.count(401) == 5
     assert statuses.count(429) == 25
 
 
-async def test_a_success_forgets_the_failures_of_its_name_and_address(tokens: Api) -> None:
+async def test_success_resets_failures_of_its_name_and_address(tokens: Api) -> None:
     for _ in range(3):
         for _ in range(4):
             await tokens.stranger.post("token/auth", username="ana", password="wrong")
@@ -205,7 +205,7 @@ async def test_a_success_forgets_the_failures_of_its_name_and_address(tokens: Ap
 
 
 @pytest.mark.platform(35)
-async def test_a_forwarded_address_counts_from_a_trusted_proxy_only(opener: Opener) -> None:
+async def test_forwarded_address_counts_only_from_a_trusted_proxy(opener: Opener) -> None:
     async def fail(api: Api, address: str) -> int:
         forged = {"X-Forwarded-For": address}
         fields = {"username": "nobody", "password": "x"}
@@ -223,7 +223,7 @@ async def test_a_forwarded_address_counts_from_a_trusted_proxy_only(opener: Open
 
 @pytest.mark.platform(36)
 @pytest.mark.security("T15")
-async def test_no_spelling_of_a_name_has_failures_of_its_own(tokens: Api) -> None:
+async def test_spellings_of_a_name_share_their_failures(tokens: Api) -> None:
     spellings = ["ana", "ANA", " ana ", "\uff41\uff4e\uff41", "\uff21na"]
     for name in spellings:
         assert (await tokens.stranger.post("token/auth", username=name, password="wrong")).status_code == 401
@@ -232,7 +232,7 @@ async def test_no_spelling_of_a_name_has_failures_of_its_own(tokens: Api) -> Non
 
 @pytest.mark.platform(36)
 @pytest.mark.security("T15")
-async def test_no_spelling_that_a_directory_folds_has_failures_of_its_own(opener: Opener) -> None:
+async def test_spellings_that_a_directory_folds_share_their_failures(opener: Opener) -> None:
     rule = {"ignore_username_case": False, "force_username_lowercase": False}
     async with opener(login_failures_per_user_and_address=0, login_failures_per_user=8, **rule) as api:
         spellings = ["rene", "René", "RENE\u0301", "R\u00c9NE", "rene\u0301", "\uff32ene", "r\u00ebn\u00ea", "rEnE"]

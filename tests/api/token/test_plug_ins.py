@@ -1,4 +1,4 @@
-"""Authenticators and login back ends of plug-ins, and their challenges (Contract platform 3.1, 4.1, 4.2; T19)."""
+"""Plug-in authenticators and login backends, and their challenges (Contract platform 3.1, 4.1, 4.2; T19)."""
 
 import asyncio
 import re
@@ -46,7 +46,9 @@ async def call(api: Api, **headers: str) -> httpx.Response:
 
 
 @pytest.mark.platform(47)
-async def test_entries_are_asked_in_their_order_until_one_knows_the_caller(chain: Api, journal: type[Journal]) -> None:
+async def test_authenticators_are_called_in_order_until_one_knows_the_caller(
+    chain: Api, journal: type[Journal]
+) -> None:
     assert (await call(chain, X_Sync="ana", X_Async="bob")).status_code == 200
     assert journal.asked == ["Sync"]
     assert (await call(chain, X_Async="bob", X_Misbehaving="fail")).status_code == 200
@@ -57,7 +59,7 @@ async def test_entries_are_asked_in_their_order_until_one_knows_the_caller(chain
 
 
 @pytest.mark.platform(47)
-async def test_own_tokens_work_behind_classes_that_know_nobody(chain: Api, journal: type[Journal]) -> None:
+async def test_own_tokens_work_after_classes_that_do_not_know_the_caller(chain: Api, journal: type[Journal]) -> None:
     await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     assert (await bearer(chain, (await log_in(chain))["access"])).status_code == 200
     assert journal.asked == ["Sync", "Async", "Grouped", "Misbehaving"]
@@ -66,13 +68,13 @@ async def test_own_tokens_work_behind_classes_that_know_nobody(chain: Api, journ
 
 
 @pytest.mark.platform(47)
-async def test_a_class_is_built_once_with_the_settings(chain: Api, journal: type[Journal]) -> None:
+async def test_class_is_instantiated_once_with_the_settings(chain: Api, journal: type[Journal]) -> None:
     for _ in range(3):
         await call(chain, X_Async="bob")
     assert journal.built == [chain.services.settings]
 
 
-async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journal]) -> None:
+async def test_request_exposes_everything_but_the_body(chain: Api, journal: type[Journal]) -> None:
     caller = Caller(chain, "", {"X-Sync": "ana", "X-Twice": "1"})
     await caller.send("GET", "editor/get_history", params={"limit": "5"}, headers={"x-TWICE": "2"})
     request = journal.requests[0]
@@ -82,7 +84,7 @@ async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journa
     assert not {"body", "stream", "json", "form", "receive"} & {name.strip("_") for name in dir(request)}
 
 
-async def test_a_request_tells_method_and_address_as_they_came(opener: Opener, journal: type[Journal]) -> None:
+async def test_request_exposes_method_and_url_as_received(opener: Opener, journal: type[Journal]) -> None:
     sent = [
         ("HEAD", "/sql/api/v1/editor/get_history"),
         ("GET", "/sql/api/v1/editor/get_history/?limit=5&x=%2F"),
@@ -95,7 +97,7 @@ async def test_a_request_tells_method_and_address_as_they_came(opener: Opener, j
 
 
 @pytest.mark.platform(47)
-async def test_a_refusal_is_401_at_once(chain: Api) -> None:
+async def test_refusal_returns_401_without_trying_further_classes(chain: Api) -> None:
     await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     token = (await log_in(chain))["access"]
     bodies = {"refuse": {"detail": "Not you."}, "refuse with code": {"detail": "Not you.", "code": "not_you"}}
@@ -109,7 +111,7 @@ UNKEEPABLE = ("groups as number", "groups once", "half a character")
 
 
 @pytest.mark.platform(47)
-async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
+async def test_other_failures_return_500_without_trying_further_classes(chain: Api) -> None:
     await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     token = (await log_in(chain))["access"]
     for word in ("fail", "time out", "stop", "exit", "text", "nameless", "triple", "group as text", *UNKEEPABLE):
@@ -120,11 +122,11 @@ async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
         assert [line["error_id"] for line in lines if line.get("exc_info")] == [response.json()["error_id"]]
 
 
-async def test_a_method_that_gives_a_coroutine_is_async(chain: Api) -> None:
+async def test_method_returning_a_coroutine_is_awaited(chain: Api) -> None:
     assert (await call(chain, X_Misbehaving="later")).status_code == 200
 
 
-async def test_a_name_that_cannot_be_and_a_disabled_user_are_401(chain: Api) -> None:
+async def test_invalid_names_and_disabled_users_return_401(chain: Api) -> None:
     refused = await call(chain, X_Misbehaving="no legal name")
     assert (refused.status_code, refused.json()["code"]) == (401, "user_not_found")
     await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
@@ -135,7 +137,7 @@ async def test_a_name_that_cannot_be_and_a_disabled_user_are_401(chain: Api) -> 
 
 
 @pytest.mark.platform(47)
-async def test_when_nobody_knows_the_caller_the_answer_asks_for_all_kinds(chain: Api) -> None:
+async def test_unknown_caller_gets_the_challenges_of_all_authenticators(chain: Api) -> None:
     response = await call(chain, X_Challenge="Async")
     assert response.json() == {"detail": "Authentication credentials were not provided."}
     challenges = ['Bearer realm="api"', 'Sync realm="GET"', "Async"]
@@ -147,8 +149,8 @@ async def test_when_nobody_knows_the_caller_the_answer_asks_for_all_kinds(chain:
 
 
 @pytest.mark.platform(47)
-async def test_a_token_that_is_no_good_is_answered_with_all_kinds_too(opener: Opener) -> None:
-    # The class comes last: the token is refused before anybody asks it.
+async def test_bad_token_gets_the_challenges_of_all_authenticators(opener: Opener) -> None:
+    # The class is last in the list, so the token is refused before the class is called.
     async with opener(api_auth=("jwt", f"{HERE}.Sync")) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(api)
@@ -161,7 +163,7 @@ async def test_a_token_that_is_no_good_is_answered_with_all_kinds_too(opener: Op
         assert (inactive.json()["code"], inactive.headers.get_list("www-authenticate")) == ("user_inactive", challenges)
 
 
-async def test_groups_are_those_that_are_named_and_the_default_one(chain: Api) -> None:
+async def test_named_groups_and_the_default_group_apply(chain: Api) -> None:
     records = AccountRepository(chain.database)
     await records.ensure_group("analysts", ("download",))
     await records.ensure_group("writers", ())
@@ -185,7 +187,7 @@ async def test_groups_are_those_that_are_named_and_the_default_one(chain: Api) -
     assert await groups("analysts") == ("admins", "analysts", "default"), "nor is an administrator unmade"
 
 
-async def test_named_groups_count_for_the_call_that_names_them(chain: Api) -> None:
+async def test_named_groups_already_apply_to_the_current_call(chain: Api) -> None:
     await AccountRepository(chain.database).ensure_group("analysts", ())
     caller = Caller(chain, "", {"X-Grouped": "ana", "X-Groups": "analysts"})
     assert (await caller.execute("closed", "select 1"))["status"] == 0
@@ -204,7 +206,7 @@ UNLOADABLE = {
 
 @pytest.mark.platform(47)
 @pytest.mark.parametrize("key", ["api_auth", "backend"])
-async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opener: Opener, key: str) -> None:
+async def test_unloadable_names_prevent_startup_and_are_all_reported(opener: Opener, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         await opener(**{key: tuple(UNLOADABLE)}).__aenter__()
     for problem, (name, reason) in zip(refused.value.problems, UNLOADABLE.items(), strict=True):
@@ -212,7 +214,7 @@ async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opene
         assert reason in problem
 
 
-async def test_login_back_ends_of_others_make_their_users(opener: Opener, journal: type[Journal]) -> None:
+async def test_plug_in_login_backends_create_users(opener: Opener, journal: type[Journal]) -> None:
     async with opener(backend=("local", f"{HERE}.BlockingDoor", f"{HERE}:Door")) as api:
         await AccountRepository(api.database).ensure_group("analysts", ())
         pair = await log_in(api, "Ana", "let me in")
@@ -228,7 +230,7 @@ async def test_login_back_ends_of_others_make_their_users(opener: Opener, journa
 
 
 @pytest.mark.platform(36)
-async def test_a_back_end_of_others_is_asked_for_legal_names_only(opener: Opener, journal: type[Journal]) -> None:
+async def test_plug_in_backend_is_called_only_for_legal_names(opener: Opener, journal: type[Journal]) -> None:
     async with opener(backend=(f"{HERE}.Door",)) as api:
         for name in ("a b", "..", "ana\r\nroot"):
             refused = await api.stranger.post("token/auth", username=name, password="let me in")
@@ -242,7 +244,7 @@ NO_ACCOUNT = {"detail": "No active account found with the given credentials"}
 
 
 @pytest.mark.security("T15")
-async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: Opener) -> None:
+async def test_backend_that_ends_the_login_reveals_nothing(opener: Opener) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         for password in ("stop", "wrong"):
@@ -251,7 +253,7 @@ async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: O
         assert await log_in(api, "ana", PASSWORD)
 
 
-async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener) -> None:
+async def test_failing_backend_counts_as_unavailable(opener: Opener) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
         for password in ("fail", "text", "number", "half a character"):
             with capture_logs() as lines:
@@ -264,7 +266,7 @@ async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener) -> N
 
 @pytest.fixture
 def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The examples of the documentation, as modules that can be imported."""
+    """The documentation examples, as importable modules."""
     text = (Path(__file__).parents[3] / "docs" / "authentication.md").read_text()
     examples = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL)
     assert [name for name, _ in examples] == ["acme_auth", "acme_login"]
@@ -279,7 +281,7 @@ def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 @pytest.mark.platform(47)
 @pytest.mark.security("T19")
-async def test_the_documented_authenticators_work(opener: Opener, documented: str) -> None:
+async def test_documented_authenticators_work(opener: Opener, documented: str) -> None:
     found = re.search(r"^api_auth = \[(.*)\]$", documented, re.MULTILINE)
     assert found
     names = tuple(re.findall(r'"([^"]+)"', found[1]))
@@ -302,11 +304,11 @@ async def test_the_documented_authenticators_work(opener: Opener, documented: st
         assert (forged.status_code, forged.json()["detail"]) == (401, "Authentication credentials were not provided.")
 
 
-async def test_the_documented_login_works(opener: Opener, documented: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_documented_login_backend_works(opener: Opener, documented: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import imaplib
 
     class Mail:
-        """What the example uses of a connection."""
+        """The connection methods that the example uses."""
 
         def __enter__(self) -> Self:
             return self
@@ -327,7 +329,7 @@ async def test_the_documented_login_works(opener: Opener, documented: str, monke
         assert [one.email for one in await accounts(api).all()] == ["ana@acme.example"]
 
 
-def test_the_public_names_are_cheap() -> None:
+def test_public_names_are_cheap_to_import() -> None:
     heavy = ("fastapi", "asyncpg", "jose", "cryptography", "pydantic", "httpx")
     program = (
         "import sys; from queryserver.auth import AuthenticatedUser, AuthenticationFailed;"
@@ -338,7 +340,7 @@ def test_the_public_names_are_cheap() -> None:
 
 
 @pytest.mark.security("T15")
-async def test_passwords_are_not_free_to_guess_while_a_back_end_is_away(opener: Opener) -> None:
+async def test_password_guesses_are_limited_during_a_backend_outage(opener: Opener) -> None:
     async with opener(backend=("local", f"{HERE}.Door")) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         statuses = [
@@ -353,7 +355,7 @@ SYNC_CLASS = "tests.fakes.plug_ins.Sync"
 
 
 class Knowing:
-    """Knows whom `X-Known` names."""
+    """Authenticates the user named by `X-Known`."""
 
     async def authenticate(self, request: Any) -> Any:
         from queryserver.identity.model import AuthenticatedUser
@@ -382,7 +384,7 @@ class BrokenAsync(Knowing):
 
 
 class Hanging(Knowing):
-    """Holds up its thread until `opened`."""
+    """Blocks its thread until `opened` is set."""
 
     opened = threading.Event()
     inside: ClassVar[list[str]] = []
@@ -418,7 +420,7 @@ def named(*classes: type[Knowing]) -> tuple[str, ...]:
 
 
 async def refused(api: Api, token: str, **headers: str) -> list[str]:
-    """The challenges of the 401 that a bad token gets."""
+    """The challenges in the 401 response to a bad token."""
     told = {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in headers.items()}}
     response = await Caller(api, "", told).get("editor/get_history")
     assert (response.status_code, response.json()) == (401, not_valid()), headers
@@ -427,7 +429,7 @@ async def refused(api: Api, token: str, **headers: str) -> list[str]:
 
 
 @pytest.mark.platform(21, 47)
-async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> None:
+async def test_failing_challenge_is_left_out_of_the_401(opener: Opener) -> None:
     async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         token = (await log_in(api))["access"]
@@ -444,8 +446,8 @@ async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> 
 
 @pytest.mark.usefixtures("closed_gate")
 @pytest.mark.platform(21, 47)
-async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(opener, monkeypatch):
-    # Enough for those that do not hang, on a busy machine too.
+async def test_hanging_challenges_are_left_out_and_block_neither_each_other_nor_calls(opener, monkeypatch):
+    # The limit suffices for challenges that do not hang, even on a busy machine.
     monkeypatch.setattr("queryserver.identity.build._CHALLENGE_LIMIT_S", 4.0)
     names = named(Hanging, HangingAsync, HangingToo)
     async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
@@ -457,7 +459,7 @@ async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_
         assert took_s < 3 * 4.0, "they are asked at the same time"
         left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge left out"]
         assert sorted(left_out) == sorted([(name, "TimeoutError") for name in names] * 12)
-        # Two of each class: the other threads are for calls.
+        # Two threads per class; the other threads remain available for calls.
         assert sorted(Hanging.inside) == ["Hanging"] * 2 + ["HangingToo"] * 2
         known = await Caller(api, "", {"X-Sync": "ana"}).get("editor/get_history")
         assert known.status_code == 200
@@ -468,7 +470,7 @@ THREADS = 8
 
 @pytest.fixture
 def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Gives plug-ins of applications that are opened later so many seconds."""
+    """Sets the time limit in seconds for plug-ins of applications opened later."""
 
     def limit(limit_s: float) -> None:
         def threads(**options: Any) -> LimitedThreads:
@@ -479,7 +481,7 @@ def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return limit
 
 
-async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(with_limit, opener):
+async def test_class_misusing_the_event_loop_fails_only_its_own_call(with_limit, opener):
     with_limit(0.1)
     async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
         for word in ("exit", "interrupt", "cancel", "stay"):
@@ -490,7 +492,7 @@ async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(with_limi
 
 
 class Held:
-    """Both kinds of class: holds up its thread until `opened`, as an authenticator for calls that send `X-Held`."""
+    """A login backend, and an authenticator for calls with `X-Held`, that blocks its thread until `opened` is set."""
 
     opened = threading.Event()
     inside = threading.Semaphore(0)
@@ -507,15 +509,15 @@ class Held:
 
 @pytest.fixture
 def opened() -> Iterator[threading.Event]:
-    """What lets all go that are held; open at the end, so that no thread outlives its test."""
+    """The event that releases all blocked threads; it is set at the end so that no thread outlives its test."""
     Held.opened.clear()
     yield Held.opened
     Held.opened.set()
 
 
 @pytest.mark.usefixtures("opened")
-async def test_a_class_that_hangs_is_500_in_its_time(with_limit: Callable[[float], None], opener: Opener) -> None:
-    # Enough for the call that does not hang, on a busy machine too.
+async def test_hanging_class_returns_500_within_the_limit(with_limit: Callable[[float], None], opener: Opener) -> None:
+    # The limit suffices for the call that does not hang, even on a busy machine.
     with_limit(2)
     async with opener(api_auth=(f"{__name__}.Held", "jwt")) as api:
         with capture_logs():
@@ -524,7 +526,7 @@ async def test_a_class_that_hangs_is_500_in_its_time(with_limit: Callable[[float
         assert (await call(api)).status_code == 401
 
 
-async def test_slow_logins_hold_up_no_call_of_others(monkeypatch, with_limit, opener, opened):
+async def test_slow_logins_do_not_block_other_calls(monkeypatch, with_limit, opener, opened):
     with_limit(60)
     monkeypatch.setattr("queryserver.identity.logins._BACKEND_LIMIT_S", 60)
     free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
@@ -536,7 +538,7 @@ async def test_slow_logins_hold_up_no_call_of_others(monkeypatch, with_limit, op
         ]
         for _ in range(THREADS):
             assert await asyncio.to_thread(Held.inside.acquire, timeout=25)
-        # A call that waited for the threads of logins would end with them, or as 500.
+        # A call that waited for the login threads would end with them or return 500.
         assert (await call(api, X_Sync="ana")).status_code == 200
         assert not any(login.done() for login in logins)
         opened.set()

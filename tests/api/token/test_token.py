@@ -1,4 +1,4 @@
-"""What a bearer must be; verify, refresh, revoke (Contract platform 3.1, 3.3 to 3.6)."""
+"""Bearer tokens, and the calls verify, refresh and revoke (Contract platform 3.1, 3.3 to 3.6)."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from queryserver.platform.settings.sections import NO_SECRET
 
 
 @pytest.mark.platform(20)
-async def test_the_scheme_has_no_case_and_other_schemes_are_no_credentials(tokens: Api) -> None:
+async def test_scheme_is_case_insensitive_and_other_schemes_are_ignored(tokens: Api) -> None:
     access = (await log_in(tokens))["access"]
     for scheme in ("Bearer", "bearer", "BEARER"):
         assert (await call(tokens, ("Authorization", f"{scheme} {access}"))).status_code == 200
@@ -25,7 +25,7 @@ async def test_the_scheme_has_no_case_and_other_schemes_are_no_credentials(token
 
 
 @pytest.mark.platform(21)
-async def test_a_malformed_header_is_told_apart(tokens: Api, subtests: pytest.Subtests) -> None:
+async def test_malformed_headers_get_a_distinct_response(tokens: Api, subtests: pytest.Subtests) -> None:
     for values in [["Bearer"], ["Bearer a b"], ["Bearer {0}", "Bearer {0}"]]:
         with subtests.test(values=values):
             access = (await log_in(tokens))["access"]
@@ -41,7 +41,7 @@ async def test_a_malformed_header_is_told_apart(tokens: Api, subtests: pytest.Su
 
 
 @pytest.mark.platform(21)
-async def test_bad_bearers_have_their_bodies(tokens: Api) -> None:
+async def test_bad_bearers_get_their_specified_bodies(tokens: Api) -> None:
     pair = await log_in(tokens)
     for token in (tampered(pair["access"]), "x", "a.b.c", "é"):
         response = await call(tokens, ("Authorization", f"Bearer {token}"))
@@ -50,7 +50,7 @@ async def test_bad_bearers_have_their_bodies(tokens: Api) -> None:
 
 
 @pytest.mark.platform(21, 22, 24)
-async def test_an_expired_token_is_refused(opener: Opener) -> None:
+async def test_expired_token_is_refused(opener: Opener) -> None:
     async with opener(access_token_lifetime_s=1, refresh_token_lifetime_s=2) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(api)
@@ -65,7 +65,7 @@ async def test_an_expired_token_is_refused(opener: Opener) -> None:
 
 
 @pytest.mark.platform(22)
-async def test_verify_takes_what_would_be_taken_as_bearer(tokens: Api) -> None:
+async def test_verify_accepts_exactly_the_valid_bearers(tokens: Api) -> None:
     pair = await log_in(tokens)
     assert (await tokens.stranger.post("token/verify", token=pair["access"])).json() == {}
     refused = await tokens.stranger.post("token/verify", token=tampered(pair["access"]))
@@ -75,7 +75,7 @@ async def test_verify_takes_what_would_be_taken_as_bearer(tokens: Api) -> None:
 
 
 @pytest.mark.platform(23)
-async def test_refresh_gives_access_only(tokens: Api) -> None:
+async def test_refresh_returns_only_an_access_token(tokens: Api) -> None:
     pair = await log_in(tokens)
     renewed = await tokens.stranger.post("token/refresh", refresh=pair["refresh"])
     assert list(renewed.json()) == ["access"]
@@ -94,7 +94,7 @@ async def test_default_lifetimes_are_a_day_and_a_week(tokens: Api) -> None:
 
 
 @pytest.mark.platform(25)
-async def test_a_generated_key_outlives_the_process(opener: Opener, tmp_path: Path) -> None:
+async def test_generated_key_outlives_the_process(opener: Opener, tmp_path: Path) -> None:
     async with opener({"secret_key": NO_SECRET}) as first, opener({"secret_key": NO_SECRET}) as second:
         await accounts(first).create(AuthenticatedUser("ana"), PASSWORD)
         access = (await log_in(first))["access"]
@@ -105,7 +105,7 @@ async def test_a_generated_key_outlives_the_process(opener: Opener, tmp_path: Pa
 
 
 @pytest.mark.platform(26)
-async def test_another_key_needs_the_old_one_beside_it(opener: Opener) -> None:
+async def test_key_change_keeps_tokens_valid_only_with_the_old_key_configured(opener: Opener) -> None:
     other = SecretStr("Zr8#another-key-of-this-deployment-2")
     async with opener() as first:
         await accounts(first).create(AuthenticatedUser("ana"), PASSWORD)
@@ -119,7 +119,7 @@ async def test_another_key_needs_the_old_one_beside_it(opener: Opener) -> None:
 
 
 @pytest.mark.platform(29)
-async def test_disabling_ends_all_tokens_for_good(opener: Opener) -> None:
+async def test_disabling_a_user_ends_all_tokens_permanently(opener: Opener) -> None:
     async with opener() as one, opener() as other:
         await accounts(one).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(one)
@@ -135,14 +135,14 @@ async def test_disabling_ends_all_tokens_for_good(opener: Opener) -> None:
 
 
 @pytest.mark.platform(21)
-async def test_the_token_of_a_deleted_user_says_so(tokens: Api) -> None:
+async def test_token_of_a_deleted_user_is_refused_as_user_not_found(tokens: Api) -> None:
     access = (await log_in(tokens))["access"]
     await tokens.database.execute("delete from users")
     assert (await bearer(tokens, access)).json() == {"detail": "User not found", "code": "user_not_found"}
 
 
 @pytest.mark.platform(30)
-async def test_a_new_password_ends_old_tokens(tokens: Api) -> None:
+async def test_password_change_invalidates_old_tokens(tokens: Api) -> None:
     pair = await log_in(tokens)
     await accounts(tokens).set_password("ana", "another password")
     assert (await bearer(tokens, pair["access"])).status_code == 401
@@ -152,7 +152,7 @@ async def test_a_new_password_ends_old_tokens(tokens: Api) -> None:
 
 @pytest.mark.platform(31)
 @pytest.mark.parametrize("name", ["access", "refresh"])
-async def test_revoking_ends_one_login_and_no_other(tokens: Api, name: str) -> None:
+async def test_revocation_ends_only_one_login(tokens: Api, name: str) -> None:
     mine, other = await log_in(tokens), await log_in(tokens)
     for _ in range(2):
         assert (await tokens.stranger.post("token/revoke", token=mine[name])).json() == {}
@@ -162,7 +162,7 @@ async def test_revoking_ends_one_login_and_no_other(tokens: Api, name: str) -> N
 
 
 @pytest.mark.platform(31)
-async def test_revoke_takes_the_bearer_and_all_ends_every_login(tokens: Api) -> None:
+async def test_revoke_uses_the_bearer_and_all_ends_every_login(tokens: Api) -> None:
     mine, other = await log_in(tokens), await log_in(tokens)
     caller = Caller(tokens, "ana", {"Authorization": f"Bearer {mine['access']}"})
     assert (await caller.post("token/revoke", all="true")).json() == {}
@@ -173,7 +173,7 @@ async def test_revoke_takes_the_bearer_and_all_ends_every_login(tokens: Api) -> 
 
 
 @pytest.mark.parametrize("token", ["x", "eyJ.a.b"])
-async def test_revoking_what_is_no_token_is_harmless(tokens: Api, token: str) -> None:
+async def test_revoking_an_invalid_token_is_harmless(tokens: Api, token: str) -> None:
     assert (await tokens.stranger.post("token/revoke", token=token)).json() == {}
     refused = await tokens.stranger.post("token/revoke", token=token, all="perhaps")
     assert (refused.status_code, refused.json()) == (400, {"all": ["Must be a valid boolean."]})
@@ -181,7 +181,7 @@ async def test_revoking_what_is_no_token_is_harmless(tokens: Api, token: str) ->
 
 @pytest.mark.platform(32)
 @pytest.mark.security("T14")
-async def test_an_exchanged_refresh_token_ends_its_family_after_the_grace(opener: Opener) -> None:
+async def test_reused_refresh_token_ends_its_family_after_the_grace_period(opener: Opener) -> None:
     async with opener(rotate_refresh_tokens=True) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         first = await log_in(api)
