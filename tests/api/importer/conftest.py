@@ -1,4 +1,4 @@
-"""Files on their way into tables, asked of the application; see tests/api/conftest.py for the shared one."""
+"""Fixtures for importing files into tables; see tests/api/conftest.py for the shared application."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,13 +18,15 @@ ImporterOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Settings:
-    """Settings with a local root for remote files, and other settings of the importer."""
+    """Settings with a local root for remote files, and with changed importer settings."""
     return storage_settings(directory, database_dsn, tables={"importer": importer})
 
 
 @pytest.fixture
 def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
-    """Opens an application with other settings and an upload area of the test's own; twice: two instances of one."""
+    """Opens an application with changed settings on this test's own upload area; a second call opens a second
+    instance.
+    """
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(importer_settings(tmp_path, shared_database_dsn, **importer))
@@ -33,19 +35,19 @@ def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
 
 
 async def upload(caller: Caller, content: bytes = CONTENT, name: str = "sales.csv") -> httpx.Response:
-    """The answer to an upload."""
+    """Upload a file; return the response."""
     return await caller.send("POST", "importer/upload/file/", files={"file": (name, content)})
 
 
 async def uploaded(caller: Caller, content: bytes = CONTENT, name: str = "sales.csv") -> str:
-    """The reference of a file that arrived."""
+    """Upload a file; return its reference."""
     answer = await upload(caller, content, name)
     assert answer.status_code == 201, answer.text
     return answer.json()["file_path"]
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
-    """Status and `code` of a call that failed as calls of the importer do."""
+    """Status and `code` of a failed importer call."""
     body = answer.json()
     assert set(body) == {"error", "code"}
     assert body["error"]

@@ -1,4 +1,4 @@
-"""Files of a store as files to be imported, the same on every store. `EverywhereContract` inherits it."""
+"""Store files as import sources, identical for every store. `EverywhereContract` inherits these tests."""
 
 from pathlib import Path
 from random import Random
@@ -13,10 +13,10 @@ REMOTE = {"import_type": "remote"}
 
 
 class PreviewsEverywhere:
-    """Needs the fixture `place`."""
+    """Subclasses provide the fixture `place`."""
 
     @pytest.mark.importer(16, 45)
-    async def test_a_text_is_previewed_where_it_lies(self, place):
+    async def test_remote_text_file_is_previewed(self, place):
         await place.put("sales é.csv", b"id,price\n" + b"12345678,1.50\n" * 200_000)
         user, path = place.world.user, place.at("sales é.csv")
         guessed = (await guess(user, path, **REMOTE)).json()
@@ -29,7 +29,7 @@ class PreviewsEverywhere:
         assert refusal(await preview(user, place.path, **REMOTE)) == (400, "invalid_parameter")
 
     @pytest.mark.importer(45)
-    async def test_a_workbook_is_previewed_whole(self, place, tmp_path: Path):
+    async def test_remote_workbook_is_previewed(self, place, tmp_path: Path):
         sheets = {"one": column_xml(["<c><v>1</v></c>", "<c><v>2</v></c>"])}
         parts = {**workbook_parts(sheets), "xl/media/image1.png": Random(1).randbytes(2 * MIB)}
         await place.put("book.xlsx", write_package(tmp_path / "book.xlsx", parts).read_bytes())

@@ -1,4 +1,4 @@
-"""Tables made of files, asked of an application with databases of its own."""
+"""Imports of files into tables, on an application with separate databases."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +17,7 @@ CONTENT = b"id,name,price,day\n1,anna,1.50,2025-01-15\n2,,2.25,\n3,carl,,2025-01
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An application, and the directory that its local root is."""
+    """The application, and the directory that is its local root."""
 
     api: Api
     root: Path
@@ -31,13 +31,15 @@ class Tables:
         return engine
 
     def shared_file(self, name: str, content: bytes) -> str:
-        """The path of a file that everybody may read."""
+        """Create a file that everybody may read; return its path."""
         (self.root / "shared" / name).write_bytes(content)
         return f"file:///shared/{name}"
 
 
 def table_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Any:
-    """Three databases that are always there, one for reading only, one of another permission set, one of no use."""
+    """Settings with three always available databases, a read-only database, a restricted database and an unusable
+    database.
+    """
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
     (databases / "tables.sqlite").touch()
@@ -93,7 +95,7 @@ async def open_tables(directory: Path, database_dsn: str, users_url: str, **edit
 
 
 async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> httpx.Response:
-    """The answer of create_table, for CONTENT unless another file is named."""
+    """Call create_table, for CONTENT unless another file is named; return the response."""
     given: dict[str, Any] = {
         "import_type": "local",
         "file_type": "csv",
@@ -110,14 +112,14 @@ async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> http
 
 
 async def started(caller: Caller, connector: str, table: str, **fields: Any) -> str:
-    """The operation of an import that was taken."""
+    """Start an import; return its operation."""
     answer = await ask(caller, connector, table, **fields)
     assert answer.status_code == 202, answer.text
     return answer.json()["history_uuid"]
 
 
 async def imported(caller: Caller, connector: str, table: str, **fields: Any) -> Mapping[str, Any]:
-    """The row of the result of an import that succeeds, by column, with `operation` and `log`."""
+    """Import successfully; return the result row by column, with `operation` and `log`."""
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert (end["status"], end["query_status"]["state"]) == (0, "available"), end
@@ -132,7 +134,7 @@ async def imported(caller: Caller, connector: str, table: str, **fields: Any) ->
 
 
 async def failed(caller: Caller, connector: str, table: str, **fields: Any) -> tuple[str, str, str]:
-    """`code`, message and log of an import that fails."""
+    """Run an import that fails; return its `code`, message and log."""
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert end["query_status"]["state"] == "failed", end
@@ -144,7 +146,7 @@ async def log_of(caller: Caller, operation: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name in a statement of these databases."""
+    """Quote a name for a statement in these databases."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -154,7 +156,7 @@ async def rows(caller: Caller, connector: str, table: str, columns: str = "*", o
 
 
 async def tables_like(caller: Caller, connector: str, part: str) -> list[str]:
-    """The names of tables and views that hold `part`, staging tables too."""
+    """Names of tables and views, including staging tables, that contain `part`."""
     sql = (
         "SELECT name FROM sqlite_master"
         if connector == "sqlite"

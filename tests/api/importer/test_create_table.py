@@ -1,4 +1,4 @@
-"""Tables made of files (Contract importer 13; checklist 52 to 60)."""
+"""Imports of files into tables (Contract importer 13; checklist 52 to 60)."""
 
 import asyncio
 import importlib.util
@@ -38,7 +38,9 @@ _numbers = count(1)
 async def tables(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """One application for all tests of a process, alone on its database: its duckdb file has a holder per database."""
+    """One application on its own database, shared by all tests of a process: each database has one holder of its
+    duckdb file.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):
             yield opened
@@ -55,7 +57,7 @@ def connector(request: pytest.FixtureRequest) -> str:
 
 
 def new_table() -> str:
-    """A name that no other test uses."""
+    """A table name that no other test uses."""
     return f"t{next(_numbers)}_import"
 
 
@@ -66,7 +68,7 @@ def table() -> str:
 
 @pytest.mark.importer(52)
 class TestAnswer:
-    async def test_an_import_is_an_operation_whose_result_has_four_counts(self, ana, connector, table):
+    async def test_import_is_an_operation_whose_result_has_four_counts(self, ana, connector, table):
         answer = await ask(ana, connector, table, file_path=(path := await uploaded(ana, CONTENT)))
         body = answer.json()
         assert answer.status_code == 202
@@ -78,7 +80,7 @@ class TestAnswer:
         assert [column["name"] for column in page["meta"]] == ["rows_read", "rows_loaded", "rows_bad", "table"]
         assert page["data"] == [[3, 3, 0, table]]
 
-    async def test_columns_are_typed_as_in_the_preview(self, ana: Caller, connector: str, table: str):
+    async def test_columns_have_the_preview_types(self, ana: Caller, connector: str, table: str):
         await imported(ana, connector, table)
         found = await rows(ana, connector, table)
         assert [row[:2] for row in found] == [[1, "anna"], [2, None], [3, "carl"]]
@@ -86,7 +88,7 @@ class TestAnswer:
         assert [str(row[3])[:10] if row[3] else None for row in found] == ["2025-01-15", None, "2025-01-17"]
 
     @pytest.mark.importer(67)
-    async def test_the_columns_of_a_preview_with_long_names_make_a_table(self, ana: Caller, table: str):
+    async def test_preview_columns_with_long_names_make_a_table(self, ana: Caller, table: str):
         content = (FIELD / "long_header_names_postgresql.csv").read_bytes()
         line, _, row = content.decode().partition("\n")
         content = f"{line},{line.partition(',')[2]}\n{row.strip()},B\n".encode()
@@ -100,18 +102,18 @@ class TestAnswer:
         assert await rows(ana, "postgresql", f"{table}_2", ",".join(f'"{name}"' for name in names)) == [[1, "A", "B"]]
 
     @pytest.mark.importer(65, 66)
-    async def test_a_text_of_windows_in_japan_with_an_end_of_dos_becomes_a_table(self, ana: Caller, table: str):
+    async def test_japanese_windows_text_with_a_dos_end_mark_is_imported(self, ana: Caller, table: str):
         content = "氏名,住所,数量\r\n髙橋,東京都①番,1\r\n山﨑,大阪府,2\r\n\x1a".encode("cp932")
         done = await imported(ana, "duckdb", table, file_path=await uploaded(ana, content))
         assert (done["rows_loaded"], done["rows_bad"]) == (2, 0)
         assert await rows(ana, "duckdb", table, order="3") == [["髙橋", "東京都①番", 1], ["山﨑", "大阪府", 2]]
 
     @pytest.mark.importer(67)
-    async def test_a_name_of_a_table_that_postgresql_would_cut_is_refused(self, ana: Caller):
+    async def test_table_name_too_long_for_postgresql_is_refused(self, ana: Caller):
         refused = await ask(ana, "postgresql", "t" * 64, file_path=await uploaded(ana, CONTENT))
         assert refusal(refused) == (400, "invalid_parameter")
 
-    async def test_the_alias_does_the_same_and_json_is_read_too(self, ana: Caller, table: str):
+    async def test_submit_alias_and_json_bodies_are_accepted(self, ana: Caller, table: str):
         fields = {"file_path": await uploaded(ana, CONTENT), "import_type": "local", "file_type": "csv"}
         for call, name in (("importer/submit", table), ("importer/create_table/", f"{table}_2")):
             more = {"has_header": True, "connector": "duckdb", "table": name, "columns": [{"source": 1}]}
@@ -120,24 +122,24 @@ class TestAnswer:
             await ana.ended(answer.json()["history_uuid"])
             assert await rows(ana, "duckdb", name) == [[1], [2], [3]]
 
-    async def test_the_history_shows_a_readable_statement(self, ana: Caller, table: str):
+    async def test_history_shows_a_readable_statement(self, ana: Caller, table: str):
         path = await uploaded(ana, CONTENT, "my\nsales; DROP TABLE x.csv")
         await imported(ana, "duckdb", table, file_path=path)
         entry = (await ana.history(doc_type="duckdb"))["history"][0]["data"]["statement"]
         assert entry.startswith("-- Import of ")
         assert f'CREATE TABLE "{table}" (\n  "id" INTEGER,' in entry
 
-    async def test_a_database_is_named_with_the_table(self, ana: Caller, table: str):
+    async def test_result_names_database_and_table(self, ana: Caller, table: str):
         done = await imported(ana, "duckdb", table, database="main")
         assert done["table"] == f"main.{table}"
         assert len(await rows(ana, "duckdb", table)) == 3
 
-    async def test_the_same_upload_can_be_imported_again(self, ana: Caller, table: str):
+    async def test_upload_can_be_imported_repeatedly(self, ana: Caller, table: str):
         path = await uploaded(ana, CONTENT)
         for name in (table, f"{table}_again"):
             assert (await imported(ana, "sqlite", name, file_path=path))["rows_loaded"] == 3
 
-    async def test_a_repeated_key_gives_the_same_operation(self, ana: Caller, table: str):
+    async def test_repeated_idempotency_key_returns_the_same_operation(self, ana: Caller, table: str):
         fields = {
             "file_path": await uploaded(ana, CONTENT), "import_type": "local", "file_type": "csv",
             "has_header": "1", "connector": "duckdb", "table": table,
@@ -151,7 +153,7 @@ class TestAnswer:
         other = await ana.send("POST", "importer/create_table", data={**fields, "table": "x"}, headers=headers)
         assert refusal(other)[0] == 400
 
-    async def test_metadata_show_the_new_table_at_once(self, ana: Caller, table: str):
+    async def test_metadata_show_the_new_table_immediately(self, ana: Caller, table: str):
         async def known() -> set[str]:
             body = await ana.told("editor/autocomplete/main", snippet='{"type": "duckdb"}')
             return {one["name"] for one in body["tables_meta"]}
@@ -163,7 +165,7 @@ class TestAnswer:
 
 @pytest.mark.importer(53)
 class TestColumns:
-    async def test_columns_are_renamed_retyped_dropped_and_reordered(self, ana: Caller, connector: str, table: str):
+    async def test_columns_can_be_renamed_retyped_dropped_and_reordered(self, ana: Caller, connector: str, table: str):
         texts = {"duckdb": "VARCHAR", "sqlite": "TEXT", "postgresql": "TEXT"}
         await imported(
             ana, connector, table,
@@ -173,13 +175,13 @@ class TestColumns:
             ["anna", "1"], [None, "2"], ["carl", "3"],
         ]  # fmt: skip
 
-    async def test_a_number_is_a_position_and_a_text_first_a_name(self, ana: Caller, table: str):
+    async def test_numeric_source_is_a_position_and_text_source_prefers_a_name(self, ana: Caller, table: str):
         columns = [{"source": 1, "name": "first"}, {"source": "1", "name": "second"}, {"source": "3", "name": "third"}]
         path = await uploaded(ana, b"2,1,x\n10,20,30\n")
         await imported(ana, "duckdb", table, columns=columns, file_path=path)
         assert await rows(ana, "duckdb", table, "first, second, third") == [[10, 20, 30]]
 
-    async def test_names_are_data(self, ana: Caller, connector: str, table: str):
+    async def test_unusual_names_are_quoted(self, ana: Caller, connector: str, table: str):
         names = ['say "hi"', "two words", "naïve ☃", "sel`ect", "a'b", "semi;colon--"]
         content = b"a,b,c,d,e,f\n1,2,3,4,5,6\n"
         odd = f'{table} "of" b;x'
@@ -206,14 +208,14 @@ class TestColumns:
             '[{"source": 1, "nullable": "maybe"}]',
         ],
     )  # fmt: skip
-    async def test_columns_that_cannot_be_made_are_refused(self, ana: Caller, table: str, columns: str):
+    async def test_invalid_columns_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_columns")
 
     @pytest.mark.parametrize("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
-    async def test_columns_that_are_no_json_are_refused(self, ana: Caller, table: str, columns: str):
+    async def test_columns_with_invalid_json_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_json")
 
-    async def test_offsets_become_utc_and_null_words_null(self, ana: Caller, connector: str, table: str):
+    async def test_offsets_are_converted_to_utc_and_null_words_to_null(self, ana: Caller, connector: str, table: str):
         content = b't,s,e\n2025-01-15T12:00:00+02:00,\\N,""\n2025-01-15 10:30,null,"x"\n'
         await imported(ana, connector, table, file_path=await uploaded(ana, content))
         found = await rows(ana, connector, table)
@@ -226,7 +228,7 @@ class TestBadRows:
     content = b"id,n\n1,10\n2,oops\n3,30\n4,40,50\n5\n"
     columns = ({"source": 1}, {"source": 2, "type": "INTEGER"})
 
-    async def test_more_bad_rows_than_allowed_create_nothing(self, ana: Caller, connector: str, table: str):
+    async def test_too_many_bad_rows_create_no_table(self, ana: Caller, connector: str, table: str):
         path = await uploaded(ana, self.content)
         for allowed in ("0", "1"):
             code, message, log = await failed(
@@ -240,7 +242,7 @@ class TestBadRows:
         assert await tables_like(ana, connector, "_qs_import_") == []
 
     @pytest.mark.parametrize("allowed", ["2", "-1"])
-    async def test_allowed_bad_rows_are_left_out_and_reported(self, ana: Caller, connector: str, allowed: str):
+    async def test_allowed_bad_rows_are_skipped_and_reported(self, ana: Caller, connector: str, allowed: str):
         table = new_table()
         path = await uploaded(ana, self.content)
         done = await imported(ana, connector, table, file_path=path, columns=list(self.columns), max_bad_rows=allowed)
@@ -248,13 +250,13 @@ class TestBadRows:
         assert '"oops" is not an integer' in done["log"]
         assert await rows(ana, connector, table) == [[1, 10], [3, 30], [5, None]]
 
-    async def test_a_null_is_bad_where_none_may_be(self, ana: Caller, table: str):
+    async def test_null_in_a_non_nullable_column_is_a_bad_row(self, ana: Caller, table: str):
         columns = [{"source": 1, "nullable": False}, {"source": "name", "nullable": False}]
         code, _, log = await failed(ana, "duckdb", table, columns=columns)
         assert code == "rejected"
         assert 'record 3, column "name": the value is missing' in log
 
-    async def test_the_log_lists_a_hundred_bad_rows(self, ana: Caller, table: str):
+    async def test_log_lists_at_most_a_hundred_bad_rows(self, ana: Caller, table: str):
         content = b"n\n" + b"1\n" * 10 + b"".join(b"x%d\n" % n for n in range(130))
         done = await imported(
             ana, "duckdb", table, file_path=await uploaded(ana, content),
@@ -267,7 +269,7 @@ class TestBadRows:
 
 class TestLayout:
     @pytest.mark.importer(62, 69, 70, 71)
-    async def test_a_table_holds_what_the_preview_shows(self, ana: Caller, connector: str, table: str):
+    async def test_table_matches_the_preview(self, ana: Caller, connector: str, table: str):
         content = b'Report\n\n# note\nid,text,n\n1,"say \\"hi\\"",NA,\n2,a\\,b,5,\n# other, note\n3,c,7\n'
         path = await uploaded(ana, content)
         columns = (await preview(ana, path, sql_dialect=None, connector=connector)).json()["columns"]
@@ -279,7 +281,7 @@ class TestLayout:
         assert """Read 1 cell of column "n" as NULL: 'NA'.""" in done["log"]
 
     @pytest.mark.importer(69, 71)
-    async def test_lines_and_null_words_may_be_given(self, ana: Caller, table: str):
+    async def test_layout_and_null_words_can_be_specified(self, ana: Caller, table: str):
         path = await uploaded(ana, b"a,b\n1,x\n%,%\n2,y\n")
         given = {"skip_rows": "1", "has_header": "false", "comment": "%", "null_words": '["x"]'}
         done = await imported(ana, "duckdb", table, file_path=path, **given)
@@ -289,7 +291,7 @@ class TestLayout:
         assert "column_1" not in done["log"]
 
     @pytest.mark.importer(54)
-    async def test_a_few_bad_rows_are_left_out_and_named(self, ana: Caller, table: str):
+    async def test_few_bad_rows_are_skipped_and_named_by_default(self, ana: Caller, table: str):
         content = b"id,n\n" + b"".join(b"%d,1\n" % n for n in range(40)) + b"x,2,3\n"
         done = await imported(ana, "duckdb", table, file_path=await uploaded(ana, content))
         assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (41, 40, 1)
@@ -297,7 +299,7 @@ class TestLayout:
 
 
 def data_file(package: str, place: str) -> Path:
-    """A file that a package carries, which is not imported."""
+    """A data file of an installed package, found without importing the package."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -311,8 +313,8 @@ class TestWrittenForms:
     )
     FIELDS: ClassVar[dict[str, str]] = {"file_type": "delimiter_format", "field_separator": ";"}
 
-    async def test_a_preview_may_be_sent_back_as_columns(self, ana: Caller, connector: str, table: str):
-        """In every dialect: what was found without doubt, and what the caller gives."""
+    async def test_preview_columns_can_be_sent_back(self, ana: Caller, connector: str, table: str):
+        """This covers every dialect, and both unambiguously detected and specified formats."""
         path = await uploaded(ana, self.CONTENT)
         query = {"sql_dialect": None, "connector": connector, "date_format": "%d/%m/%Y", **self.FIELDS}
         shown = (await preview(ana, path, **query)).json()
@@ -328,8 +330,8 @@ class TestWrittenForms:
             ["2024-02-01", "2024-01-02 00:00", "2024-04-03"],
         ]
 
-    async def test_real_files(self, ana: Caller, table: str):
-        """Dates as `Jan 1 2000` in one, a header of a word and of years in the other, and numbers with commas."""
+    async def test_sample_data_sets_are_imported(self, ana: Caller, table: str):
+        """One has dates such as `Jan 1 2000`; the other has a header with a word and years, and numbers with commas."""
         stocks = data_file("vega_datasets", "_data/stocks.csv")
         fertility = data_file("statsmodels", "datasets/fertility/fertility.csv")
         await imported(ana, "duckdb", table, file_path=await uploaded(ana, stocks.read_bytes()))
@@ -341,7 +343,7 @@ class TestWrittenForms:
         found = dict(zip(names(shown), types(shown), strict=True))
         assert (found["Country Name"], found["1960"], found["2000"]) == ("VARCHAR", "DECIMAL", "DECIMAL")
 
-    async def test_a_preview_of_plain_forms_may_be_sent_back(self, ana: Caller, connector: str, table: str):
+    async def test_preview_columns_with_plain_formats_can_be_sent_back(self, ana: Caller, connector: str, table: str):
         content = b"n,f,d,ok,day,at,t,s,empty\n1,1.5,1.2345678901234567,true,2024-01-15,2024-01-15T10:30,10:30,x,\n"
         path = await uploaded(ana, content)
         shown = (await preview(ana, path, sql_dialect=None, connector=connector)).json()
@@ -351,7 +353,7 @@ class TestWrittenForms:
             found.append(await rows(ana, connector, name))
         assert found[0] == found[1]
 
-    async def test_a_row_in_another_form_is_bad(self, ana: Caller, table: str):
+    async def test_row_in_another_format_is_bad(self, ana: Caller, table: str):
         content = b"day\n" + b"15/01/2024\n" * 10_001 + b"2024-01-15\n31/02/2024\n"
         path = await uploaded(ana, content)
         _, message, log = await failed(ana, "duckdb", table, file_path=path, max_bad_rows=0)
@@ -363,7 +365,7 @@ class TestWrittenForms:
         )
         assert done["rows_bad"] == 0
 
-    async def test_types_are_written_with_their_digits(self, ana: Caller, connector: str, table: str):
+    async def test_types_may_include_their_parameters(self, ana: Caller, connector: str, table: str):
         chosen = [
             {"source": "price", "type": "numeric(12,3)"},
             {"source": "name", "type": "Varchar( 5 )"},
@@ -392,7 +394,7 @@ class TestWrittenForms:
         ],
         ids=str,
     )
-    async def test_types_and_forms_that_are_none_are_refused(self, ana: Caller, table: str, column: dict[str, Any]):
+    async def test_invalid_types_and_formats_are_refused(self, ana: Caller, table: str, column: dict[str, Any]):
         answer = await ask(ana, "duckdb", table, columns=[{"source": 1, **column}])
         assert refusal(answer) == (400, "invalid_columns")
         assert column["type"] != "geometry" or "NUMERIC(p,s)" in answer.json()["error"]
@@ -400,17 +402,17 @@ class TestWrittenForms:
 
 @pytest.mark.importer(55)
 class TestExistingTable:
-    async def test_an_existing_table_is_refused_before_the_answer(self, ana: Caller, connector: str, table: str):
+    async def test_existing_table_is_refused_before_the_response(self, ana: Caller, connector: str, table: str):
         await imported(ana, connector, table)
         assert refusal(await ask(ana, connector, table)) == (400, "table_exists")
         assert len(await rows(ana, connector, table)) == 3
 
-    async def test_append_adds_and_creates_what_is_not_there(self, ana: Caller, connector: str, table: str):
+    async def test_append_adds_rows_and_creates_a_missing_table(self, ana: Caller, connector: str, table: str):
         for expected in (3, 6):
             done = await imported(ana, connector, table, if_exists="append")
             assert (done["rows_loaded"], len(await rows(ana, connector, table))) == (3, expected)
 
-    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(self, ana, connector, table):
+    async def test_replace_substitutes_the_existing_table(self, ana, connector, table):
         for content in (b"a\n7\n", CONTENT):
             done = await imported(ana, connector, table, if_exists="replace", file_path=await uploaded(ana, content))
         assert done["rows_loaded"] == 3
@@ -419,8 +421,9 @@ class TestExistingTable:
         assert any(f'CREATE OR REPLACE TABLE "{table}" (' in entry["data"]["statement"] for entry in entries)
         assert await tables_like(ana, connector, "qs_import_") == []
 
-    async def test_what_is_not_replaced(self, ana: Caller, connector: str, table: str):
-        """A file with a bad row changes nothing; a view is never dropped."""
+    async def test_replace_keeps_the_table_on_bad_rows_and_never_drops_views(
+        self, ana: Caller, connector: str, table: str
+    ):
         await imported(ana, connector, table)
         bad = {"file_path": await uploaded(ana, b"id\nx\n"), "columns": [{"source": 1, "type": "BIGINT"}]}
         if connector == "sqlite":
@@ -431,7 +434,7 @@ class TestExistingTable:
         await failed(ana, connector, f"{table}_v", if_exists="replace")
         assert await rows(ana, connector, f"{table}_v") == [[5]]
 
-    async def test_a_failing_append_leaves_the_old_rows(self, ana: Caller, connector: str, table: str):
+    async def test_failed_append_keeps_the_existing_rows(self, ana: Caller, connector: str, table: str):
         await imported(ana, connector, table)
         path = await uploaded(ana, b"id,other\n9,9\n")
         operation = await started(ana, connector, table, if_exists="append", file_path=path)
@@ -461,10 +464,10 @@ class TestRefusals:
     @pytest.mark.importer(58)
     @pytest.mark.security("T20")
     @pytest.mark.parametrize("name", ["closed", "nobody", "mysql", "postgresql-closed"])
-    async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
+    async def test_inaccessible_connector_is_not_found(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
 
-    async def test_an_api_token_imports_into_its_connectors_only(self, tables: Tables, ana: Caller, table: str):
+    async def test_api_token_imports_only_into_its_connectors(self, tables: Tables, ana: Caller, table: str):
         new = {"name": table, "scopes": ["import", "query"], "connectors": ["sqlite"]}
         token = (await ana.post_json("token/api_tokens/new", **new)).json()
         program = Caller(tables.api, ana.username, {"Authorization": f"Bearer {token['value']}"})
@@ -473,16 +476,16 @@ class TestRefusals:
         lacking = await program.get("storage/filesystems")
         assert (lacking.status_code, lacking.json()["code"]) == (403, "insufficient_scope")
 
-    async def test_a_dialect_without_imports_is_refused(self, ana: Caller, table: str):
+    async def test_dialect_without_import_support_is_refused(self, ana: Caller, table: str):
         assert refusal(await ask(ana, "odd", table)) == (400, "invalid_dialect")
 
     @pytest.mark.parametrize("name", ["frozen", "login"])
-    async def test_a_connector_that_takes_no_tables_now_is_refused(self, ana: Caller, table: str, name: str):
+    async def test_connector_that_accepts_no_tables_is_refused(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "permission_denied")
 
     @pytest.mark.importer(10)
     @pytest.mark.security("T20")
-    async def test_the_upload_of_another_user_is_not_found(self, tables: Tables, ana: Caller, table: str):
+    async def test_other_users_upload_is_not_found(self, tables: Tables, ana: Caller, table: str):
         bob = await tables.api.user("bob")
         path = await uploaded(ana, CONTENT)
         assert refusal(await ask(bob, "duckdb", table, file_path=path)) == (400, "file_not_found")
@@ -510,7 +513,7 @@ class TestRefusals:
             ({"file_path": "/etc/passwd"}, "file_not_found"),
         ],
     )
-    async def test_wrong_parameters_are_told_before_the_answer(self, ana, table, fields, code):
+    async def test_invalid_parameters_are_refused_before_the_response(self, ana, table, fields, code):
         path = await uploaded(ana, CONTENT)
         given = {"connector": "duckdb", "table": table, "file_path": path, **fields}
         assert refusal(await ask(ana, given.pop("connector"), given.pop("table"), **given)) == (400, code)
@@ -518,7 +521,7 @@ class TestRefusals:
 
 @pytest.mark.importer(59)
 class TestSources:
-    async def test_remote_and_local_files_give_the_same_table(self, tables, ana, connector, table):
+    async def test_remote_and_local_files_make_the_same_table(self, tables, ana, connector, table):
         content = CONTENT + b'4,"d ""q"", x",4,2025-02-01\n'
         await imported(ana, connector, table, file_path=await uploaded(ana, content))
         path = tables.shared_file(f"{table}.csv", content)
@@ -526,7 +529,7 @@ class TestSources:
         assert await rows(ana, connector, table) == await rows(ana, connector, f"{table}_remote")
         assert (tables.root / "shared" / f"{table}.csv").read_bytes() == content
 
-    async def test_encodings_and_separators_are_those_of_the_preview(self, ana: Caller, table: str):
+    async def test_import_accepts_the_preview_encodings_and_separators(self, ana: Caller, table: str):
         content = "näme||wert\r\nä||1\r\nö||2\r\n".encode("utf-16")
         done = await imported(
             ana, "duckdb", table, file_path=await uploaded(ana, content),
@@ -536,7 +539,7 @@ class TestSources:
         assert await rows(ana, "duckdb", table, order="2") == [["ä", 1], ["ö", 2]]
 
     @pytest.mark.importer(42)
-    async def test_a_worksheet_becomes_a_table(self, ana: Caller, connector: str, table: str):
+    async def test_worksheet_is_imported(self, ana: Caller, connector: str, table: str):
         book = Workbook()
         sheet = book.active
         assert sheet is not None
@@ -556,7 +559,7 @@ class TestSources:
         assert str(first[3]).replace("T", " ").startswith("2025-01-15 10:30:00")
         assert [bool(row[4]) for row in (first, second)] == [True, False]
 
-    async def test_many_imports_at_once(self, ana: Caller, table: str):
+    async def test_concurrent_imports_succeed(self, ana: Caller, table: str):
         names = [f"{table}_{n}" for n in range(4)]
         done = await asyncio.gather(*(imported(ana, "postgresql", name) for name in names))
         assert [one["table"] for one in done] == names

@@ -1,4 +1,4 @@
-"""Imports that are stopped, limited, or lose their server (Contract importer 13.4; checklist 56)."""
+"""Imports that are canceled, hit a limit, or lose their server (Contract importer 13.4; checklist 56)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,11 +23,13 @@ LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_0
 async def opened(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """An application alone on its database, so that nobody else sweeps; users may have two statements at once."""
+    """An application on its own database, so that no other process sweeps it; users may run two concurrent
+    statements.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
         with pytest.MonkeyPatch.context() as patched:
-            # Its janitor only searches when a test says so.
+            # Its janitor searches only when a test triggers it.
             patched.setattr("queryserver.imports.repository._SEARCH_EVERY_S", 3600.0)
             async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
                 yield tables
@@ -35,7 +37,7 @@ async def opened(
 
 @pytest.fixture
 async def tables(opened: Tables) -> Tables:
-    """With an engine that holds no load, and is empty. What an earlier test has begun has ended."""
+    """The application with an empty engine that blocks no load, after all statements of earlier tests have ended."""
     slow = opened.slow
     slow.refuse_drops = False
     slow.release()
@@ -52,12 +54,12 @@ async def ana(tables: Tables) -> Caller:
 
 
 async def eventually_loading(tables: Tables) -> None:
-    """Returns once the slow engine has a staging table."""
+    """Wait until the slow engine has a staging table."""
     await until(lambda: any(name.name.startswith("_qs_import_") for name in tables.slow.tables))
 
 
 async def eventually_progressing(ana: Caller, operation: str) -> None:
-    """Returns once the progress of the load has been written down."""
+    """Wait until the load's progress has been recorded."""
 
     async def progress() -> bool:
         return bool((await ana.on(operation, "get_logs"))["progress"])
@@ -70,7 +72,7 @@ async def leftovers(tables: Tables) -> int:
 
 
 async def left_behind(tables: Tables, caller: Caller, connector: str, table: str, statement_id: UUID) -> None:
-    """A table whose import is gone, as a crash leaves it."""
+    """Create a table and its record as a crashed import leaves them."""
     await caller.run(connector, f"CREATE TABLE {quoted(table)} (a INTEGER)")
     user_id = await tables.api.database.value("select id from users where username = $1", caller.username)
     await tables.api.database.execute(
@@ -79,7 +81,7 @@ async def left_behind(tables: Tables, caller: Caller, connector: str, table: str
     )  # fmt: skip
 
 
-async def test_a_server_that_stops_begins_no_import_and_records_none(tables, ana, monkeypatch):
+async def test_stopping_server_starts_and_records_no_import(tables, ana, monkeypatch):
     path = await uploaded(ana, CONTENT)
     monkeypatch.setattr(tables.api.services.statements.runner.instance, "is_draining", True)
     answer = await ask(ana, "duckdb", "late", file_path=path)
@@ -92,7 +94,7 @@ async def test_a_server_that_stops_begins_no_import_and_records_none(tables, ana
 
 @pytest.mark.importer(56)
 class TestCancel:
-    async def test_a_cancel_in_mid_load_leaves_nothing(self, tables: Tables, ana: Caller):
+    async def test_cancel_during_a_load_leaves_no_table(self, tables: Tables, ana: Caller):
         tables.slow.hold(after=1)
         operation = await started(ana, "slow", "stopped", file_path=await uploaded(ana, LARGE))
         await eventually_loading(tables)
@@ -104,7 +106,7 @@ class TestCancel:
         assert await leftovers(tables) == 0
 
     @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
-    async def test_databases_keep_nothing_of_a_canceled_import(self, tables: Tables, ana: Caller, connector: str):
+    async def test_databases_keep_no_tables_of_a_canceled_import(self, tables: Tables, ana: Caller, connector: str):
         path = await uploaded(ana, LARGE)
         for pause_s in (0.0, 0.2, 0.4):
             operation = await started(ana, connector, "stopped", file_path=path)
@@ -122,7 +124,7 @@ class TestCancel:
 
 class TestLimits:
     @pytest.mark.security("T30")
-    async def test_imports_count_among_the_statements_of_a_user(self, tables: Tables, ana: Caller):
+    async def test_imports_count_toward_the_users_statement_limit(self, tables: Tables, ana: Caller):
         tables.slow.hold()
         path = await uploaded(ana, CONTENT)
         operations = [await started(ana, "slow", f"t{n}", file_path=path) for n in range(2)]
@@ -135,15 +137,17 @@ class TestLimits:
         tables.slow.release()
         assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == ROWS
 
-    async def test_the_engine_does_not_take_the_text_that_the_history_shows(self, tables: Tables, ana: Caller):
-        """The fake engine refuses what it does not understand, so that this import would fail."""
+    async def test_engine_never_executes_the_history_text(self, tables: Tables, ana: Caller):
+        """The fake engine refuses statements that it does not understand, so executing the text would fail this
+        import.
+        """
         await imported(ana, "slow", "t")
         assert "CREATE TABLE `t`" in (await ana.history(doc_type="hive"))["history"][0]["data"]["statement"]
         assert tables.slow.loads == 1
 
 
 @pytest.mark.importer(55)
-async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Tables, ana: Caller):
+async def test_concurrent_appends_to_a_missing_table_all_arrive(tables: Tables, ana: Caller):
     tables.slow.hold()
     path = await uploaded(ana, CONTENT)
     operations = [await started(ana, "slow", "shared", file_path=path, if_exists="append") for _ in range(2)]
@@ -151,19 +155,19 @@ async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Table
     tables.slow.release()
     assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
     assert [table.rows for table in tables.slow.tables.values()] == [2 * ROWS]
-    # One of them has found out late.
+    # One load repeats because the other had already created the table.
     assert tables.slow.loads == 3
     assert await leftovers(tables) == 0
 
 
 class TestFile:
     @pytest.mark.importer(9)
-    async def test_an_upload_that_has_expired_is_not_imported(self, tables: Tables, ana: Caller):
+    async def test_expired_upload_is_not_imported(self, tables: Tables, ana: Caller):
         path = await uploaded(ana, CONTENT)
         await tables.api.database.execute("update import_uploads set expires_at = now()")
         assert refusal(await ask(ana, "duckdb", "second", file_path=path)) == (400, "file_not_found")
 
-    async def test_a_remote_file_that_changes_while_it_is_loaded_is_imported_as_it_was(self, tables, ana):
+    async def test_remote_file_changed_during_the_load_is_imported_unchanged(self, tables, ana):
         tables.slow.hold()
         path = tables.shared_file("large.csv", LARGE)
         operation = await started(ana, "slow", "changed", file_path=path, import_type="remote")
@@ -177,7 +181,7 @@ class TestFile:
 
 
 @pytest.mark.importer(56)
-async def test_an_upload_lives_as_long_as_its_import(tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch):
+async def test_running_import_extends_its_uploads_expiry(tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("queryserver.imports.session._KEEP_ALIVE_EVERY_S", 0.05)
     database = tables.api.database
     tables.slow.hold()
@@ -191,7 +195,7 @@ async def test_an_upload_lives_as_long_as_its_import(tables: Tables, ana: Caller
 
 class TestJanitor:
     @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
-    async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
+    async def test_janitor_drops_tables_left_by_a_crash(self, tables: Tables, ana: Caller, connector: str):
         await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
         assert (await tables.api.running.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
         assert await tables_like(ana, connector, table) == [table]
@@ -199,7 +203,7 @@ class TestJanitor:
         assert await tables_like(ana, connector, table) == []
         assert await leftovers(tables) == 0
 
-    async def test_the_tables_of_an_import_that_goes_on_are_left_alone(self, tables: Tables, ana: Caller):
+    async def test_janitor_keeps_the_tables_of_a_running_import(self, tables: Tables, ana: Caller):
         tables.slow.hold()
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))
         await eventually_loading(tables)
@@ -208,7 +212,7 @@ class TestJanitor:
         await ana.on(operation, "cancel_statement")
         await ana.ended(operation)
 
-    async def test_an_engine_out_of_reach_is_tried_again(self, tables: Tables, ana: Caller):
+    async def test_janitor_retries_an_unavailable_engine(self, tables: Tables, ana: Caller):
         await left_behind(tables, ana, "slow", "left", uuid4())
         tables.slow.tables[TableName("main", "left")] = StoredTable(pa.schema([("a", pa.int64())]))
         tables.slow.refuse_drops = True
@@ -218,8 +222,8 @@ class TestJanitor:
         assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 1
         assert tables.slow.tables == {}
 
-    async def test_an_import_whose_server_is_gone_fails_and_its_tables_go(self, tables: Tables, ana: Caller):
-        """The next sweep finds the record whose lease has run out, and wakes the janitor."""
+    async def test_import_of_a_lost_server_fails_and_its_tables_are_dropped(self, tables: Tables, ana: Caller):
+        """The next sweep finds the record whose lease has expired and wakes the janitor."""
         tables.slow.hold()
         tables.slow.refuse_drops = True
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))

@@ -1,4 +1,4 @@
-"""Rules of all calls of the importer, and hostile files (Contract importer 2, 14.4, 14.5)."""
+"""Rules common to all importer calls, and hostile files (Contract importer 2, 14.4, 14.5)."""
 
 import shutil
 import time
@@ -35,7 +35,7 @@ every_call = pytest.mark.parametrize("every", CALLS, ids=name_of)
 class TestCaller:
     @pytest.mark.importer(1)
     @every_call
-    async def test_a_stranger_is_told_as_everywhere(self, api: Api, every: Operation):
+    async def test_unauthenticated_call_gets_the_common_401_response(self, api: Api, every: Operation):
         for path in (every.path, f"{every.path}/"):
             answer = await api.stranger.send(every.method, path)
             assert answer.status_code == 401
@@ -46,25 +46,25 @@ class TestCaller:
 
     @pytest.mark.importer(1)
     @every_call
-    async def test_each_call_is_there_with_and_without_the_last_slash(self, ana: Caller, every: Operation):
+    async def test_every_call_accepts_an_optional_trailing_slash(self, ana: Caller, every: Operation):
         for path in (every.path, f"{every.path}/"):
             assert refusal(await ana.send(every.method, path))[0] == 400
 
     @pytest.mark.importer(60)
     @every_call
-    async def test_without_the_right_every_call_is_denied(self, api: Api, every: Operation):
+    async def test_every_call_requires_the_importer_right(self, api: Api, every: Operation):
         ana = await api.user("ana")
         leave = "delete from group_members where user_id = (select id from users where username = $1)"
         await api.database.execute(leave, ana.username)
         assert refusal(await ana.send(every.method, every.path)) == (403, "permission_denied")
 
     @pytest.mark.importer(60)
-    async def test_administrators_need_no_right(self, api: Api):
+    async def test_administrators_need_no_importer_right(self, api: Api):
         root = await api.user("root", admin=True)
         assert (await upload(root)).status_code == 201
 
     @pytest.mark.importer(60)
-    async def test_an_importer_that_is_switched_off_denies_everybody(self, small_importer: ImporterOpener):
+    async def test_disabled_importer_denies_everybody(self, small_importer: ImporterOpener):
         async with small_importer(is_enabled=False) as api:
             for caller in (await api.user("ana"), await api.user("root", admin=True)):
                 for call in CALLS:
@@ -75,17 +75,17 @@ class TestCaller:
 class TestFailure:
     @pytest.mark.importer(2)
     @every_call
-    async def test_a_wrong_method_is_told_in_the_body_of_the_importer(self, ana: Caller, every: Operation):
+    async def test_wrong_method_response_has_the_importer_format(self, ana: Caller, every: Operation):
         answer = await ana.send("DELETE", every.path)
         assert refusal(answer) == (405, "method_not_allowed")
         assert every.method in answer.headers["allow"]
 
-    async def test_an_unknown_path_is_told_as_everywhere(self, ana: Caller):
+    async def test_unknown_path_response_has_the_common_format(self, ana: Caller):
         answer = await ana.get("importer/nothing")
         assert (answer.status_code, answer.json()["status"], answer.json()["code"]) == (404, -1, "not_found")
 
     @pytest.mark.importer(2)
-    async def test_a_fault_of_ours_tells_nothing_of_itself(self, tmp_path: Path, database_dsn: str):
+    async def test_internal_error_reveals_no_details(self, tmp_path: Path, database_dsn: str):
         async with open_api(importer_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
             await api.database.execute("drop table import_uploads")
@@ -94,7 +94,7 @@ class TestFailure:
             assert answer.json() == {"error": "Internal error.", "code": "internal_error"}
 
     @pytest.mark.importer(2)
-    async def test_an_upload_area_that_is_gone_is_500(self, small_importer: ImporterOpener):
+    async def test_missing_upload_area_returns_500(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             shutil.rmtree(api.services.settings.uploads_dir)
@@ -103,7 +103,7 @@ class TestFailure:
 
 class TestFields:
     @pytest.mark.importer(2)
-    async def test_of_a_repeated_parameter_the_last_counts(self, ana: Caller):
+    async def test_last_of_repeated_parameters_counts(self, ana: Caller):
         one = await ana.send("GET", "importer/sql_type_mapping?sql_dialect=nope&sql_dialect=hive")
         assert one.status_code == 200
         other = await ana.send("GET", "importer/sql_type_mapping?sql_dialect=hive&sql_dialect=nope")
@@ -122,7 +122,7 @@ class TestFields:
             ("sql_dialect=%FF", "invalid_parameter", None),
         ],
     )
-    async def test_a_wrong_parameter_is_named(self, ana: Caller, query: str, code: str, text: str | None):
+    async def test_error_names_the_invalid_parameter(self, ana: Caller, query: str, code: str, text: str | None):
         answer = await ana.send("GET", f"importer/sql_type_mapping?{query}")
         assert refusal(answer) == (400, code)
         assert text in {None, answer.json()["error"]}
@@ -141,7 +141,7 @@ SAMPLE = 256 * KIB
 
 
 class Timed:
-    """Fails if what is done inside costs more time at work in this process: a busy machine has other things to do."""
+    """Fails if the block uses more processor time in this process; other work on the machine does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -177,7 +177,7 @@ class TestText:
         ],
         ids=lambda content: content[:4],
     )
-    async def test_no_text_takes_long(self, ana: Caller, content: bytes):
+    async def test_hostile_texts_are_processed_quickly(self, ana: Caller, content: bytes):
         reference = await uploaded(ana, content)
         for ask in (guess, header, preview):
             with Timed(2):
@@ -185,14 +185,14 @@ class TestText:
             assert answer.status_code == 200 or refusal(answer)[0] == 400
 
     @pytest.mark.importer(33, 50)
-    async def test_a_quote_that_never_closes_in_a_long_file(self, ana: Caller):
+    async def test_unclosed_quote_in_a_long_file_is_processed_quickly(self, ana: Caller):
         reference = await uploaded(ana, b'a,b\n1,"x\n' + b"2,y\n" * (3 * MIB // 4))
         with Timed(6):
             body = (await preview(ana, reference)).json()
         assert body["preview_data"][:2] == [["1", '"x'], ["2", "y"]]
         assert len(body["preview_data"]) == 50
 
-    async def test_limits_of_fields_and_records(self, ana: Caller):
+    async def test_field_and_record_lengths_are_limited(self, ana: Caller):
         reference = await uploaded(ana, b"a,b\n1," + b"x" * (MIB + 1) + b"\n")
         for _ in range(2):
             assert refusal(await preview(ana, reference)) == (400, "record_too_long")
@@ -200,8 +200,8 @@ class TestText:
         assert len((await preview(ana, reference)).json()["preview_data"][0][1]) == MIB
 
     @pytest.mark.parametrize("width", [1000, MIB // 2])
-    async def test_a_field_that_the_sample_cuts_is_as_long_as_it_is(self, ana: Caller, width: int):
-        """Seven MiB and a half of records, and a field that begins there: half of it lies behind the sample."""
+    async def test_field_crossing_the_sample_end_is_measured_in_full(self, ana: Caller, width: int):
+        """The field follows seven and a half MiB of records, so half of it lies past the sample's end."""
         line = b"1," + b"y" * width + b"\n"
         before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
         too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")
@@ -213,7 +213,7 @@ class TestText:
 class TestWorkbooks:
     @pytest.mark.importer(49, 61)
     @pytest.mark.parametrize("kind", ["ratio", "size", "entries", "columns", "entities"])
-    async def test_bombs_are_too_complex(self, ana: Caller, tmp_path: Path, kind: str):
+    async def test_workbook_bombs_are_refused(self, ana: Caller, tmp_path: Path, kind: str):
         path = bomb(tmp_path / "bomb.xlsx", kind)
         reference = await uploaded(ana, path.read_bytes())
         for ask in (guess, preview):
@@ -226,7 +226,7 @@ class TestWorkbooks:
 
 
 def bomb(path: Path, kind: str) -> Path:
-    """A workbook beyond one limit of Contract importer 14.4."""
+    """A workbook that exceeds one of the limits in Contract importer 14.4."""
     parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(["<c><v>1</v></c>"])})}
     if kind == "ratio":
         parts["xl/media/a"] = bytes(8 * MIB)
@@ -246,7 +246,7 @@ def bomb(path: Path, kind: str) -> Path:
 
 
 def _with_false_size(path: Path) -> Path:
-    """The directory says that the worksheet has 600 MiB."""
+    """Change the archive directory to claim 600 MiB for the worksheet."""
     content = bytearray(path.read_bytes())
     entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"xl/worksheets/sheet1.xml"))
     content[entry + 24 : entry + 28] = (600 * MIB).to_bytes(4, "little")
@@ -256,7 +256,7 @@ def _with_false_size(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """An application whose HDFS has odd files."""
+    """An application whose HDFS contains odd files."""
     directory = tmp_path_factory.mktemp("odd-files")
     memory = {**memory_stores(), Scheme.HDFS: OddFileSystem()}
     settings = storage_settings(directory, shared_database_dsn)
@@ -268,7 +268,7 @@ class TestMemory:
     @pytest.mark.importer(41)
     @pytest.mark.parametrize("pattern", [b"1,2,3\n", b'1,"a\nb",3\n', b",\n", b"1," + b"x" * 900 + b"\n"])
     @pytest.mark.slow
-    async def test_a_file_of_ninety_mebibytes_takes_little(self, world: World, pattern: bytes):
+    async def test_ninety_mebibyte_file_takes_little_memory(self, world: World, pattern: bytes):
         store = world.memory[Scheme.HDFS]
         assert isinstance(store, OddFileSystem)
         store.odd["large.csv"] = Oddity(90 * MIB, pattern=pattern)

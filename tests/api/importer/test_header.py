@@ -1,4 +1,4 @@
-"""guess_metadata, guess_header and sql_type_mapping (Contract importer 4 to 6, 9 to 11)."""
+"""The calls guess_metadata, guess_header and sql_type_mapping (Contract importer 4 to 6, 9 to 11)."""
 
 from pathlib import Path
 from typing import get_args
@@ -20,8 +20,8 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 @pytest.mark.parametrize(
     ("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)]
 )
-async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
-    caller = (ana, bob)[number % 2]  # one user may have 50 files
+async def test_header_table_cases_give_their_results(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
+    caller = (ana, bob)[number % 2]  # one user may keep 50 files
     reference = await uploaded(caller, text.encode())
     guessed = (await guess(caller, reference)).json()
     told = await header(caller, reference, guessed["type"])
@@ -32,7 +32,7 @@ async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number:
 
 @pytest.mark.importer(23)
 @pytest.mark.parametrize("text", [case[1] for case in DETECTION_CASES])
-async def test_a_file_that_can_be_previewed_has_a_header_or_none(ana: Caller, text: str):
+async def test_previewable_files_allow_header_detection(ana: Caller, text: str):
     reference = await uploaded(ana, text.encode())
     for file_type in ("csv", "tsv", "delimiter_format"):
         assert (await header(ana, reference, file_type)).status_code == 200
@@ -41,7 +41,7 @@ async def test_a_file_that_can_be_previewed_has_a_header_or_none(ana: Caller, te
 
 
 @pytest.mark.importer(22)
-async def test_a_given_separator_counts(ana: Caller):
+async def test_specified_separator_is_used(ana: Caller):
     reference = await uploaded(ana, b"x;y\na;1\nb;2\n")
     assert (await header(ana, reference)).json() == {"has_header": False}
     assert (await header(ana, reference, field_separator=";")).json() == {"has_header": True}
@@ -50,7 +50,7 @@ async def test_a_given_separator_counts(ana: Caller):
 
 
 @pytest.mark.importer(20, 21)
-async def test_workbooks(ana: Caller, tmp_path: Path):
+async def test_header_detection_in_workbooks(ana: Caller, tmp_path: Path):
     numbers = ["<c><v>1</v></c>", "<c><v>2</v></c>"]
     text = '<c t="inlineStr"><is><t>2019</t></is></c>'
     sheets = {"text": column_xml([text, *numbers]), "number": column_xml(["<c><v>2019</v></c>", *numbers])}
@@ -67,7 +67,7 @@ async def test_workbooks(ana: Caller, tmp_path: Path):
         assert refusal(await header(ana, reference, file_type)) == (400, "format_mismatch")
 
 
-async def test_text_is_no_workbook(ana: Caller):
+async def test_text_file_is_not_accepted_as_a_workbook(ana: Caller):
     reference = await uploaded(ana, b"a,b\n1,2\n")
     assert refusal(await header(ana, reference, "excel", sheet_name="one")) == (400, "format_mismatch")
 
@@ -94,18 +94,18 @@ async def test_text_is_no_workbook(ana: Caller):
         ),
     ],
 )
-async def test_what_is_missing_or_wrong_is_told(ana: Caller, query: dict[str, str], text: str, code: str):
+async def test_header_reports_missing_and_invalid_parameters(ana: Caller, query: dict[str, str], text: str, code: str):
     answer = await ana.get("importer/file/guess_header/", **query)
     assert (answer.status_code, answer.json()) == (400, {"error": text, "code": code})
 
 
 @pytest.mark.importer(31)
-async def test_a_blank_file_is_empty(ana: Caller):
+async def test_blank_file_is_refused_as_empty(ana: Caller):
     assert refusal(await header(ana, await uploaded(ana, b"\n \n"))) == (400, "file_empty")
 
 
 def workbook(directory: Path, *sheets: str) -> bytes:
-    """A workbook with these sheets, each of one cell."""
+    """A workbook with these sheets; each contains a single cell."""
     parts = workbook_parts(dict.fromkeys(sheets, column_xml(["<c><v>1</v></c>"])))
     return write_package(directory / "book.xlsx", parts).read_bytes()
 
@@ -115,7 +115,9 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in DETECTION_CASES]
     )
-    async def test_the_case_of_the_table_comes_out(self, ana: Caller, text, kind, field, quote, record, confidence):
+    async def test_metadata_table_cases_give_their_results(
+        self, ana: Caller, text, kind, field, quote, record, confidence
+    ):
         answer = await guess(ana, await uploaded(ana, text.encode()))
         assert answer.status_code == 200, answer.text
         assert answer.json() == {
@@ -140,12 +142,12 @@ class TestText:
             ("a,€".encode("windows-1252"), "windows-1252"),
         ],
     )
-    async def test_encodings_are_told(self, ana: Caller, content, encoding):
+    async def test_detected_encoding_is_returned(self, ana: Caller, content, encoding):
         body = (await guess(ana, await uploaded(ana, content))).json()
         assert (body["type"], body["field_separator"], body["encoding"]) == ("csv", ",", encoding)
 
     @pytest.mark.importer(65)
-    async def test_an_encoding_can_be_given(self, ana: Caller):
+    async def test_encoding_can_be_specified(self, ana: Caller):
         reference = await uploaded(ana, "имя,город\nИван,Москва\n".encode("cp1251"))
         found = (await guess(ana, reference)).json()
         assert (found["encoding"], found["confidence"] >= 0.8, "warnings" in found) == ("windows-1251", True, False)
@@ -155,7 +157,7 @@ class TestText:
         assert refusal(await guess(ana, reference, encoding="utf-8")) == (400, "encoding_error")
 
     @pytest.mark.importer(65)
-    async def test_little_evidence_of_an_encoding_is_told(self, ana: Caller):
+    async def test_uncertain_encoding_causes_a_warning(self, ana: Caller):
         found = (await guess(ana, await uploaded(ana, "a,é\n1,2\n".encode("iso-8859-1")))).json()
         assert found["confidence"] < 0.8
         assert found["warnings"] == [{"code": "encoding_uncertain", "count": 1, "rows": []}]
@@ -172,7 +174,7 @@ class TestText:
             (b"%PDF-1.7\n", "unsupported_format"),
         ],
     )
-    async def test_other_files_are_refused(self, ana: Caller, content, code):
+    async def test_unsupported_files_are_refused(self, ana: Caller, content, code):
         answer = await guess(ana, await uploaded(ana, content))
         assert refusal(answer) == (400, code)
         texts = {
@@ -182,13 +184,13 @@ class TestText:
         assert answer.json()["error"] == texts[code]
 
     @pytest.mark.importer(17)
-    async def test_the_name_of_the_file_is_not_asked(self, ana: Caller, tmp_path: Path):
+    async def test_file_name_does_not_affect_detection(self, ana: Caller, tmp_path: Path):
         csv = await uploaded(ana, b"a,b\n1,2\n", name="table.xlsx")
         assert (await guess(ana, csv)).json()["type"] == "csv"
         excel = await uploaded(ana, workbook(tmp_path, "one"), name="table.csv")
         assert (await guess(ana, excel)).json() == {"type": "excel", "sheet_names": ["one"]}
 
-    async def test_an_answer_can_be_had_again(self, ana: Caller):
+    async def test_repeated_call_returns_the_same_response(self, ana: Caller):
         reference = await uploaded(ana, b"a;b\n1;2\n")
         first = await guess(ana, reference)
         assert (await guess(ana, reference)).json() == first.json()
@@ -196,7 +198,7 @@ class TestText:
 
 class TestWorkbooks:
     @pytest.mark.importer(15)
-    async def test_what_only_begins_as_a_workbook(self, ana: Caller, tmp_path: Path):
+    async def test_damaged_and_encrypted_workbooks_are_refused(self, ana: Caller, tmp_path: Path):
         good = workbook(tmp_path, "one")
         word = write_package(tmp_path / "a.docx", {"word/document.xml": "<document/>"}).read_bytes()
         for content, code in (
@@ -228,18 +230,18 @@ class TestParameters:
             ({"file_path": "", "import_type": "nowhere"}, "file_path is required.", "missing_parameter"),
         ],
     )
-    async def test_what_is_missing_or_wrong_is_told(self, ana: Caller, query, text, code):
+    async def test_metadata_reports_missing_and_invalid_parameters(self, ana: Caller, query, text, code):
         answer = await ana.get("importer/file/guess_metadata/", **query)
         assert (answer.status_code, answer.json()) == (400, {"error": text, "code": code})
 
     @pytest.mark.importer(16)
-    async def test_nul_is_refused(self, ana: Caller):
+    async def test_null_character_is_refused(self, ana: Caller):
         answer = await ana.send("GET", "importer/file/guess_metadata/?file_path=a%00b&import_type=local")
         assert refusal(answer) == (400, "invalid_parameter")
 
     @pytest.mark.importer(10, 61)
     @pytest.mark.security("T1", "T3", "T20")
-    async def test_only_own_references_name_files(self, ana: Caller, bob: Caller):
+    async def test_only_own_references_give_access_to_files(self, ana: Caller, bob: Caller):
         reference = await uploaded(ana, b"a,b\n1,2\n")
         assert (await guess(ana, reference)).status_code == 200
         wrong = [
@@ -259,7 +261,7 @@ class TestParameters:
         assert (await guess(ana, reference)).status_code == 200
 
 
-# As the specification lists them.
+# This is the list in the specification.
 _HIVE = [
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTERVAL DAY TO SECOND",
     "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",
@@ -287,7 +289,7 @@ _PHOENIX = [
     ("dialect", "names"),
     [("hive", _HIVE), ("sparksql", _HIVE), ("impala", _IMPALA), ("trino", _TRINO), ("phoenix", _PHOENIX)],
 )
-async def test_each_dialect_has_its_list(ana: Caller, dialect: str, names: list[str]):
+async def test_each_dialect_has_its_type_list(ana: Caller, dialect: str, names: list[str]):
     told = await ana.get("importer/sql_type_mapping/", sql_dialect=dialect)
     assert (told.status_code, told.json()) == (200, names)
     assert (await ana.get("importer/sql_type_mapping", sql_dialect=dialect)).json() == names
@@ -296,7 +298,7 @@ async def test_each_dialect_has_its_list(ana: Caller, dialect: str, names: list[
 
 @pytest.mark.importer(26, 48)
 @pytest.mark.parametrize("dialect", ["Hive", "oracle", " hive", "hive "])
-async def test_other_dialects_are_refused(ana: Caller, dialect: str):
+async def test_unknown_dialects_are_refused(ana: Caller, dialect: str):
     refused = await ana.get("importer/sql_type_mapping/", sql_dialect=dialect)
     assert refused.status_code == 400
     assert refused.json() == {
@@ -307,13 +309,13 @@ async def test_other_dialects_are_refused(ana: Caller, dialect: str):
 
 @pytest.mark.importer(48)
 @pytest.mark.parametrize("query", [{}, {"sql_dialect": ""}])
-async def test_a_dialect_is_required(ana: Caller, query: dict[str, str]):
+async def test_dialect_is_required(ana: Caller, query: dict[str, str]):
     refused = await ana.get("importer/sql_type_mapping/", **query)
     seen = (refused.status_code, refused.json())
     assert seen == (400, {"error": "sql_dialect is required.", "code": "missing_parameter"})
 
 
-async def test_the_dialect_of_a_connector_is_the_default(ana: Caller):
+async def test_connectors_dialect_is_the_default(ana: Caller):
     names = (await ana.get("importer/sql_type_mapping", connector="duckdb")).json()
     assert {"HUGEINT", "INTEGER", "VARCHAR"} & set(names) == {"INTEGER", "VARCHAR"}
     assert (await ana.get("importer/sql_type_mapping", connector="duckdb", sql_dialect="impala")).json() == _IMPALA
@@ -321,10 +323,10 @@ async def test_the_dialect_of_a_connector_is_the_default(ana: Caller):
     assert (refused.status_code, refused.json()["code"]) == (400, "connector_not_found")
 
 
-async def test_the_last_of_a_repeated_parameter_counts(ana: Caller):
+async def test_last_of_repeated_parameters_counts(ana: Caller):
     told = await ana.send("GET", "importer/sql_type_mapping/?sql_dialect=nothing&sql_dialect=impala&unknown=1")
     assert (told.status_code, told.json()) == (200, _IMPALA)
 
 
-def test_previews_take_the_dialects_that_have_lists():
+def test_preview_dialects_match_the_type_lists():
     assert get_args(PreviewDialect) == PREVIEW_DIALECTS

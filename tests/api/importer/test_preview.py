@@ -1,4 +1,4 @@
-"""preview of delimited files (Contract importer 7, 8, 12)."""
+"""Previews of delimited files (Contract importer 7, 8, 12)."""
 
 import threading
 from typing import Any
@@ -22,7 +22,7 @@ def warnings(body: dict[str, Any]) -> dict[str, tuple[int, list[int]]]:
 
 class TestAnswer:
     @pytest.mark.importer(3, 27)
-    async def test_rows_are_text_in_the_order_of_the_file(self, ana: Caller):
+    async def test_rows_are_text_in_file_order(self, ana: Caller):
         assert await shown(ana, CONTENT) == {
             "type": "csv",
             "columns": [
@@ -34,7 +34,7 @@ class TestAnswer:
         }
 
     @pytest.mark.importer(28)
-    async def test_the_worked_previews_come_out(self, ana: Caller):
+    async def test_specified_example_previews_are_reproduced(self, ana: Caller):
         first = await shown(ana, "col1,col2\n1.1,true\n2.2,false")
         assert (names(first), types(first)) == (["col1", "col2"], ["DOUBLE", "BOOLEAN"])
         assert first["preview_data"] == [["1.1", "true"], ["2.2", "false"]]
@@ -52,11 +52,11 @@ class TestAnswer:
 
     @pytest.mark.importer(27, 39, 51)
     @pytest.mark.security("T1")
-    async def test_cells_are_the_text_of_the_file(self, ana: Caller):
+    async def test_cells_keep_the_file_text(self, ana: Caller):
         body = await shown(ana, 'a,b,c,d\n1.50,007,\\N, x \n=1+1,@SUM(A1),,"\n"\n')
         assert body["preview_data"] == [["1.50", "007", "\\N", " x "], ["=1+1", "@SUM(A1)", "", "\n"]]
 
-    async def test_many_cells_are_written_away_from_the_event_loop(self, ana: Caller, monkeypatch: pytest.MonkeyPatch):
+    async def test_large_preview_is_serialized_off_the_event_loop(self, ana: Caller, monkeypatch: pytest.MonkeyPatch):
         def noted(*arguments: Any) -> Any:
             threads.append(threading.current_thread().name)
             return write(*arguments)
@@ -73,24 +73,24 @@ class TestAnswer:
         assert [name.partition("_")[0] for name in threads] == ["answers", "answers"]
 
     @pytest.mark.importer(30)
-    async def test_names_are_unique_and_never_empty(self, ana: Caller):
+    async def test_column_names_are_unique_and_never_empty(self, ana: Caller):
         body = await shown(ana, f'a,A,,"two\nlines", padded ,a,{"x" * 300}\n1,2,3,4,5,6,7\n')
         assert names(body) == ["a", "A_2", "column_3", "two lines", "padded", "a_3", "x" * 255]
 
     @pytest.mark.importer(31)
     @pytest.mark.parametrize(("dialect", "kind"), [("hive", "STRING"), ("trino", "VARCHAR"), ("phoenix", "VARCHAR")])
-    async def test_a_header_alone_gives_columns_without_rows(self, ana: Caller, dialect, kind):
+    async def test_header_only_file_has_columns_without_rows(self, ana: Caller, dialect, kind):
         body = await shown(ana, "a,b\n", sql_dialect=dialect)
         assert (names(body), types(body), body["preview_data"]) == (["a", "b"], [kind, kind], [])
 
     @pytest.mark.importer(31, 47)
-    async def test_a_blank_file_is_empty(self, ana: Caller):
+    async def test_blank_file_is_refused_as_empty(self, ana: Caller):
         reference = await uploaded(ana, b"\n  \n")
         for _ in range(2):
             assert refusal(await preview(ana, reference)) == (400, "file_empty")
 
     @pytest.mark.importer(32)
-    async def test_rows_of_other_widths_are_told(self, ana: Caller):
+    async def test_rows_of_unexpected_width_cause_warnings(self, ana: Caller):
         body = await shown(ana, "a,b\n1\n1,2,3\n1,2\n1,2,3,4\n")
         assert body["preview_data"] == [["1", ""], ["1", "2"], ["1", "2"], ["1", "2"]]
         assert body["warnings"] == [
@@ -99,7 +99,7 @@ class TestAnswer:
         ]
 
     @pytest.mark.importer(32)
-    async def test_without_a_header_the_most_frequent_width_counts(self, ana: Caller):
+    async def test_column_count_without_a_header_is_the_most_frequent_width(self, ana: Caller):
         body = await shown(ana, "1\n1,2\n1,2,3\n1,2\n1,2,3\n", has_header="false")
         assert (len(body["columns"]), warnings(body)) == (3, {"short_rows": (3, [1, 2, 4])})
 
@@ -107,7 +107,7 @@ class TestAnswer:
 class TestTypes:
     @pytest.mark.importer(29)
     @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
-    async def test_the_case_of_the_table_comes_out_in_all_dialects(self, ana: Caller, cells, row):
+    async def test_type_table_cases_give_their_results_in_all_dialects(self, ana: Caller, cells, row):
         reference = await uploaded(ana, "\n".join(["c;k", *(f"{cell};" for cell in cells)]).encode())
         for dialect, name in expected(row).items():
             answer = await preview(ana, reference, field_separator=";", sql_dialect=dialect)
@@ -133,7 +133,7 @@ class TestTypes:
             assert body["columns"] == [{"name": "n", "type": kind, "source": 1}]
             assert "warnings" not in body
 
-    async def test_a_sample_of_few_rows_is_told(self, ana: Caller):
+    async def test_truncated_sample_causes_a_warning(self, ana: Caller):
         body = await shown(ana, b"n,t\n" + (b"1," + b"x" * (MIB - 10) + b"\n") * 9)
         assert warnings(body) == {"truncated_sample": (1, [])}
         assert (types(body), len(body["preview_data"])) == (["BIGINT", "STRING"], 7)
@@ -143,7 +143,7 @@ class TestSeparators:
     @pytest.mark.importer(18, 19)
     @pytest.mark.parametrize("escape", [False, True])
     @pytest.mark.parametrize("text", [case[1] for case in CASES])
-    async def test_what_was_guessed_is_read_back(self, api: Api, text: str, escape: bool):
+    async def test_guessed_separators_can_be_sent_back(self, api: Api, text: str, escape: bool):
         ana = await api.user("ana")  # One user may keep fewer files.
         reference = await uploaded(ana, text.encode())
         guessed = (await guess(ana, reference)).json()
@@ -158,7 +158,7 @@ class TestSeparators:
 
     @pytest.mark.importer(19)
     @pytest.mark.parametrize("separator", ["\x01", "\\x01", "\\u0001"])
-    async def test_control_characters_come_raw_or_escaped(self, ana: Caller, separator):
+    async def test_control_characters_are_accepted_raw_or_escaped(self, ana: Caller, separator):
         body = await shown(ana, b"a\x01b\n1\x012\n", "delimiter_format", field_separator=separator)
         assert (body["type"], names(body)) == ("delimiter_format", ["a", "b"])
 
@@ -173,12 +173,12 @@ class TestSeparators:
             ("a\\|b\n1\\|2\n", {"field_separator": "\\|"}),
         ],
     )
-    async def test_separators_of_several_characters(self, ana: Caller, text, separators):
+    async def test_separators_may_have_several_characters(self, ana: Caller, text, separators):
         body = await shown(ana, text, "delimiter_format", **separators)
         assert (names(body), body["preview_data"]) == (["a", "b"], [["1", "2"]])
 
     @pytest.mark.importer(34)
-    async def test_nul_switches_quoting_off(self, ana: Caller):
+    async def test_null_quote_character_disables_quoting(self, ana: Caller):
         body = await shown(ana, 'a,b\n"1,2"\n', quote_char="\\0")
         assert body["preview_data"] == [['"1', '2"']]
 
@@ -197,7 +197,7 @@ class TestSeparators:
             {"field_separator": "|'|", "quote_char": "'"},
         ],
     )
-    async def test_separators_that_contradict_each_other_are_refused(self, ana: Caller, separators):
+    async def test_contradicting_separators_are_refused(self, ana: Caller, separators):
         reference = await uploaded(ana)
         assert refusal(await preview(ana, reference, **separators)) == (400, "invalid_parameter")
 
@@ -213,19 +213,19 @@ class TestSeparators:
             ("a,b\n1,2\n3,4", ""),
         ],
     )
-    async def test_line_ends_do_not_matter(self, ana: Caller, text, record):
+    async def test_line_ending_style_does_not_matter(self, ana: Caller, text, record):
         body = await shown(ana, text, record_separator=record)
         assert (names(body), body["preview_data"]) == (["a", "b"], [["1", "2"], ["3", "4"]])
 
 
 class TestQuotes:
     @pytest.mark.importer(33)
-    async def test_quotes_hold_separators_line_ends_and_quotes(self, ana: Caller):
+    async def test_quoted_fields_may_contain_separators_line_ends_and_quotes(self, ana: Caller):
         body = await shown(ana, 'a,b\n"x,y","1\n2"\n"say ""hi""",z"z\n')
         assert body["preview_data"] == [["x,y", "1\n2"], ['say "hi"', 'z"z']]
 
     @pytest.mark.importer(33)
-    async def test_an_open_quote_does_not_swallow_the_file(self, ana: Caller):
+    async def test_unclosed_quote_does_not_consume_the_file(self, ana: Caller):
         body = await shown(ana, 'a,b\n1,"open\n2,x\n3,y\n')
         assert body["preview_data"] == [["1", '"open'], ["2", "x"], ["3", "y"]]
         assert warnings(body) == {"unclosed_quote": (1, [2])}
@@ -234,18 +234,18 @@ class TestQuotes:
 class TestEncodings:
     @pytest.mark.importer(38)
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
-    async def test_text_of_all_encodings_is_shown_right(self, ana: Caller, encoding):
+    async def test_text_in_every_encoding_is_decoded(self, ana: Caller, encoding):
         body = await shown(ana, "Größe,b\né,2\n".encode(encoding))
         assert (names(body), body["preview_data"]) == (["Größe", "b"], [["é", "2"]])
 
     @pytest.mark.importer(38)
-    async def test_a_given_encoding_overrides(self, ana: Caller):
+    async def test_specified_encoding_overrides_detection(self, ana: Caller):
         reference = await uploaded(ana, "имя,b\nя,2\n".encode("koi8-r"))
         assert names((await preview(ana, reference, encoding="KOI8-R")).json())[0] == "имя"
         japanese = await uploaded(ana, "名前,b\n東京,2\n".encode("shift_jis"))
         assert (await preview(ana, japanese, encoding="shift_jis")).json()["preview_data"] == [["東京", "2"]]
 
-    async def test_encodings_are_checked(self, ana: Caller):
+    async def test_invalid_and_mismatched_encodings_are_refused(self, ana: Caller):
         reference = await uploaded(ana, b"a,b\n\xff\xfe\xfd,\xfc\n")
         assert refusal(await preview(ana, reference, encoding="klingon")) == (400, "invalid_parameter")
         assert refusal(await preview(ana, reference, encoding="utf-8")) == (400, "encoding_error")
@@ -253,22 +253,22 @@ class TestEncodings:
         assert good.json()["preview_data"] == [["ÿþý", "ü"]]
 
     @pytest.mark.importer(65)
-    async def test_an_uncertain_encoding_comes_with_a_warning_and_a_given_one_does_not(self, ana: Caller):
+    async def test_only_a_guessed_encoding_can_be_uncertain(self, ana: Caller):
         reference = await uploaded(ana, "a,é\n1,2\n".encode("iso-8859-1"))
         assert warnings((await preview(ana, reference)).json()) == {"encoding_uncertain": (1, [])}
         assert warnings((await preview(ana, reference, encoding="windows-1250")).json()) == {}
 
     @pytest.mark.importer(65)
-    async def test_a_text_of_windows_in_japan_is_shown(self, ana: Caller):
+    async def test_japanese_windows_text_is_shown(self, ana: Caller):
         body = await shown(ana, "氏名,住所\n髙橋,東京都①番\n山﨑,大阪府\n".encode("cp932"))
         assert (names(body), body["preview_data"]) == (["氏名", "住所"], [["髙橋", "東京都①番"], ["山﨑", "大阪府"]])
         assert warnings(body) == {}
 
     @pytest.mark.importer(66)
-    async def test_the_sign_of_dos_at_the_end_is_no_row(self, ana: Caller):
+    async def test_trailing_dos_end_mark_is_not_a_row(self, ana: Caller):
         assert (await shown(ana, b"a,b\r\n1,2\r\n\x1a"))["preview_data"] == [["1", "2"]]
 
-    async def test_undecodable_characters_are_told(self, ana: Caller):
+    async def test_undecodable_characters_cause_a_warning(self, ana: Caller):
         body = await shown(ana, b"a,b\n1,2\n3,\xff\n" + b"1,2\n" * 10, encoding="utf-8")
         assert body["preview_data"][1] == ["3", "\ufffd"]
         assert warnings(body) == {"undecodable": (1, [3])}
@@ -308,23 +308,23 @@ class TestParameters:
             ),
         ],
     )
-    async def test_what_is_missing_or_wrong_is_told(self, ana: Caller, changes, text, code):
+    async def test_preview_reports_missing_and_invalid_parameters(self, ana: Caller, changes, text, code):
         query = {"file_path": "x", "file_type": "csv", **changes}
         answer = await preview(ana, query.pop("file_path"), query.pop("file_type"), **query)
         assert (answer.status_code, answer.json()) == (400, {"error": text, "code": code})
 
     @pytest.mark.importer(24)
     @pytest.mark.parametrize(("word", "rows"), [("TRUE", 2), ("1", 2), ("on", 2), ("Off", 3), ("0", 3), ("no", 3)])
-    async def test_words_for_a_header(self, ana: Caller, word, rows):
+    async def test_has_header_accepts_boolean_words(self, ana: Caller, word, rows):
         assert len((await shown(ana, CONTENT, has_header=word))["preview_data"]) == rows
 
     @pytest.mark.importer(24)
-    async def test_other_words_are_refused(self, ana: Caller):
+    async def test_has_header_refuses_other_words(self, ana: Caller):
         answer = await preview(ana, await uploaded(ana), has_header="maybe")
         assert refusal(answer) == (400, "invalid_parameter")
 
     @pytest.mark.importer(25)
-    async def test_what_some_types_need(self, ana: Caller):
+    async def test_file_types_report_their_required_parameters(self, ana: Caller):
         reference = await uploaded(ana, b"a;b\n1;2\n")
         answer = await preview(ana, reference, "delimiter_format")
         assert refusal(answer) == (400, "separator_required")
@@ -334,17 +334,17 @@ class TestParameters:
         assert (good.status_code, names(good.json())) == (200, ["a", "b"])
 
     @pytest.mark.importer(22)
-    async def test_a_sheet_does_not_matter_to_text(self, ana: Caller):
+    async def test_sheet_name_is_ignored_for_text_files(self, ana: Caller):
         assert len((await shown(ana, CONTENT, sheet_name="one"))["columns"]) == 3
 
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("name", ["field_separator", "quote_char", "sheet_name", "encoding", "file_path"])
-    async def test_nul_is_refused(self, ana: Caller, name):
+    async def test_null_character_is_refused(self, ana: Caller, name):
         answer = await ana.send("GET", f"importer/file/preview/?{name}=%00")
         assert refusal(answer) == (400, "invalid_parameter")
 
     @pytest.mark.importer(47, 61)
-    async def test_a_failure_leaves_the_file(self, ana: Caller):
+    async def test_failed_preview_keeps_the_file(self, ana: Caller):
         reference = await uploaded(ana)
         for query in ({"quote_char": ","}, {"sql_dialect": "x"}, {"encoding": "x"}, {"file_type": "excel"}):
             assert (await preview(ana, reference, **query)).status_code == 400
@@ -353,13 +353,13 @@ class TestParameters:
         assert refusal(mismatch) == (400, "format_mismatch")
         assert (await preview(ana, reference)).status_code == 200
 
-    async def test_markup_is_text_where_the_caller_says_so(self, ana: Caller):
+    async def test_explicit_type_treats_markup_as_text(self, ana: Caller):
         body = await shown(ana, '{"a":1};x\n{"a":2};y\n', "delimiter_format", field_separator=";", has_header="0")
         assert body["preview_data"] == [['{"a":1}', "x"], ['{"a":2}', "y"]]
 
     @pytest.mark.importer(15)
     @pytest.mark.parametrize("content", [b"\x1f\x8b\x08\0\0\0", b"%PDF-1.7\na,b\n", b"\x00\x01\x02\x03"])
-    async def test_other_files_are_no_tables(self, ana: Caller, content):
+    async def test_other_file_formats_are_refused(self, ana: Caller, content):
         assert refusal(await preview(ana, await uploaded(ana, content))) == (400, "unsupported_format")
 
     async def test_too_many_columns_are_refused(self, ana: Caller):
@@ -369,14 +369,14 @@ class TestParameters:
 
 
 def escaped(character: str) -> str:
-    """As a client that escapes whatever is no letter or digit."""
+    """Escape as a client that escapes everything except letters and digits."""
     known = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "'": "\\'", "\\": "\\\\"}
     return known.get(character, f"\\x{ord(character):02x}")
 
 
 class TestLayout:
     @pytest.mark.importer(69, 70)
-    async def test_what_was_skipped_and_found_is_reported_and_may_be_sent_back(self, ana: Caller):
+    async def test_detected_layout_is_reported_and_can_be_sent_back(self, ana: Caller):
         content = b'Report of 2025\n\n# made by x\nid;note\n1;"a \\"b\\""\n2;c\\;d\n3;e\n4;f\n'
         reference = await uploaded(ana, content)
         metadata = (await guess(ana, reference)).json()
@@ -393,7 +393,7 @@ class TestLayout:
         assert (await preview(ana, reference, "delimiter_format", **given, **sent_back)).json() == detected
 
     @pytest.mark.importer(71)
-    async def test_null_words_are_reported_with_their_column_and_can_be_given(self, ana: Caller):
+    async def test_null_words_are_reported_per_column_and_can_be_specified(self, ana: Caller):
         body = await shown(ana, "code,n\nNA,1\nFR,NA\nDE,3\n")
         assert body["columns"] == [
             {"name": "code", "type": "STRING", "source": 1},
@@ -409,6 +409,6 @@ class TestLayout:
         {"comment": "\\n"}, {"escape": "ab"}, {"null_words": "NA"}, {"null_words": "[1]"}, {"null_words": '{"a": 1}'},
         {"null_words": '["' + "x" * 101 + '"]'}],
     )  # fmt: skip
-    async def test_wrong_parameters_are_refused(self, ana: Caller, given):
+    async def test_invalid_layout_parameters_are_refused(self, ana: Caller, given):
         status, code = refusal(await preview(ana, await uploaded(ana, b"a,b\n1,2\n"), **given))
         assert (status, code) in {(400, "invalid_parameter"), (400, "invalid_json")}

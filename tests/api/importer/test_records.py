@@ -1,4 +1,4 @@
-"""Workbooks and files of records (Contract importer 4, 5, 7, 8a, 12.2)."""
+"""Workbooks and record files (Contract importer 4, 5, 7, 8a, 12.2)."""
 
 import asyncio
 import io
@@ -94,12 +94,12 @@ async def eva(tables: Tables) -> Caller:
 
 
 async def table_of(eva: Caller, connector: str, table: str, path: str, kind: str, **fields: Any) -> Any:
-    """The result of an import without has_header, for such files name their columns."""
+    """Import without has_header, as such files name their columns; return the result."""
     return await imported(eva, connector, table, file_path=path, file_type=kind, has_header="", **fields)
 
 
 @pytest.mark.parametrize("form", COLUMNAR)
-async def test_files_of_typed_columns_keep_their_types_and_values(eva: Caller, form: str):
+async def test_columnar_files_keep_types_and_values(eva: Caller, form: str):
     kind, content = COLUMNAR[form]
     path = await uploaded(eva, content())
     assert (await guess(eva, path)).json() == {"type": kind}
@@ -109,7 +109,7 @@ async def test_files_of_typed_columns_keep_their_types_and_values(eva: Caller, f
     assert (shown["columns"][2]["precision"], shown["columns"][2]["scale"]) == (12, 2)
     assert shown["preview_data"][0][:7] == ["1", "1", "1.50", "true", "2024-01-15", "2024-01-15 10:30:00", "10:20:30"]
     assert shown["preview_data"][0][7:11] == ["anna", '["a","b"]', '{"x":1}', "AAE="]
-    # What the preview says may be sent back as it is.
+    # The preview's columns may be sent back unchanged.
     done = await table_of(eva, "postgresql", f"t_{form}", path, kind, columns=shown["columns"])
     assert (done["rows_read"], done["rows_loaded"]) == (3, 3)
     found = await rows(eva, "postgresql", f"t_{form}", order="small")
@@ -119,7 +119,7 @@ async def test_files_of_typed_columns_keep_their_types_and_values(eva: Caller, f
     assert (found[1][0], found[2][4], found[2][12]) == (2, "0001-01-01", str(2**64 - 1))
     if form != "parquet":
         return
-    # Other types than those of the file are reached by way of the texts.
+    # Conversions to types other than the file's go through text.
     chosen = [
         {"source": "id", "type": "VARCHAR(1)"},
         {"source": "price", "type": "numeric(4,3)"},
@@ -139,7 +139,7 @@ LINES = [
 ]
 
 
-async def test_json_lines(eva: Caller):
+async def test_json_lines_are_imported(eva: Caller):
     content = ("\ufeff" + "\r\n\n".join(map(json.dumps, LINES))).encode()
     path = await uploaded(eva, content)
     assert (await guess(eva, path)).json() == {"type": "ndjson"}
@@ -155,8 +155,8 @@ async def test_json_lines(eva: Caller):
     ]
 
 
-async def test_lines_that_are_no_objects_or_have_other_fields_are_bad_rows(eva: Caller):
-    # The sample ends behind 10,000 records.
+async def test_non_object_lines_and_late_fields_are_bad_rows(eva: Caller):
+    # The sample ends after 10,000 records.
     content = b'{"n": 1}\n' * 10_001 + b'{"n": 1, "late": 2}\n[1]\n{"n": "x"}\n{"n": 7}\n'
     fields = {"file_path": await uploaded(eva, content), "file_type": "ndjson"}
     _, message, log = await failed(eva, "duckdb", "bad_lines", max_bad_rows="0", **fields)
@@ -168,7 +168,7 @@ async def test_lines_that_are_no_objects_or_have_other_fields_are_bad_rows(eva: 
     assert (done["rows_loaded"], done["rows_bad"]) == (10_002, 3)
 
 
-async def test_avro(eva: Caller):
+async def test_avro_file_is_imported(eva: Caller):
     path = await uploaded(eva, (AVRO / "zstandard.avro").read_bytes())
     assert (await guess(eva, path)).json() == {"type": "avro"}
     shown = (await preview(eva, path, "avro", sql_dialect="duckdb")).json()
@@ -188,7 +188,7 @@ async def test_avro(eva: Caller):
 
 
 @pytest.mark.security("T14")
-async def test_broken_and_hostile_files_are_refused(eva: Caller):
+async def test_corrupt_and_hostile_files_are_refused(eva: Caller):
     whole = parquet()
     stream = arrow_stream(pa.table({"s": ["abc", "def"]}))
     place = stream.index(b"\x03\x00\x00\x00\x06\x00\x00\x00")
@@ -196,7 +196,7 @@ async def test_broken_and_hostile_files_are_refused(eva: Caller):
         ("parquet", whole[:-20], "file_corrupt"),
         ("parquet", b"PAR1" + bytes(100) + b"PAR1", "file_corrupt"),
         ("arrow", arrow_file()[:200], "file_corrupt"),
-        # Offsets of texts beyond the texts: Arrow itself would read there.
+        # Text offsets point past the text data; Arrow itself would read there.
         ("arrow", stream[:place] + b"\xff\xff\xff\x0f" + stream[place + 4 :], "file_corrupt"),
         ("avro", (AVRO / "null.avro").read_bytes()[:-30], "file_corrupt"),
         ("avro", b"Obj\x01\x00" + bytes(100), "file_corrupt"),
@@ -216,7 +216,7 @@ async def refused(eva: Caller, kind: str, content: bytes) -> tuple[int, str]:
     return refusal(await preview(eva, await uploaded(eva, content), kind))
 
 
-async def test_a_remote_file_is_read_where_it_lies(tables: Tables, eva: Caller):
+async def test_remote_parquet_file_is_imported(tables: Tables, eva: Caller):
     path = tables.shared_file("a.parquet", parquet())
     remote = {"import_type": "remote"}
     assert (await guess(eva, path, **remote)).json() == {"type": "parquet"}
@@ -224,7 +224,7 @@ async def test_a_remote_file_is_read_where_it_lies(tables: Tables, eva: Caller):
     assert done["rows_loaded"] == 3
 
 
-async def test_columns_of_one_name_are_told_apart(eva: Caller):
+async def test_duplicate_column_names_are_made_unique(eva: Caller):
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "A"])
     await table_of(eva, "duckdb", "twins", await uploaded(eva, arrow_stream(table)), "arrow")
     assert (await eva.result("duckdb", 'SELECT a, "A_2" FROM twins'))["data"] == [[1, 2]]
@@ -274,7 +274,7 @@ def xlsx(
 
 
 def xls(rows: Rows) -> bytes:
-    """The same as an old workbook."""
+    """The same content as a legacy .xls workbook."""
     book = xlwt.Workbook()
     sheet = book.add_sheet("one")
     formats = {date: "YYYY-MM-DD", datetime: "YYYY-MM-DD HH:MM:SS", time: "HH:MM:SS"}
@@ -289,7 +289,7 @@ def xls(rows: Rows) -> bytes:
 
 
 async def shown(caller: Caller, content: bytes, **query: str) -> dict[str, object]:
-    """The preview of the sheet `one`."""
+    """Preview the sheet `one`."""
     answer = await preview(caller, await uploaded(caller, content), "excel", **{"sheet_name": "one", **query})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -297,7 +297,7 @@ async def shown(caller: Caller, content: bytes, **query: str) -> dict[str, objec
 
 class TestSheets:
     @pytest.mark.importer(13)
-    async def test_worksheets_come_in_order_with_hidden_ones_and_without_charts(self, ana: Caller):
+    async def test_worksheets_are_listed_in_order_including_hidden_sheets_but_not_charts(self, ana: Caller):
         def more(book: openpyxl.Workbook) -> None:
             book.create_sheet("before", 0)
             book.create_chartsheet("chart").add_chart(BarChart())
@@ -313,7 +313,7 @@ class TestSheets:
         assert (await preview(ana, reference, "excel", sheet_name="one")).status_code == 200
 
     @pytest.mark.importer(21, 25)
-    async def test_a_sheet_must_be_named_exactly(self, ana: Caller):
+    async def test_sheet_name_must_match_exactly(self, ana: Caller):
         reference = await uploaded(ana, xlsx(ROWS))
         assert refusal(await preview(ana, reference, "excel")) == (400, "sheet_required")
         for name in ("One", "one ", "two"):
@@ -326,7 +326,7 @@ class TestSheets:
 class TestCells:
     @pytest.mark.importer(14, 27, 42, 44)
     @pytest.mark.parametrize("write", [xlsx, xls])
-    async def test_cells_have_the_type_that_the_workbook_gives_them(self, ana: Caller, write: Callable[[Rows], bytes]):
+    async def test_cells_keep_their_workbook_types(self, ana: Caller, write: Callable[[Rows], bytes]):
         reference = await uploaded(ana, write(ROWS))
         assert (await guess(ana, reference)).json() == {"type": "excel", "sheet_names": ["one"]}
         assert (await header(ana, reference, "excel", sheet_name="one")).json() == {"has_header": True}
@@ -336,7 +336,7 @@ class TestCells:
         assert "warnings" not in body
 
     @pytest.mark.importer(42, 43)
-    async def test_every_dialect_names_the_types(self, ana: Caller):
+    async def test_workbook_types_are_named_in_every_dialect(self, ana: Caller):
         reference = await uploaded(ana, xlsx(ROWS))
         others = {
             "phoenix": ["DATE", "TIMESTAMP", "TIME"],
@@ -359,12 +359,12 @@ class TestCells:
         assert body["preview_data"] == [["30:00:00"], ["01:30:00"]]
 
     @pytest.mark.importer(42)
-    async def test_days_are_counted_from_1904_where_the_workbook_does(self, ana: Caller):
+    async def test_dates_honor_the_workbooks_1904_epoch(self, ana: Caller):
         content = xlsx([["day"], [date(2024, 1, 15)]], epoch=CALENDAR_MAC_1904)
         assert (await shown(ana, content))["preview_data"] == [["2024-01-15"]]
 
     @pytest.mark.importer(42)
-    async def test_errors_merged_cells_and_empty_rows(self, ana: Caller):
+    async def test_errors_merged_cells_and_empty_rows_are_handled(self, ana: Caller):
         def change(book: openpyxl.Workbook) -> None:
             sheet = book["one"]
             sheet.insert_rows(1, 3)
@@ -379,7 +379,7 @@ class TestCells:
         assert body["preview_data"] == [["1", "2"], ["", "4"], ["5", ""]]
 
     @pytest.mark.importer(42, 70)
-    async def test_formulas_without_a_stored_value_are_empty_and_the_preview_warns_of_them(self, ana: Caller):
+    async def test_formulas_without_stored_values_are_empty_and_cause_a_warning(self, ana: Caller):
         def change(book: openpyxl.Workbook) -> None:
             book["one"]["A2"].value = "=1+1"
 
@@ -403,7 +403,7 @@ class TestCells:
         fields = {"file_path": path, "file_type": "excel", "sheet_name": "Sheet"}
         await imported(eva, "duckdb", "titled", has_header="true", **fields)
         assert await rows(eva, "duckdb", "titled", order="id") == [[1, "x", 1.5], [2, "y", 2.5]]
-        # Given, the detection is off.
+        # An explicit value disables detection.
         body = await shown(eva, field, sheet_name="Sheet", skip_rows="0")
         assert names(body) == ["Report of sales 2024", "column_2", "column_3"]
         assert "skip_rows" not in body
@@ -413,12 +413,12 @@ class TestCells:
         assert await rows(eva, "duckdb", "given") == [[2, "y", 2.5]]
 
     @pytest.mark.importer(76)
-    async def test_titles_notes_and_empty_rows_stand_above_a_table_and_data_do_not(self, ana: Caller):
+    async def test_titles_and_notes_above_the_table_are_skipped_but_data_is_not(self, ana: Caller):
         table = [["id", "name", "day"], [1, "x", date(2024, 1, 2)], [2, "y", date(2024, 1, 3)]]
         for above, skipped in (
             ([["Report"], [None], ["as of today"], [None]], 4),
             ([[None], ["Report"], [None], [None]], 4),
-            # A title that stands beside the table.
+            # The title is directly above the table.
             ([["Report"]], 1),
             ([["a", "b", "c"]], None),
             ([[1, "x", None]], None),
@@ -429,12 +429,12 @@ class TestCells:
                 assert (names(body), types(body)) == (["id", "name", "day"], ["INT", "STRING", "DATE"])
         body = await shown(ana, xlsx([["Report", None, None, None, None, None], *([None, *row] for row in table)]))
         assert (names(body), body["skip_rows"]) == (["id", "name", "day"], 1)
-        # A first row with an empty cell, and a table of one column, are data.
+        # A first row with an empty cell and a single-column table both count as data.
         for plain in ([["a", None], [None, "b"], ["c", "d"]], [["Title"], ["a"], ["b"]]):
             assert "skip_rows" not in await shown(ana, xlsx(plain), has_header="false")
 
     @pytest.mark.importer(51)
-    async def test_columns_of_text_may_have_a_format(self, eva: Caller):
+    async def test_text_columns_may_get_a_date_or_number_format(self, eva: Caller):
         field = (FIELD / "xlsx_dates_as_text.xlsx").read_bytes()
         body = await shown(eva, field, sheet_name="Sheet")
         assert (types(body), body["columns"][0]["format"]) == (["DATE", "INT"], "%d/%m/%Y")
@@ -456,22 +456,22 @@ class TestCells:
         ]
 
     @pytest.mark.importer(44, 51)
-    async def test_text_stays_text(self, ana: Caller):
+    async def test_text_cells_stay_text(self, ana: Caller):
         body = await shown(ana, xlsx([["a", "b"], ["007", "=1+1"], ["12", "true"]]))
         assert (types(body), body["preview_data"]) == (["STRING", "STRING"], [["007", "=1+1"], ["12", "true"]])
 
-    async def test_without_a_header_all_rows_are_shown(self, ana: Caller):
+    async def test_all_rows_are_shown_without_a_header(self, ana: Caller):
         body = await shown(ana, xlsx([["a", 1], ["b", 2]]), has_header="no")
         assert (names(body), types(body)) == (["column_1", "column_2"], ["STRING", "INT"])
         assert len(body["preview_data"]) == 2  # type: ignore[arg-type]
 
     @pytest.mark.importer(29, 41)
-    async def test_a_long_sheet_is_read_in_part(self, ana: Caller):
+    async def test_long_sheet_is_sampled(self, ana: Caller):
         body = await shown(ana, xlsx([["n"], *([n] for n in range(10_001))]))
         assert (types(body), len(body["preview_data"])) == (["BIGINT"], 50)  # type: ignore[arg-type]
 
     @pytest.mark.importer(47)
-    async def test_a_workbook_can_be_previewed_after_a_failure(self, ana: Caller):
+    async def test_workbook_can_be_previewed_after_a_failure(self, ana: Caller):
         reference = await uploaded(ana, xlsx(ROWS))
         assert refusal(await preview(ana, reference, "excel", sheet_name="x"))[1] == "sheet_not_found"
         first = await preview(ana, reference, "excel", sheet_name="one")
@@ -480,7 +480,7 @@ class TestCells:
 
 
 @pytest.mark.importer(63)
-async def test_values_that_their_type_forbids_are_bad_rows(eva: Caller):
+async def test_values_outside_their_type_are_bad_rows(eva: Caller):
     field = await uploaded(eva, (FIELD / "parquet_negative_time.parquet").read_bytes(), "a.parquet")
     shown = (await preview(eva, field, "parquet", sql_dialect="duckdb")).json()
     assert (types(shown), shown["preview_data"]) == (["TIME"], [["-00:00:05"]])

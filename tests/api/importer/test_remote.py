@@ -1,4 +1,4 @@
-"""Remote files, and the clean-up of uploads (Contract importer 2.8, 3.2, 7.4, 14.1, 14.8; platform 12.2)."""
+"""Remote files, and upload clean-up (Contract importer 2.8, 3.2, 7.4, 14.1, 14.8; platform 12.2)."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ REMOTE = {"import_type": "remote"}
 
 @pytest.fixture(scope="module")
 async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """An application with a local root and four stores in memory; HDFS may have odd files."""
+    """An application with a local root and four in-memory stores; HDFS may contain odd files."""
     directory = tmp_path_factory.mktemp("remote-files")
     limit = {"max_local_file_size_upload_limit": 4 * MIB, "upload_dir": directory / "uploads"}
     settings = storage_settings(directory, shared_database_dsn, tables={"importer": limit})
@@ -54,7 +54,7 @@ async def eva(world: World) -> Caller:
 
 
 def odd_file(world: World, name: str, file: Oddity) -> str:
-    """A path on HDFS whose bytes are what the oddity says."""
+    """The HDFS path of a file whose content the oddity defines."""
     store = world.memory[Scheme.HDFS]
     assert isinstance(store, OddFileSystem)
     store.odd[name] = file
@@ -62,14 +62,14 @@ def odd_file(world: World, name: str, file: Oddity) -> str:
 
 
 def workbook(directory: Path, rows: int, more: bytes = b"") -> bytes:
-    """A workbook of one sheet with so many rows, and with more bytes that do not pack."""
+    """A workbook with a single sheet, this many rows, and additional incompressible bytes."""
     cells = ['<c t="inlineStr"><is><t>n</t></is></c>', *(f"<c><v>{n}</v></c>" for n in range(rows))]
     parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(cells)}), "xl/media/image1.png": more}
     return write_package(directory / "book.xlsx", parts).read_bytes()
 
 
 async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: Any) -> list[httpx.Response]:
-    """What the three calls on a remote file answer."""
+    """Make the three calls on a remote file; return their responses."""
     return [
         await guess(caller, path, **REMOTE),
         await header(caller, path, file_type, **REMOTE, **query),
@@ -80,7 +80,7 @@ async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: 
 class TestFiles:
     @pytest.mark.importer(45)
     @pytest.mark.parametrize("scheme", list(Scheme))
-    async def test_a_file_of_any_store_is_read(self, world: World, eva: Caller, scheme: Scheme):
+    async def test_files_on_every_store_are_read(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(sales_dot_csv=CSV)
         guessed, has_header, body = await all_calls(eva, place.at("sales.csv"))
@@ -89,24 +89,24 @@ class TestFiles:
         assert body.json()["preview_data"] == [["1", "1.50"], ["2", "2"]]
         assert place.all()["sales.csv"] == CSV
 
-    async def test_names_are_data(self, world: World, eva: Caller):
+    async def test_unusual_file_names_are_accepted(self, world: World, eva: Caller):
         place = world.place(Scheme.FILE)
         place.put_at("a b%20é'\"+#.csv", CSV)
         assert (await preview(eva, place.at("a b%20é'\"+#.csv"), **REMOTE)).status_code == 200
 
-    async def test_paths_follow_the_rules_of_the_stores(self, world: World, eva: Caller):
+    async def test_paths_follow_the_store_rules(self, world: World, eva: Caller):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
         for path in (place.at("x"), place.at("x").replace("s3a://", "S3://"), place.at("x").replace("/", "%2F")):
             assert (await guess(eva, path, **REMOTE)).status_code == 200
 
-    async def test_a_change_is_seen_at_once(self, world: World, eva: Caller):
+    async def test_changed_file_is_read_again(self, world: World, eva: Caller):
         place = world.place(Scheme.HDFS)
         for rows in (1, 2):
             place.put(x=b"n\n" + b"1\n" * rows)
             assert len((await preview(eva, place.at("x"), **REMOTE)).json()["preview_data"]) == rows
 
-    async def test_empty_files_are_empty(self, world: World, eva: Caller):
+    async def test_empty_files_are_reported_as_empty(self, world: World, eva: Caller):
         place = world.place(Scheme.FILE)
         place.put(x=b"")
         for answer in await all_calls(eva, place.at("x")):
@@ -115,7 +115,7 @@ class TestFiles:
 
 class TestSample:
     @pytest.mark.importer(45)
-    async def test_only_the_sample_of_a_huge_file_is_read(self, world: World, eva: Caller):
+    async def test_only_a_sample_of_a_huge_file_is_read(self, world: World, eva: Caller):
         path = odd_file(world, "huge.csv", Oddity(2**40, 2 * MIB, StorageError("Too much was read."), pattern=b"1,2\n"))
         guessed, has_header, body = await all_calls(eva, path)
         assert (guessed.json()["confidence"], has_header.json()) == (1.0, {"has_header": False})
@@ -123,16 +123,16 @@ class TestSample:
         assert len(body.json()["preview_data"]) == 50
 
     @pytest.mark.importer(41, 45)
-    async def test_long_records_end_the_sample_after_eight_mebibytes(self, world: World, eva: Caller):
+    async def test_sample_of_long_records_ends_after_eight_mebibytes(self, world: World, eva: Caller):
         pattern = b"1," + b"x" * (512 * 1024 - 3) + b"\n"
         path = odd_file(world, "long.csv", Oddity(2**40, pattern=pattern))
         body = (await preview(eva, path, **REMOTE, has_header="false")).json()
         assert types(body) == ["BIGINT", "STRING"]
-        # A reader may want to see what follows a record.
+        # A reader may look ahead past a record.
         assert len(body["preview_data"]) in {15, 16}
         assert body["warnings"] == [{"code": "truncated_sample", "count": 1, "rows": []}]
 
-    async def test_a_file_that_breaks_off_is_a_fault_of_the_store(self, world: World, eva: Caller):
+    async def test_truncated_file_is_a_storage_error(self, world: World, eva: Caller):
         path = odd_file(world, "broken.csv", Oddity(2**20, 1000, StorageError("It broke."), pattern=b"1,2\n"))
         for answer in await all_calls(eva, path):
             assert refusal(answer) == (500, "storage_unavailable")
@@ -140,7 +140,7 @@ class TestSample:
 
 class TestWorkbooks:
     @pytest.mark.importer(45)
-    async def test_a_workbook_is_previewed_whole_and_its_copy_removed(self, world: World, eva: Caller, tmp_path: Path):
+    async def test_workbook_is_previewed_and_its_copy_removed(self, world: World, eva: Caller, tmp_path: Path):
         content = workbook(tmp_path, 3000, more=Random(1).randbytes(2 * MIB))
         place = world.place(Scheme.S3A)
         place.put(book_dot_xlsx=content)
@@ -151,20 +151,20 @@ class TestWorkbooks:
         assert [row for (row,) in body.json()["preview_data"]] == [str(n) for n in range(50)]
         assert left(world) == []
 
-    async def test_a_workbook_above_the_limit_is_not_copied(self, world: World, eva: Caller):
+    async def test_workbook_above_the_limit_is_not_copied(self, world: World, eva: Caller):
         path = odd_file(world, "book.xlsx", Oddity(4 * MIB + 1, pattern=b"PK\x03\x04" * 4))
         for answer in await all_calls(eva, path, "excel", sheet_name="one"):
             assert refusal(answer) == (400, "file_too_large")
         assert "4 MiB" in (await guess(eva, path, **REMOTE)).json()["error"]
         assert left(world) == []
 
-    async def test_a_broken_workbook_leaves_no_copy(self, world: World, eva: Caller):
+    async def test_corrupt_workbook_leaves_no_copy(self, world: World, eva: Caller):
         path = odd_file(world, "bad.xlsx", Oddity(MIB, pattern=b"PK\x03\x04" * 4))
         for answer in await all_calls(eva, path, "excel", sheet_name="one"):
             assert refusal(answer) == (400, "file_corrupt")
         assert left(world) == []
 
-    async def test_a_caller_who_leaves_leaves_no_copy(self, world: World, eva: Caller):
+    async def test_disconnected_caller_leaves_no_copy(self, world: World, eva: Caller):
         path = odd_file(world, "slow.xlsx", Oddity(3 * MIB, pattern=b"PK\x03\x04" * 4, pause_s=0.2))
         asked = asyncio.create_task(guess(eva, path, **REMOTE))
         await until(lambda: bool(left(world)))
@@ -174,7 +174,7 @@ class TestWorkbooks:
 
 
 def left(world: World) -> list[str]:
-    """What lies in the upload area."""
+    """The files in the upload area."""
     area = world.api.services.settings.uploads_dir
     return [str(path.relative_to(area)) for path in area.rglob("*") if path.is_file()]
 
@@ -182,7 +182,7 @@ def left(world: World) -> list[str]:
 class TestRefusals:
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
-    async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
+    async def test_missing_file_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(x=CSV)
         for name in ("nothing", "x/y"):
@@ -192,7 +192,7 @@ class TestRefusals:
 
     @pytest.mark.importer(16)
     @pytest.mark.parametrize("scheme", list(Scheme))
-    async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
+    async def test_directory_is_refused(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(d=None)
         for path in (place.path, place.at("d/")):
@@ -231,7 +231,7 @@ class TestRefusals:
 
     @pytest.mark.importer(46, 61)
     @pytest.mark.security("T20")
-    async def test_a_file_of_another_is_denied_without_content(self, world: World, eva: Caller):
+    async def test_other_users_file_is_denied_without_revealing_content(self, world: World, eva: Caller):
         place = world.place(Scheme.HDFS)
         place.put(x=b"secret,words\n1,2\n")
         world.memory[Scheme.HDFS].tree.private = {place.inner("").rstrip("/"): "somebody"}
@@ -243,7 +243,7 @@ class TestRefusals:
                 assert refusal(answer) == (400, "permission_denied")
                 assert "secret" not in answer.text
 
-    async def test_a_store_that_one_may_not_use_is_denied(self, world: World):
+    async def test_store_without_the_right_is_denied(self, world: World):
         await AccountRepository(world.api.database).ensure_group("importers", ["importer"])
         lone = await world.api.user("lone", groups=("importers",))
         leave = """delete from group_members where user_id = (select id from users where username = $1)
@@ -254,7 +254,7 @@ class TestRefusals:
 
     @pytest.mark.importer(46)
     @pytest.mark.parametrize("call", ["stat", "read"])
-    async def test_a_store_that_is_down_is_told(self, world: World, eva: Caller, call: str):
+    async def test_unavailable_store_is_reported(self, world: World, eva: Caller, call: str):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
         world.fail(Scheme.S3A, call, StorageUnavailable("no answer from the store"))
@@ -264,7 +264,7 @@ class TestRefusals:
         assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
 
     @pytest.mark.parametrize("failure", [EntryChanged("x was changed."), PathNotFound("x is gone.")])
-    async def test_a_file_that_changes_while_it_is_read_is_not_found(self, world: World, eva: Caller, failure):
+    async def test_file_changed_during_reading_is_not_found(self, world: World, eva: Caller, failure):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
         world.fail(Scheme.S3A, "read", failure)
@@ -272,7 +272,7 @@ class TestRefusals:
             assert refusal(answer) == (400, "file_not_found")
 
     @pytest.mark.importer(61)
-    async def test_nothing_is_written_to_a_store(self, world: World, eva: Caller):
+    async def test_previews_never_write_to_a_store(self, world: World, eva: Caller):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
         before = place.all()
@@ -286,7 +286,7 @@ _HEX = "0123456789abcdef" * 4
 
 
 def made(path: Path, *, hours_ago: float) -> Path:
-    """A file that was last written at that time."""
+    """Create a file with a modification time in the past."""
     path.write_bytes(CONTENT)
     then = time.time() - hours_ago * 3600
     os.utime(path, (then, then))
@@ -298,14 +298,14 @@ def grown_old(path: Path) -> None:
 
 
 async def clean_up(api: Api, *, dry_run: bool = False) -> tuple[int, int]:
-    """How many expired files, and how many abandoned ones, went or would go."""
+    """Run the clean-up; return how many expired and abandoned files it removed or would remove."""
     counts: Mapping[str, int] = await api.services.statements.retention.clean_up(dry_run=dry_run)
     return counts["expired import files"], counts["abandoned import files"]
 
 
 class TestExpired:
     @pytest.mark.importer(9)
-    async def test_an_expired_file_is_removed_and_others_stay(self, small_importer: ImporterOpener):
+    async def test_only_expired_files_are_removed(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             await clean_up(api)
@@ -320,7 +320,7 @@ class TestExpired:
             assert await clean_up(api) == (0, 0)
 
     @pytest.mark.importer(9)
-    async def test_a_file_that_cannot_be_found_in_the_area_is_not_found(self, small_importer: ImporterOpener):
+    async def test_file_missing_from_the_area_is_not_found(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
@@ -332,7 +332,7 @@ class TestExpired:
 
 class TestAbandoned:
     @pytest.mark.importer(8)
-    async def test_what_a_crash_left_is_removed_after_an_hour(self, small_importer: ImporterOpener):
+    async def test_files_left_by_a_crash_are_removed_after_an_hour(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             await clean_up(api)
             for name in ("._qs_upload_1", _HEX):
@@ -343,7 +343,7 @@ class TestAbandoned:
             assert await clean_up(api) == (0, 2)
             assert files_in(api) == sorted(young)
 
-    async def test_a_file_with_a_record_stays_however_old(self, small_importer: ImporterOpener):
+    async def test_recorded_file_is_kept_regardless_of_age(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             await clean_up(api)
@@ -352,7 +352,7 @@ class TestAbandoned:
             assert await clean_up(api) == (0, 0)
             assert await is_found(api, ana, file_path)
 
-    async def test_the_files_of_a_user_go_with_the_user(self, small_importer: ImporterOpener):
+    async def test_files_of_a_deleted_user_are_removed(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             await clean_up(api)
@@ -364,7 +364,7 @@ class TestAbandoned:
 
     @pytest.mark.security("T3")
     @pytest.mark.importer(61)
-    async def test_what_the_importer_did_not_make_is_never_removed(self, small_importer: ImporterOpener):
+    async def test_foreign_files_are_never_removed(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             await clean_up(api)
             outside = made(area(api).parent / "outside.csv", hours_ago=5)
@@ -386,7 +386,7 @@ async def content() -> AsyncGenerator[bytes]:
 
 
 class TestPassingCopy:
-    async def test_a_copy_is_there_as_long_as_the_block(self, small_importer: ImporterOpener):
+    async def test_temporary_copy_exists_only_within_its_block(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             async with api.services.importing.uploads.temporary_copy(content()) as path:
@@ -395,7 +395,7 @@ class TestPassingCopy:
                 assert not await is_found(api, ana, f"upload/{path.name[:43]}/a.csv")
             assert files_in(api) == []
 
-    async def test_a_copy_goes_whatever_happens(self, small_importer: ImporterOpener):
+    async def test_temporary_copy_is_removed_after_any_failure(self, small_importer: ImporterOpener):
         async def broken() -> AsyncGenerator[bytes]:
             yield CONTENT
             raise KeyError("cut")

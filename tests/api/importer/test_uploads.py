@@ -1,4 +1,4 @@
-"""Upload of files to import (Contract importer 3, 14; checklist 1 to 11)."""
+"""Uploads of files to import (Contract importer 3, 14; checklist 1 to 11)."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ def area(api: Api) -> Path:
 
 
 def files_in(api: Api) -> list[Path]:
-    """All there is in the upload area, also what has a reserved name."""
+    """All files in the upload area, including files with reserved names."""
     return sorted(path for path in area(api).rglob("*") if path.is_file())
 
 
@@ -59,7 +59,7 @@ _OWN = "user_id = (select id from users where username = $1)"
 
 
 async def turn_clock(caller: Caller, by: timedelta) -> None:
-    """Let all that the caller uploaded expire that much earlier."""
+    """Make everything that the caller uploaded expire earlier by this interval."""
     change = f"update import_uploads set expires_at = expires_at - $2::interval where {_OWN}"
     await caller.api.database.execute(change, caller.username, by)
 
@@ -72,7 +72,7 @@ async def send_body(caller: Caller, *pieces: bytes, **headers: str) -> tuple[int
 
 
 def upload_scope(caller: Caller) -> Scope:
-    """An upload as a server hands it to the application."""
+    """The ASGI scope of an upload, as a server passes it to the application."""
     path = "/api/v1/importer/upload/file"
     headers = [*caller.headers.items(), *MULTIPART.items()]
     return {
@@ -110,7 +110,7 @@ KEPT_NAMES = {
 
 class TestArrival:
     @pytest.mark.importer(3)
-    async def test_a_file_gets_a_reference_that_leads_to_the_same_bytes(self, api: Api, ana: Caller):
+    async def test_reference_leads_to_the_uploaded_bytes(self, api: Api, ana: Caller):
         answer = await upload(ana, CONTENT, "test_file.csv")
         body = answer.json()
         assert answer.status_code == 201
@@ -121,20 +121,20 @@ class TestArrival:
         assert await read_back(api, ana, body["file_path"]) == CONTENT
 
     @pytest.mark.importer(3)
-    async def test_a_file_of_many_pieces_arrives_whole(self, api: Api, ana: Caller):
+    async def test_large_file_arrives_completely(self, api: Api, ana: Caller):
         content = bytes(range(256)) * (12 * 1024)
         assert await read_back(api, ana, await uploaded(ana, content)) == content
 
     @pytest.mark.importer(1)
-    async def test_the_last_slash_is_optional(self, ana: Caller):
+    async def test_trailing_slash_is_optional(self, ana: Caller):
         for path in ("importer/upload/file", "importer/upload/file/"):
             assert (await ana.send("POST", path, files={"file": ("a.csv", CONTENT)})).status_code == 201
 
-    async def test_two_files_of_the_same_name_and_content_have_references_of_their_own(self, ana: Caller):
+    async def test_identical_files_have_different_references(self, ana: Caller):
         assert await uploaded(ana) != await uploaded(ana)
 
     @pytest.mark.security("T3")
-    async def test_files_and_their_directory_are_closed_to_others(self, small_importer: ImporterOpener):
+    async def test_files_and_their_directory_are_private(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             await uploaded(await api.user("ana"))
             (file,) = files_in(api)
@@ -143,7 +143,7 @@ class TestArrival:
             assert re.fullmatch(r"[0-9a-f]{64}", file.name)
 
     @pytest.mark.security("T21")
-    async def test_neither_disk_nor_database_hold_the_reference(self, api: Api, ana: Caller):
+    async def test_disk_and_database_never_contain_the_reference(self, api: Api, ana: Caller):
         secret = (await uploaded(ana)).split("/")[1]
         rows = await api.database.fetch("select import_uploads::text as row from import_uploads")
         assert rows
@@ -151,7 +151,7 @@ class TestArrival:
         assert not [path for path in files_in(api) if secret in path.name]
 
     @pytest.mark.importer(11)
-    async def test_a_second_instance_has_the_file_too(self, small_importer: ImporterOpener):
+    async def test_second_instance_finds_the_file(self, small_importer: ImporterOpener):
         async with small_importer() as first, small_importer() as second:
             ana = await first.user("ana")
             file_path = await uploaded(ana)
@@ -160,7 +160,7 @@ class TestArrival:
 
 class TestName:
     @pytest.mark.importer(4, 61)
-    async def test_the_name_is_only_a_reminder(self, small_importer: ImporterOpener):
+    async def test_reference_keeps_a_sanitized_file_name(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             outside = sorted(area(api).parent.parent.rglob("*"))
@@ -172,7 +172,7 @@ class TestName:
                 inside = set(area(api).rglob("*"))
                 assert sorted(set(area(api).parent.parent.rglob("*")) - inside) == outside
 
-    async def test_a_file_may_have_no_name(self, ana: Caller):
+    async def test_file_name_may_be_absent(self, ana: Caller):
         answer = await ana.send("POST", "importer/upload/file", content=HEAD.replace(b"a.bin", b"") + b"1" + END,
                                 headers=MULTIPART)  # fmt: skip
         assert answer.json()["file_path"].endswith("/file")
@@ -180,7 +180,7 @@ class TestName:
 
 class TestRefusal:
     @pytest.mark.importer(5, 2)
-    async def test_what_is_no_upload_is_refused(self, ana: Caller):
+    async def test_requests_without_a_file_are_refused(self, ana: Caller):
         missing = await ana.send("POST", "importer/upload/file", files={"other": ("a.csv", CONTENT)})
         assert refusal(missing) == (400, "missing_parameter")
         assert missing.json()["error"] == "No file was submitted."
@@ -195,7 +195,7 @@ class TestRefusal:
         assert refusal(await ana.send("POST", "importer/upload/file")) == (400, "not_multipart")
 
     @pytest.mark.importer(5)
-    async def test_a_second_file_leaves_nothing_of_the_first(self, small_importer: ImporterOpener):
+    async def test_second_file_discards_the_first(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             for second in ("file", "other"):
@@ -210,7 +210,7 @@ class TestRefusal:
         assert (answer.status_code, answer.json()["size"]) == (201, len(CONTENT))
 
     @pytest.mark.importer(6)
-    async def test_extensions_are_refused_in_any_case_with_and_without_dot(self, small_importer: ImporterOpener):
+    async def test_restricted_extensions_are_refused_in_any_spelling(self, small_importer: ImporterOpener):
         async with small_importer(restrict_local_file_extensions=".exe,bat") as api:
             ana = await api.user("ana")
             for name in ("x.exe", "x.EXE", "x.bat", "a.b.Bat", "x.exe. ", "d\\x.bat"):
@@ -226,7 +226,7 @@ class TestRefusal:
 
     @pytest.mark.importer(61)
     @pytest.mark.security("S11")
-    async def test_a_flood_of_parts_is_refused_early(self, ana: Caller):
+    async def test_excessive_parts_are_refused_early(self, ana: Caller):
         read = 0
 
         async def body() -> AsyncIterator[bytes]:
@@ -240,7 +240,7 @@ class TestRefusal:
         assert read < 40
 
     @pytest.mark.importer(61)
-    async def test_what_does_not_parse_is_refused(self, ana: Caller):
+    async def test_malformed_bodies_are_refused(self, ana: Caller):
         assert await send_body(ana, b"nothing of that kind") == (400, "invalid_parameter")
         answer = await ana.send(
             "POST", "importer/upload/file", content=HEAD, headers={"Content-Type": "multipart/form-data"}
@@ -251,7 +251,7 @@ class TestRefusal:
 
 class TestSize:
     @pytest.mark.importer(7)
-    async def test_a_hundred_mebibytes_and_one_byte_are_too_large(self, api: Api, ana: Caller):
+    async def test_file_one_byte_above_a_hundred_mebibytes_is_refused(self, api: Api, ana: Caller):
         before = files_in(api)
 
         async def body() -> AsyncIterator[bytes]:
@@ -268,7 +268,7 @@ class TestSize:
         assert files_in(api) == before
 
     @pytest.mark.importer(7)
-    async def test_the_limit_is_told_as_it_is_set(self, small_importer: ImporterOpener):
+    async def test_error_states_the_configured_size_limit(self, small_importer: ImporterOpener):
         async with small_importer(max_local_file_size_upload_limit=5 * MIB) as api:
             ana = await api.user("ana")
             assert (await upload(ana, bytes(5 * MIB))).status_code == 201
@@ -278,7 +278,7 @@ class TestSize:
             assert len(files_in(api)) == 1
 
     @pytest.mark.importer(8)
-    async def test_a_length_above_the_limit_is_refused_before_the_body_is_read(self, small_importer: ImporterOpener):
+    async def test_length_above_the_limit_is_refused_before_the_body_is_read(self, small_importer: ImporterOpener):
         read: list[int] = []
 
         async def body(size: int) -> AsyncIterator[bytes]:
@@ -297,13 +297,13 @@ class TestSize:
             assert await code(10 + MIB + 1, 1) == (400, "file_too_large")
             assert await code(10**30, 1) == (400, "file_too_large")
             assert read == []
-            # Whatever the length says, no more comes in.
+            # Even if the length header is wrong, no more bytes are read.
             assert await code(10 + MIB, 11) == (400, "file_too_large")
             assert read == [11]
             assert files_in(api) == []
 
     @pytest.mark.importer(8)
-    async def test_a_body_that_is_cut_leaves_nothing(self, small_importer: ImporterOpener):
+    async def test_truncated_body_leaves_no_file(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             assert await send_body(ana, HEAD, bytes(3 * MIB)) == (400, "invalid_body")
@@ -312,7 +312,7 @@ class TestSize:
             assert await api.database.value(count, ana.username) == 0
 
     @pytest.mark.importer(8)
-    async def test_a_client_that_leaves_leaves_nothing(self, small_importer: ImporterOpener):
+    async def test_disconnected_client_leaves_no_file(self, small_importer: ImporterOpener):
         arrived = asyncio.Event()
         gone = asyncio.Event()
         pieces = [HEAD, bytes(3 * MIB)]
@@ -341,7 +341,7 @@ class TestSize:
 class TestQuota:
     @pytest.mark.security("T30")
     @pytest.mark.importer(2)
-    async def test_a_user_has_so_many_files(self, small_importer: ImporterOpener):
+    async def test_files_per_user_are_limited(self, small_importer: ImporterOpener):
         async with small_importer(max_files_per_user=2) as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             await uploaded(ana)
@@ -349,11 +349,11 @@ class TestQuota:
             assert refusal(await upload(ana)) == (400, "quota_exceeded")
             await uploaded(bob)
             await turn_clock(ana, timedelta(days=1))
-            # What has expired does not count, whether or not it was removed.
+            # Expired files do not count, even before their removal.
             await uploaded(ana)
 
     @pytest.mark.security("T30")
-    async def test_a_user_has_so_many_bytes(self, small_importer: ImporterOpener):
+    async def test_bytes_per_user_are_limited(self, small_importer: ImporterOpener):
         async with small_importer(max_bytes_per_user=100) as api:
             ana = await api.user("ana")
             await uploaded(ana, bytes(60))
@@ -363,7 +363,7 @@ class TestQuota:
             assert len(files_in(api)) == 2
 
     @pytest.mark.security("T30")
-    async def test_a_full_quota_is_told_before_the_body_is_read(self, small_importer: ImporterOpener):
+    async def test_exhausted_quota_is_reported_before_the_body_is_read(self, small_importer: ImporterOpener):
         read = False
 
         async def body() -> AsyncIterator[bytes]:
@@ -379,7 +379,7 @@ class TestQuota:
             assert not read
 
     @pytest.mark.security("T30")
-    async def test_uploads_at_once_do_not_get_past_the_quota(self, small_importer: ImporterOpener):
+    async def test_concurrent_uploads_cannot_exceed_the_quota(self, small_importer: ImporterOpener):
         async with small_importer(max_files_per_user=2) as first, small_importer(max_files_per_user=2) as second:
             ana = await first.user("ana")
             there = Caller(second, ana.username, ana.headers)
@@ -389,7 +389,7 @@ class TestQuota:
             assert len(files_in(first)) == 2
 
     @pytest.mark.security("T30")
-    async def test_a_user_has_so_many_uploads_at_a_time(self, small_importer: ImporterOpener):
+    async def test_concurrent_uploads_per_user_are_limited(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             most = api.services.settings.editor.max_streams_per_user
@@ -417,7 +417,7 @@ class TestQuota:
 class TestReference:
     @pytest.mark.importer(10, 61)
     @pytest.mark.security("T3", "T20")
-    async def test_only_the_owner_has_the_file_and_only_by_the_whole_reference(self, api, ana, bob):
+    async def test_only_the_owner_finds_the_file_and_only_by_the_full_reference(self, api, ana, bob):
         file_path = await uploaded(ana)
         assert await is_found(api, ana, file_path)
         assert not await is_found(api, bob, file_path)
@@ -447,13 +447,13 @@ class TestReference:
     @pytest.mark.parametrize(
         "path", ["/etc/passwd", "../x", "upload/../../x", "file:///etc/passwd", "upload/\0/x", "%2e%2e/x", "é" * 43]
     )
-    async def test_a_path_is_no_reference(self, api: Api, ana: Caller, path: str):
+    async def test_paths_are_not_references(self, api: Api, ana: Caller, path: str):
         before = files_in(api)
         assert not await is_found(api, ana, path)
         assert files_in(api) == before
 
     @pytest.mark.security("T3")
-    async def test_the_name_on_disk_is_no_reference(self, small_importer: ImporterOpener):
+    async def test_file_name_on_disk_is_not_a_reference(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
@@ -465,7 +465,7 @@ class TestReference:
 
 class TestExpiry:
     @pytest.mark.importer(9)
-    async def test_an_upload_expires_after_the_set_time(self, small_importer: ImporterOpener):
+    async def test_upload_expires_after_the_configured_time(self, small_importer: ImporterOpener):
         async with small_importer(upload_expiry_seconds=3600) as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
@@ -475,7 +475,7 @@ class TestExpiry:
             assert not await is_found(api, ana, file_path)
 
     @pytest.mark.importer(9)
-    async def test_use_prolongs_it(self, small_importer: ImporterOpener):
+    async def test_use_extends_the_expiry(self, small_importer: ImporterOpener):
         async with small_importer(upload_expiry_seconds=3600) as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
@@ -485,7 +485,7 @@ class TestExpiry:
             assert not await is_found(api, await api.user("bob"), file_path)
 
     @pytest.mark.importer(9)
-    async def test_use_by_another_prolongs_nothing(self, small_importer: ImporterOpener):
+    async def test_use_by_another_user_does_not_extend_the_expiry(self, small_importer: ImporterOpener):
         async with small_importer(upload_expiry_seconds=3600) as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             file_path = await uploaded(ana)
@@ -494,7 +494,7 @@ class TestExpiry:
             await turn_clock(ana, timedelta(minutes=21))
             assert not await is_found(api, ana, file_path)
 
-    async def test_use_within_the_same_minute_writes_nothing(self, api: Api, ana: Caller):
+    async def test_use_within_the_same_minute_does_not_update_the_record(self, api: Api, ana: Caller):
         file_path = await uploaded(ana)
         version = f"select xmin::text from import_uploads where {_OWN}"
         before = await api.database.value(version, ana.username)
@@ -502,7 +502,7 @@ class TestExpiry:
         assert await api.database.value(version, ana.username) == before
 
     @pytest.mark.importer(61)
-    async def test_a_running_import_keeps_it_alive(self, small_importer: ImporterOpener):
+    async def test_running_import_keeps_the_upload(self, small_importer: ImporterOpener):
         async with small_importer(upload_expiry_seconds=3600) as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
