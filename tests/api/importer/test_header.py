@@ -20,7 +20,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 @pytest.mark.parametrize(
     ("number", "text", "answer"), [(number, case[1], case[3]) for number, case in enumerate(CASES)]
 )
-async def test_header_table_cases_give_their_results(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
+async def test_the_case_of_the_table_comes_out(ana: Caller, bob: Caller, number: int, text: str, answer: bool):
     caller = (ana, bob)[number % 2]  # one user may keep 50 files
     reference = await uploaded(caller, text.encode())
     guessed = (await guess(caller, reference)).json()
@@ -67,7 +67,7 @@ async def test_header_detection_in_workbooks(ana: Caller, tmp_path: Path):
         assert refusal(await header(ana, reference, file_type)) == (400, "format_mismatch")
 
 
-async def test_text_file_is_not_accepted_as_a_workbook(ana: Caller):
+async def test_text_is_no_workbook(ana: Caller):
     reference = await uploaded(ana, b"a,b\n1,2\n")
     assert refusal(await header(ana, reference, "excel", sheet_name="one")) == (400, "format_mismatch")
 
@@ -100,7 +100,7 @@ async def test_header_reports_missing_and_invalid_parameters(ana: Caller, query:
 
 
 @pytest.mark.importer(31)
-async def test_blank_file_is_refused_as_empty(ana: Caller):
+async def test_a_blank_file_is_empty(ana: Caller):
     assert refusal(await header(ana, await uploaded(ana, b"\n \n"))) == (400, "file_empty")
 
 
@@ -115,9 +115,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in DETECTION_CASES]
     )
-    async def test_metadata_table_cases_give_their_results(
-        self, ana: Caller, text, kind, field, quote, record, confidence
-    ):
+    async def test_the_case_of_the_table_comes_out(self, ana: Caller, text, kind, field, quote, record, confidence):
         answer = await guess(ana, await uploaded(ana, text.encode()))
         assert answer.status_code == 200, answer.text
         assert answer.json() == {

@@ -338,7 +338,7 @@ async def test_bulk_calls_accept_one_to_a_thousand_items(eva: Caller, world: Wor
 
 
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_targets_behind_links_are_refused(eva: Caller, world: World, call: str) -> None:
+async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.FILE)
     place.put(a=b"a", b=b"b")
     place.link("link")

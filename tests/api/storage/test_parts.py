@@ -219,7 +219,7 @@ class TestRules:
             {"dest": None},
         ],
     )
-    async def test_contradicting_numbers_are_refused(self, sender, files, place, changes):
+    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, place, changes):
         assert (await sender.send(1, **changes)).status_code == 400
         assert everything(files.root / place) == []
 

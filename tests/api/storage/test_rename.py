@@ -76,7 +76,7 @@ async def test_target_inside_the_source_is_refused_but_name_prefixes_are_not(
 @pytest.mark.storage(64)
 @pytest.mark.parametrize("call", ["rename", "move", "copy"])
 @every_store
-async def test_overwrite_replaces_only_files_with_files(eva: Caller, place: Place, call: str) -> None:
+async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"new", y=b"old", d=None, e=None)
     onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
     assert await refused(eva, call, **onto_directory) == (409, "already_exists")

@@ -95,7 +95,7 @@ class TestShapes:
         shown = (await ana.get(f"storage/view={path}", **query)).json()["view"]
         assert (shown["length"], shown["end"], len(shown["contents"])) == (2**20, 2**20, 2**20)
 
-    async def test_offsets_past_the_end_return_empty_content(self, ana, files, place):
+    async def test_behind_the_end_there_is_nothing(self, ana, files, place):
         path = put(files, f"{place}/a", b"0123456789")
         for offset in (10, 11, 10**12, 2**63 - 1):
             body = await display(ana, path, offset=offset)

@@ -99,7 +99,7 @@ class TestTokens:
         ({"scopes": ["admin"]}, "invalid_parameter"), ({"expires_in_days": 0}, "invalid_parameter"),
         ({"expires_in_days": 366}, "invalid_parameter"), ({"connectors": ["nowhere"]}, "invalid_parameter"),
         ({"connectors": ["vault"]}, "invalid_parameter")])  # fmt: skip
-    async def test_invalid_token_requests_are_refused(self, ana: Caller, fields: dict[str, Any], code: str):
+    async def test_what_is_no_token_is_refused(self, ana: Caller, fields: dict[str, Any], code: str):
         answer = await ana.post_json("token/api_tokens/new", **{"name": "x", "scopes": ["query"], **fields})
         assert (answer.status_code, answer.json()["code"]) == (400, code)
 
