@@ -31,7 +31,7 @@ def account(azurite) -> AzureAccount:
 
 
 class TestFlatFaults(AzureFaults):
-    # Azurite calls it a lack of rights; the public service calls it a bad login.
+    # Azurite reports missing permissions; the public service reports a failed login.
     of_a_wrong_key = PermissionDenied
 
     container = "flat-faults"
@@ -64,14 +64,14 @@ async def storage(account):
 
 @pytest.fixture
 async def calls(account):
-    """As another program writes blobs, without folders."""
+    """Yield direct blob calls, which write without folders like another program."""
     client = AzureClient(account)
     yield BlobCalls(client)
     await client.close()
 
 
 def shared_access(*, permissions: str, ends_in: timedelta) -> SasToken:
-    """An account SAS ("Create an account SAS": service, resource types, permissions, end, version)."""
+    """Return an account SAS ("Create an account SAS": service, resource types, permissions, expiry, version)."""
     ends_at = (datetime.now(UTC) + ends_in).strftime("%Y-%m-%dT%H:%M:%SZ")
     version = "2020-08-04"
     text = f"{ACCOUNT}\n{permissions}\nb\nsco\n\n{ends_at}\n\nhttps,http\n{version}\n"
@@ -80,7 +80,7 @@ def shared_access(*, permissions: str, ends_in: timedelta) -> SasToken:
     return SasToken("?" + urlencode({**fields, "sig": base64.b64encode(digest).decode()}))
 
 
-async def test_a_shared_access_signature_is_enough(account, storage):
+async def test_shared_access_signature_suffices(account, storage):
     signed = AdlsFileSystem(changed(account, credential=shared_access(permissions="rwdlac", ends_in=timedelta(1))))
     await put(signed.as_user(USER), "flat/work/a b/ü?#%", b"by SAS")
     assert await names(signed.as_user(USER), "flat/work/a b") == ["ü?#%"]
@@ -90,7 +90,7 @@ async def test_a_shared_access_signature_is_enough(account, storage):
 
 
 @pytest.mark.security("S13")
-async def test_a_signature_that_has_ended_is_a_denial_to_azurite_and_is_not_told(account, storage):
+async def test_expired_signature_is_denied_and_never_shown(account, storage):
     token = shared_access(permissions="rwdlac", ends_in=timedelta(hours=-1))
     ended = AdlsFileSystem(changed(account, credential=token))
     for call in (ended.as_user(USER).stat("flat/work"), put(ended.as_user(USER), "flat/work/x")):
@@ -103,7 +103,7 @@ async def test_a_signature_that_has_ended_is_a_denial_to_azurite_and_is_not_told
     assert await names(storage, "flat/work") == []
 
 
-async def test_a_signature_for_reading_denies_the_rest(account, storage):
+async def test_read_only_signature_denies_other_operations(account, storage):
     await put(storage, "flat/work/file")
     reading = AdlsFileSystem(changed(account, credential=shared_access(permissions="r", ends_in=timedelta(1))))
     assert await content(reading.as_user(USER), "flat/work/file") == b"x"
@@ -114,20 +114,20 @@ async def test_a_signature_for_reading_denies_the_rest(account, storage):
     await reading.close()
 
 
-async def test_a_folder_is_listed_once_though_its_mark_and_its_entries_are_far_apart(storage):
+async def test_folder_with_distant_marker_and_entries_is_listed_once(storage):
     for path in ("d/file", "d-x", "d!", "d.txt", "da/file", "d0", "e/f/file"):
         await put(storage, f"flat/work/{path}")
     expected = ["d", "d!", "d-x", "d.txt", "d0", "da", "e"]
     for size in (1, 2, 3, 1000):
         whole = await batches(storage, "flat/work", batch_size=size)
         assert sorted(entry.name for batch in whole for entry in batch.entries) == expected
-        # Each page once more, begun from the cursor before it.
+        # Each page is read again, starting at the previous cursor.
         for before, batch in itertools.pairwise(whole):
             again = await anext(storage.list_directory("flat/work", cursor=before.cursor, batch_size=size))
             assert again == batch
 
 
-async def test_folders_that_nobody_marked_are_folders_and_stay_when_they_are_emptied(storage, calls):
+async def test_unmarked_folders_exist_and_remain_when_emptied(storage, calls):
     await calls.put(AzurePlace(("flat", "work", "made", "elsewhere", "file")), b"x", {})
     assert await names(storage, "flat/work") == ["made"]
     assert (await storage.stat("flat/work/made/elsewhere")).is_directory
@@ -148,7 +148,7 @@ async def test_folders_are_marked_as_other_programs_mark_them(storage, calls):
         assert facts["content-length"] == "0"
 
 
-async def test_names_with_empty_segments_are_listed_and_deleted_with_their_folder(storage, calls):
+async def test_names_with_empty_segments_are_listed_and_deleted_with_folder(storage, calls):
     for names_below in (("d", "", "x"), ("d", "file"), ("d", "")):
         await calls.put(AzurePlace(("flat", "work", *names_below)), b"x", {})
     assert await names(storage, "flat/work/d") == ["._qs_file_", "._qs_name_", "file"]
@@ -156,14 +156,14 @@ async def test_names_with_empty_segments_are_listed_and_deleted_with_their_folde
     assert await names(storage, "flat/work") == []
 
 
-async def test_a_tree_of_many_pages_is_deleted_whole(storage, calls):
+async def test_tree_of_many_pages_is_deleted_whole(storage, calls):
     for number in range(60):
         await calls.put(AzurePlace(("flat", "work", "tree", f"{number % 7}", f"{number}")), b"x", {})
     await storage.delete("flat/work/tree", recursive=True)
     assert [page async for page in calls.pages("flat", "work/tree")] == [([], "")]
 
 
-async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, calls):
+async def test_write_whose_blocks_were_dropped_by_another_commit_fails(storage, calls):
     async def overtaken():
         yield b"x" * (9 * 1024 * 1024)
         await calls.commit(AzurePlace(("flat", "work", "file")), [], {})
@@ -174,7 +174,7 @@ async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, 
         assert await content(storage, "flat/work/file") == b""
 
 
-async def test_the_blocks_of_a_write_that_broke_off_keep_nobody_from_the_name(storage):
+async def test_blocks_of_aborted_write_do_not_reserve_name(storage):
     async def broken():
         yield b"x" * (9 * 1024 * 1024)
         raise upload_aborted("gone")

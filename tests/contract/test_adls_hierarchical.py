@@ -1,4 +1,4 @@
-"""A hierarchical Azure account on our stand-in: faults, logins of applications, what the interface promises."""
+"""A hierarchical Azure account on our stand-in: faults, application logins, interface guarantees."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ def by_application(account: AzureAccount, service: DfsServer, **changes) -> Adls
     return AdlsFileSystem(changed(account, credential=credential))
 
 
-async def test_an_application_logs_in_once_for_many_calls(service, account, storage):
+async def test_application_logs_in_once_for_many_calls(service, account, storage):
     file_system = by_application(account, service)
     async with asyncio.TaskGroup() as group:
         for number in range(10):
@@ -77,7 +77,7 @@ async def test_an_application_logs_in_once_for_many_calls(service, account, stor
     await file_system.close()
 
 
-async def test_a_token_that_is_refused_is_asked_for_anew(service, account, storage):
+async def test_refused_token_is_renewed(service, account, storage):
     file_system = by_application(account, service)
     assert (await file_system.as_user(USER).stat("con")).is_directory
     service.access.tokens.clear()
@@ -89,7 +89,7 @@ async def test_a_token_that_is_refused_is_asked_for_anew(service, account, stora
 
 
 @pytest.mark.parametrize("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
-async def test_an_application_that_may_not_log_in_is_a_failure_of_ours(service, account, wrong):
+async def test_refused_application_login_is_a_service_failure(service, account, wrong):
     file_system = by_application(account, service, **wrong)
     with pytest.raises(StorageError) as told:
         await file_system.as_user(USER).stat("con")
@@ -98,7 +98,7 @@ async def test_an_application_that_may_not_log_in_is_a_failure_of_ours(service, 
     await file_system.close()
 
 
-async def test_a_login_service_that_is_down_is_an_outage(service, account):
+async def test_unavailable_login_service_is_an_outage(service, account):
     service.login.is_down = True
     file_system = by_application(account, service)
     with pytest.raises(StorageUnavailable):
@@ -106,7 +106,7 @@ async def test_a_login_service_that_is_down_is_an_outage(service, account):
     await file_system.close()
 
 
-async def test_reads_are_tried_three_times_while_the_account_is_busy(service, storage):
+async def test_reads_are_tried_three_times_while_account_is_busy(service, storage):
     service.failures = [("HEAD", Refused(503, "ServerBusy")), ("HEAD", Refused(500, "OperationTimedOut"))]
     assert (await storage.stat("con")).is_directory
     service.failures = [("HEAD", Refused(503, "ServerBusy"))] * 3
@@ -123,7 +123,7 @@ async def test_changes_are_sent_once(service, storage):
     assert [call for call in service.calls if call.startswith("PUT")] == ["PUT /con/d?resource=directory"]
 
 
-async def test_bytes_at_a_position_may_be_sent_again(service, storage):
+async def test_positioned_bytes_may_be_resent(service, storage):
     service.failures = [("PATCH", Refused(503, "ServerBusy"))]
     await put(storage, "con/file", b"content")
     assert await content(storage, "con/file") == b"content"
@@ -149,7 +149,7 @@ async def test_redirects_are_not_followed(service, storage, status):
         (400, "InvalidFlushPosition", VerificationFailed),
     ],
 )
-async def test_refusals_have_their_kinds_and_leave_nothing(service, storage, status, code, error):
+async def test_refusals_map_to_error_kinds_and_leave_nothing(service, storage, status, code, error):
     service.failures = [("PATCH", Refused(status, code))]
     with pytest.raises(error) as told:
         await put(storage, "con/file")
@@ -158,13 +158,13 @@ async def test_refusals_have_their_kinds_and_leave_nothing(service, storage, sta
     assert service.trees["con"].entries == {}
 
 
-async def test_containers_that_nobody_may_list_are_told_so(service, storage):
+async def test_unlistable_containers_are_reported(service, storage):
     service.failures = [("GET", Refused(403, "AuthorizationPermissionMismatch"))]
     with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: "):
         await names(storage, "")
 
 
-async def test_a_replaced_file_keeps_its_permissions_and_owners(service, storage):
+async def test_replaced_file_keeps_permissions_and_owners(service, storage):
     await put(storage, "con/file", b"old")
     await storage.set_permissions("con/file", 0o640)
     await storage.set_owner("con/file", owner="owner-id", group="group-id")
@@ -174,7 +174,7 @@ async def test_a_replaced_file_keeps_its_permissions_and_owners(service, storage
     assert set(service.trees["con"].entries) == {"file"}
 
 
-async def test_a_replaced_file_keeps_its_access_control_list(service, storage):
+async def test_replaced_file_keeps_access_control_list(service, storage):
     await put(storage, "con/file", b"old")
     acl = "user::rw-,user:00000000-0000-0000-0000-00000000000a:r--,group::r--,mask::r--,other::---"
     service.trees["con"].entries["file"].acl = acl
@@ -183,12 +183,12 @@ async def test_a_replaced_file_keeps_its_access_control_list(service, storage):
     assert service.trees["con"].entries["file"].acl == acl
 
 
-async def test_a_file_is_replaced_though_this_service_may_not_give_owners(service, storage):
+async def test_file_is_replaced_even_if_service_may_not_set_owners(service, storage):
     await put(storage, "con/file", b"old")
     plan = PartPlan("con/file", 5, 5, 1)
     staging = await storage.begin_parts(plan)
     part = await storage.write_part(plan, staging, 0, body(b"newer"))
-    # The flush passes, then permissions and owners are refused.
+    # The flush succeeds; setting permissions and owners is then refused.
     entry = service.trees["con"].entries[f"._qs_upload_{staging}"]
     service.trees["con"].flush(f"._qs_upload_{staging}", 5)
     assert entry.content == b"newer"
@@ -198,7 +198,7 @@ async def test_a_file_is_replaced_though_this_service_may_not_give_owners(servic
     assert await content(storage, "con/file") == b"newer"
 
 
-async def test_a_tree_that_is_deleted_in_several_steps_is_gone(service, storage):
+async def test_tree_deleted_in_several_steps_is_gone(service, storage):
     for number in range(10):
         await put(storage, f"con/tree/{number % 3}/{number}")
     service.calls.clear()
@@ -207,7 +207,7 @@ async def test_a_tree_that_is_deleted_in_several_steps_is_gone(service, storage)
     assert service.trees["con"].entries == {}
 
 
-async def test_a_listing_goes_on_behind_its_continuation(storage):
+async def test_listing_resumes_after_continuation(storage):
     for number in range(7):
         await put(storage, f"con/d/{number}")
     found = await batches(storage, "con/d", batch_size=3)
@@ -215,7 +215,7 @@ async def test_a_listing_goes_on_behind_its_continuation(storage):
     assert [batch.cursor is None for batch in found] == [False, False, True]
 
 
-async def test_a_stale_upload_is_swept_and_one_that_goes_on_is_not(service, storage):
+async def test_stale_upload_is_swept_and_active_one_is_spared(service, storage):
     plan = PartPlan("con/file", 6, 3, 2)
     stale, living = await storage.begin_parts(plan), await storage.begin_parts(plan)
     for entry in service.trees["con"].entries.values():
@@ -226,7 +226,7 @@ async def test_a_stale_upload_is_swept_and_one_that_goes_on_is_not(service, stor
     assert stale != living
 
 
-async def test_a_cancelled_write_removes_its_bytes(service, storage):
+async def test_canceled_write_removes_its_bytes(service, storage):
     begun = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -243,14 +243,14 @@ async def test_a_cancelled_write_removes_its_bytes(service, storage):
     assert service.trees["con"].entries == {}
 
 
-async def test_a_path_through_a_file_is_told_whatever_the_account_calls_it(storage):
+async def test_path_through_file_is_reported_for_every_account_error(storage):
     await put(storage, "con/file")
     for call in (storage.mkdir("con/file/a/b"), put(storage, "con/file/a/b")):
         with pytest.raises(NotADirectory):
             await call
 
 
-async def test_a_name_that_was_taken_during_the_write_is_not_replaced(storage):
+async def test_name_taken_during_write_is_not_replaced(storage):
     async def overtaken() -> AsyncIterator[bytes]:
         yield b"late"
         await put(storage, "con/file", b"first")
@@ -261,7 +261,7 @@ async def test_a_name_that_was_taken_during_the_write_is_not_replaced(storage):
     assert await names(storage, "con") == ["file"]
 
 
-async def test_new_entries_lack_the_bits_of_the_umask(account, storage):
+async def test_umask_applies_to_new_entries(account, storage):
     strict = AdlsFileSystem(changed(account, umask=0o077))
     await put(strict.as_user(USER), "con/d/file")
     await strict.as_user(USER).mkdir("con/e")

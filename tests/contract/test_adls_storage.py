@@ -73,7 +73,7 @@ class TestFlatAccount(StorageContract, EscapesContract):
 
 
 class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):
-    """On our own stand-in: what a real account does has never been seen by these tests."""
+    """Runs on our own stand-in; these tests have never seen a real account's behavior."""
 
     facts = StorageFacts(
         "Azure storage, hierarchical",

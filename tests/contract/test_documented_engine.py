@@ -1,4 +1,4 @@
-"""The engine that docs/engines.md shows in one file keeps the engine contract, exactly as it is printed there."""
+"""The single-file engine in docs/engines.md fulfils the engine contract exactly as printed."""
 
 import re
 import sys
@@ -52,7 +52,7 @@ FACTS = replace(
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module of the page, as a file."""
+    """Import the page's module from a file."""
     (block,) = (
         text for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
         if "def build(" in text
@@ -69,7 +69,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def built(example: ModuleType, root: Path, **options: str) -> Engine:
-    """As the server builds it, out of a connector's options."""
+    """Build the engine from a connector's options, as the server does."""
     builder = EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": {"local_database_dir": root}}}))
     connector = Connector("shop", "sqlite", "pysqlite", "Shop", LIMITS, MappingProxyType(options))
     return example.build(connector, builder)
@@ -98,7 +98,7 @@ class TestDocumentedEngine(EngineContract):
         return engine._sessions.threads.busy  # type: ignore[attr-defined]
 
 
-def test_its_options_are_checked(example: ModuleType, tmp_path: Path) -> None:
+def test_options_are_validated(example: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="path: must be given") as caught:
         built(example, tmp_path, pth="facts.sqlite")
     assert "pth: is not an option" in caught.value.message

@@ -1,4 +1,4 @@
-"""The metadata of DuckDB keep the catalogue's rules, with a file."""
+"""The catalogue contract over DuckDB's metadata, with a file."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -106,7 +106,7 @@ class TestDuckdbCatalog(CatalogContract):
         assert isinstance(engine, DuckdbEngine)
         return engine.busy
 
-    async def test_a_schema_may_have_the_name_of_the_file(self, engine: Engine, catalog: Catalog) -> None:
+    async def test_schema_may_be_named_like_the_file(self, engine: Engine, catalog: Catalog) -> None:
         await self.execute(
             engine, ["CREATE SCHEMA catalog.catalog", "CREATE TABLE catalog.catalog.items AS SELECT 1 AS id"]
         )

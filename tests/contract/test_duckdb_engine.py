@@ -1,4 +1,4 @@
-"""The adapter `duckdb` keeps the engine contract, with a file."""
+"""The engine contract over the adapter `duckdb`, with a file."""
 
 import datetime as dt
 import subprocess
@@ -140,7 +140,7 @@ class TestDuckdbEngine(EngineContract):
 
 
 class TestDuckdbInMemory(TestDuckdbEngine):
-    """The same with a private database per session."""
+    """The same with a private in-memory database per session."""
 
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_a_change_is_seen_by_the_next_session": pytest.mark.never(
@@ -157,7 +157,7 @@ class TestDuckdbInMemory(TestDuckdbEngine):
 
 @contextmanager
 def held_by_another_process(file: Path) -> Generator[None]:
-    """The file's lock is elsewhere."""
+    """Hold the file's lock in another process."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD_FILE, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:

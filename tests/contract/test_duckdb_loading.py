@@ -1,4 +1,4 @@
-"""Tables in DuckDB keep the rules of loaders."""
+"""The loader contract over tables in DuckDB."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -33,8 +33,8 @@ class TestDuckdbLoading(LoadingContract):
         yield engine
         await engine.close()
 
-    async def test_a_database_opened_for_reading_takes_no_table(self, engine: DuckdbEngine, tmp_path: Path) -> None:
-        """One process opens the file once: hence not with both at the same time, as the suite does it."""
+    async def test_read_only_database_refuses_new_table(self, engine: DuckdbEngine, tmp_path: Path) -> None:
+        """A process opens the file only once, so this test cannot hold both connectors open, as the suite does."""
         await engine.ping()
         await engine.close()
         reading, ledger = DuckdbEngine(path="facts.duckdb", root=tmp_path, read_only=True), MemoryLedger()

@@ -1,4 +1,4 @@
-"""DuckDB over a real S3 server: files in both directions, and what is left of a write that is stopped."""
+"""DuckDB over a real S3 server: reads, writes, and leftovers of a stopped write."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def store(s3_server: S3Address) -> AsyncIterator[S3FileSystem]:
 
 @pytest.fixture
 async def place(store: S3FileSystem, s3_server: S3Address) -> str:
-    """A bucket of its own."""
+    """Create a bucket for the test."""
     bucket = f"duckdb-{uuid4().hex}"
     (s3_server.directory / bucket).mkdir()
     return f"s3a://{bucket}"
@@ -49,7 +49,7 @@ async def session(tmp_path: Path, files: SessionFiles) -> AsyncIterator[EngineSe
 
 
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz", "all.json"])
-async def test_what_is_written_is_read(session: EngineSession, place: str, name: str) -> None:
+async def test_written_rows_are_read_back(session: EngineSession, place: str, name: str) -> None:
     made = f"SELECT range AS n, 'name ' || hash(range) AS name FROM range({ROWS})"
     await run(session, f"COPY ({made}) TO '{place}/{name}'")
     found = await run(session, f"SELECT count(*)::INT, sum(n)::BIGINT, count(DISTINCT name)::INT FROM '{place}/{name}'")
@@ -65,11 +65,11 @@ async def test_partitions_are_written_and_filtered(session: EngineSession, place
     assert "is not empty" in again.message
 
 
-async def test_a_write_that_is_stopped_leaves_no_object_and_no_upload(
+async def test_stopped_write_leaves_no_object_or_upload(
     session: EngineSession, store: S3FileSystem, place: str, s3_server: S3Address
 ) -> None:
     endless = f"COPY (SELECT range, hash(range) FROM range(1_000_000_000)) TO '{place}/big.csv'"
-    client = await store._connection._opened()  # the driver knows uploads, the store does not
+    client = await store._connection._opened()  # the driver exposes uploads, the store does not
     async with operation(session, endless) as handle:
         while not (await client.list_multipart_uploads(Bucket=place[6:])).get("Uploads"):  # noqa: ASYNC110 no event
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The fake that service tests use keeps the same contract as the real engines."""
+"""The engine contract over the fake that service tests use."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import ClassVar
@@ -61,7 +61,7 @@ class TestFakeEngine(EngineContract):
         return engine.running
 
 
-async def test_the_fake_counts_what_reaches_it() -> None:
+async def test_fake_counts_engine_calls() -> None:
     engine = FakeEngine()
     async with engine.session(USER, NO_OPTIONS) as session:
         async with operation(session, "sleep 30") as handle:

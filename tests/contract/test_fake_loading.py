@@ -1,4 +1,4 @@
-"""The fake engine keeps the rules of loaders, so that tests of imports may trust it."""
+"""The loader contract over the fake engine, so that import tests can rely on it."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar

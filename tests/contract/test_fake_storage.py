@@ -1,4 +1,4 @@
-"""The Storage contract over the fakes, so that what stands on them stands on the rules."""
+"""The Storage contract over the fakes, so that tests can rely on them."""
 
 import pytest
 from tests.contract.storage_contract import StorageContract
@@ -37,7 +37,7 @@ class TestMemoryStorage(StorageContract):
 
 
 class TestFaultyStorage(TestMemoryStorage):
-    """Without failures it behaves as what it wraps."""
+    """Without injected failures, it behaves like the storage it wraps."""
 
     facts = StorageFacts("memory", reads_parts=False)
 
@@ -79,7 +79,7 @@ class TestMemoryLikeS3(StorageContract):
 
 
 class TestFaultyFileSystem(TestMemoryLikeHdfs):
-    """The wrapper has the powers of what it wraps."""
+    """The wrapper has the powers of the file system it wraps."""
 
     @pytest.fixture
     def file_system(self):
@@ -87,7 +87,7 @@ class TestFaultyFileSystem(TestMemoryLikeHdfs):
 
 
 class TestFaultyLikeS3(TestMemoryLikeS3):
-    """And no other ones."""
+    """The wrapper has no additional powers."""
 
     @pytest.fixture
     def file_system(self):

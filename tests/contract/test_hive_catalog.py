@@ -1,4 +1,4 @@
-"""The metadata of Apache Hive keeps the rules of all engines."""
+"""The catalogue contract over Apache Hive's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -20,12 +20,12 @@ _KEY = "CONSTRAINT {table}_fk FOREIGN KEY (owner) REFERENCES {db}.owners (id) DI
 
 
 def _column(name: str, kind: str, comment: str = "", **facts: object) -> TableColumn:
-    """Hive tells of each column whether it may be NULL and is a key."""
+    """Return a column for which Hive reports nullability and key membership."""
     return TableColumn(name, kind, comment, **{"nullable": True, "primary_key": False, **facts})
 
 
 def _insert(table: str, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """VALUES of Hive takes no constructors of arrays and maps."""
+    """Insert through SELECT, because Hive's VALUES accepts no array and map constructors."""
     selects = " UNION ALL ".join(f"SELECT {', '.join(row)}" for row in rows)
     return (f"INSERT INTO {table} {selects}",) if rows else ()
 
@@ -77,7 +77,7 @@ FACTS = CatalogFacts(
     drop_database=("DROP DATABASE {db} CASCADE",),
     quote=backquoted,
     odd_databases=(),
-    # Few: each costs some jobs of a second.
+    # Only a few names: each costs several jobs that take a second.
     odd_tables=("a`b;drop", 'x"y'),
     odd_columns=("o'brien a/b", 'x"y', "a`b;drop"),
     create_table=lambda table, columns: (
@@ -99,7 +99,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("hive")
 class TestHiveCatalog(CatalogContract):
-    """SHOW and DESCRIBE of Hive."""
+    """Hive's SHOW and DESCRIBE."""
 
     tested_with = "Hive 4.0.1 HiveServer2"
     catalog_facts = FACTS
@@ -118,12 +118,12 @@ class TestHiveCatalog(CatalogContract):
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        """Threads of HiveServer2 that carry out a statement."""
+        """Return how many HiveServer2 threads are running a statement."""
         return await statements_at_work(self.port)
 
     @pytest.mark.item(60)
     async def test_tables_and_views_are_listed(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Without a transaction manager Hive 4 makes external tables only."""
+        """Without a transaction manager, Hive 4 creates external tables only."""
         await self.make_table(engine, database, "items")
         await self.make_view(engine, database, "items_view", "items")
         assert {table.name: table.kind for table in await catalog.tables(database)} == {
@@ -133,7 +133,7 @@ class TestHiveCatalog(CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list has names only: signatures would take a statement each."""
+        """The list contains names only: signatures would take a statement each."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         found = await catalog.function(None, "abs")
@@ -147,8 +147,8 @@ class TestHiveCatalog(CatalogContract):
         assert (await catalog.database(database)).comment == "Shop data"
 
     @pytest.mark.item(65)
-    async def test_all_that_a_description_tells(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Hive writes texts as in Java's source; they come out as they went in."""
+    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
+        """Hive escapes texts like Java source; they are returned unescaped."""
         columns = '(id int COMMENT \'Zoë "q" \\\\ back\\tslash\', `x"y` int)'
         told = "COMMENT 'it\\'s; a\\ntable' STORED AS ORC TBLPROPERTIES ('k'='v, x=y]')"
         await self.execute(engine, [f"CREATE EXTERNAL TABLE {database}.items {columns} {told}"])
@@ -161,7 +161,7 @@ class TestHiveCatalog(CatalogContract):
         assert found.owner
 
     @pytest.mark.item(64)
-    async def test_the_newest_partitions_come_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_newest_partitions_come_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
         table = f"{database}.days"
         await self.execute(
             engine,

@@ -1,4 +1,4 @@
-"""Apache Hive keeps the rules of all engines."""
+"""The engine contract over Apache Hive."""
 
 import asyncio
 import datetime as dt
@@ -33,7 +33,7 @@ from queryserver.formats.columns import ResultType as T
 
 
 def typed(expression: str, kind: T, native: str, value: object) -> TypeFact:
-    # No UNION: that would be a Tez job of some seconds.
+    # A UNION would be a Tez job of several seconds.
     sql = f"SELECT IF(i = 0, {expression}, NULL) AS a FROM (SELECT explode(array(0, 1)) AS i) t"
     return TypeFact(expression, sql, kind, native, value)
 
@@ -49,7 +49,7 @@ TYPES = (
     typed("CAST(12.5 AS decimal(10,2))", T.DECIMAL, "decimal(10,2)", Decimal("12.50")),
     typed("CAST(7 AS decimal(38,0))", T.DECIMAL, "decimal(38,0)", Decimal(7)),
     typed("'Zoë 🐘'", T.STRING, "string", "Zoë 🐘"),
-    # IF makes a string of it.
+    # IF turns it into a string.
     TypeFact(
         "varchar(20)",
         "SELECT CAST(IF(i = 0, 'ab', NULL) AS varchar(20)) AS a FROM (SELECT explode(array(0, 1)) AS i) t",
@@ -67,7 +67,7 @@ TYPES = (
 )
 
 _NUMBERS = 100_000
-"""Rows of the table of integers that the long results are made from."""
+"""Rows in the integer table that the long results are made from."""
 
 _FEW = 5_000
 _PIECE_BYTES = 100_000
@@ -75,9 +75,10 @@ _FAULTS_SLEEP_S = 10
 
 
 def _rows(count: int, block: int = _FEW, value: str = "{n}") -> str:
-    """A fetch makes all rows of one row of its table at once, so no row makes more than `block`.
+    """Return a query for `count` rows.
 
-    No outer query around the LIMIT: that would be a Tez job, which is over before the first row can be read.
+    A fetch expands a whole row of its table, so no row expands to more than `block` rows. There is no outer query
+    around the LIMIT: that would be a Tez job, which finishes before the first row can be read.
     """
     if count <= block:
         chosen = value.format(n="i")
@@ -99,7 +100,7 @@ def _wide_rows(count: int, width: int) -> str:
 
 
 FACTS = EngineFacts(
-    # No Tez job: those hold the cancel until their task has ended, in local mode.
+    # No Tez job: in local mode, those delay the cancel until their task has finished.
     slow_sql=_sleep(30),
     rows_sql=_rows,
     wide_rows_sql=_wide_rows,
@@ -109,7 +110,7 @@ FACTS = EngineFacts(
     misspelt_at=(2, 9),
     types=TYPES,
     changes=(
-        # Hive tells 0 for what changes no rows.
+        # Hive reports 0 for statements that change no rows.
         Change("CREATE TABLE {t} (n int, s string)", rows=0),
         Change("INSERT INTO {t} VALUES (1, 'a'), (2, 'b')", rows=2),
         Change("SELECT * FROM {t}", has_result_set=True),
@@ -123,15 +124,15 @@ FACTS = EngineFacts(
     no_rows_sql="SELECT 1 AS a, 'x' AS b FROM (SELECT 1) t WHERE 1 = 0",
     fails_midway_sql=_rows(200_000, value="IF(assert_true({n} < 150000) IS NULL, {n}, 0)"),
     driver_words=("org.apache", "java.", "Traceback", "127.0.0.1", "\tat "),
-    # Hive compiles within ExecuteStatement; whoever calls our API does not wait for it.
+    # Hive compiles within ExecuteStatement; callers of our API do not wait for it.
     submit_within_s=5.0,
-    # Each takes Hive 0.2 s.
+    # Hive takes 0.2 s for each.
     many_sessions=60,
 )
 
 SHORT = Limits(connect_s=2.0, execute_s=5.0, status_s=4.0, fetch_s=4.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 STREAMED = {"hive.fetch.task.caching": "false"}
-"""Has Hive make the rows of queries without a job while they are read. It keeps them in its memory otherwise."""
+"""Makes Hive produce the rows of jobless queries while they are read, instead of keeping them in memory."""
 
 _LONG_RESULTS = frozenset(
     {
@@ -143,12 +144,12 @@ _LONG_RESULTS = frozenset(
         "test_memory_stays_flat_while_a_large_result_passes",
     }
 )
-"""Tests of results that are larger than the server's memory."""
+"""Tests whose results exceed the server's memory."""
 
 
 @pytest.fixture(scope="module")
 def numbers(hive_server: ServerAddress) -> None:
-    """The table of integers, in one file, in order."""
+    """Create the integer table in one file, in order."""
     columns = f"SELECT posexplode(split(space({_NUMBERS - 1}), ' ')) AS (i, x)"
     run_statements(hive_server, HIVE, [f"CREATE TABLE IF NOT EXISTS numbers AS SELECT i FROM ({columns}) t"])
 
@@ -168,7 +169,7 @@ class TestHive(ResumingContract, EngineContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Threads of HiveServer2 that carry out a statement, asked of the JVM."""
+        """Ask the JVM how many HiveServer2 threads are running a statement."""
         return await statements_at_work(self.port)
 
     @pytest.fixture
@@ -187,7 +188,7 @@ class TestHive(ResumingContract, EngineContract):
 
 @pytest.fixture(scope="class")
 async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
-    """Statements whose clients are lost go on; other tests count what Hive is at work on."""
+    """Wait until Hive is idle: statements of lost clients continue, and other tests count running statements."""
     yield
     async with asyncio.timeout(2 * _FAULTS_SLEEP_S):
         while await statements_at_work(hive_server.port):  # noqa: ASYNC110 Hive sends no event
@@ -197,7 +198,7 @@ async def rest_afterwards(hive_server: ServerAddress) -> AsyncGenerator[None]:
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterwards")
 class TestHiveFaults(FaultsContract):
-    """A session goes on without its connection, but a call whose answer is lost is not made again."""
+    """A session survives its connection, but a call whose response is lost is not repeated."""
 
     facts = replace(FACTS, slow_sql=_sleep(_FAULTS_SLEEP_S))
     tested_with = "Hive 4.0.1"
@@ -227,7 +228,7 @@ class TestHiveBreaks(BreaksContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Statements of this server."""
+        """Return how many statements this server is running."""
         return await statements_at_work(self.port)
 
     @pytest.fixture
@@ -248,10 +249,8 @@ class TestHiveBreaks(BreaksContract):
     [(_rows(60_000), False), ("SELECT i FROM numbers ORDER BY i LIMIT 60000", True)],
     ids=["without a job", "of a job"],
 )
-async def test_rows_that_hive_does_not_keep_are_never_left_out(
-    hive_server: ServerAddress, sql: str, is_kept: bool
-) -> None:
-    """Read again, a query without a job loses rows: Hive goes on with the counter of its LIMIT."""
+async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAddress, sql: str, is_kept: bool) -> None:
+    """A jobless query that is read again loses rows: Hive continues with its LIMIT counter."""
     async with fault_proxy(hive_server.host, hive_server.port) as proxy:
         engine = Hs2Engine(Hs2Address((Member("127.0.0.1", proxy.port),), session_conf=STREAMED), HIVE)
         given = list[object]()
@@ -276,11 +275,11 @@ async def test_rows_that_hive_does_not_keep_are_never_left_out(
 
 
 @pytest.mark.engine("hive")
-async def test_a_cell_above_the_limit_is_refused_and_named(hive_server: ServerAddress) -> None:
-    """A lower limit than usual: a cell of 60 MB is too large for a Hive of 1 GB, too."""
+async def test_cell_above_limit_is_refused_and_named(hive_server: ServerAddress) -> None:
+    """The limit is lower than usual, because a 60 MB cell is too large for a Hive of 1 GB, too."""
     address = Hs2Address((Member(hive_server.host, hive_server.port),), cell_max_bytes=1_000_000)
     engine = Hs2Engine(address, HIVE)
-    rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # no constant, which Hive would work out while it compiles
+    rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # not a constant, which Hive would evaluate at compile time
     async with engine.session(USER, NO_OPTIONS) as session:
         with raises_code("cell_too_large", match=r"row 1 of column b .* 1000000 bytes"):
             await run(session, f"SELECT i AS a, repeat('x', i) AS b FROM {rows}")
@@ -291,8 +290,8 @@ async def test_a_cell_above_the_limit_is_refused_and_named(hive_server: ServerAd
 
 @pytest.mark.engine("hive")
 @pytest.mark.capability("Abandoned statements are stopped")
-async def test_a_caller_who_leaves_while_a_session_is_opened_leaves_none(hive_server: ServerAddress) -> None:
-    """Hive takes some 50 ms to open one, and keeps it when its connection is closed."""
+async def test_caller_leaving_during_session_opening_leaves_no_session(hive_server: ServerAddress) -> None:
+    """Hive takes about 50 ms to open a session, and keeps it when its connection is closed."""
     engine = Hs2Engine(Hs2Address((Member(hive_server.host, hive_server.port),)), HIVE)
 
     async def visit() -> None:
@@ -312,20 +311,20 @@ async def test_a_caller_who_leaves_while_a_session_is_opened_leaves_none(hive_se
 
 
 async def statements_at_work(port: int) -> int:
-    """How many statements the HiveServer2 that listens on `port` carries out."""
+    """Return how many statements the HiveServer2 that listens on `port` is running."""
     stacks = (await _asked_of_jvm(port, "Thread.print")).split("\n\n")
     return sum("SQLOperation.runQuery" in stack for stack in stacks)
 
 
 async def sessions_open(port: int) -> int:
-    """How many sessions live in the memory of the HiveServer2 that listens on `port`."""
+    """Return how many sessions the HiveServer2 that listens on `port` has in memory."""
     histogram = await _asked_of_jvm(port, "GC.class_histogram")
     instances = re.findall(r"^ *\d+: +(\d+) +\d+ +[\w.]+\.HiveSessionImpl\b", histogram, re.MULTILINE)
     return sum(map(int, instances))
 
 
 async def _asked_of_jvm(port: int, question: str) -> str:
-    """What the Java process that listens on `port` answers to a command of jcmd."""
+    """Return the output of a jcmd command for the Java process that listens on `port`."""
     (pid,) = {
         one.pid
         for one in psutil.net_connections("tcp4")

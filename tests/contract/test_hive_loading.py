@@ -1,4 +1,4 @@
-"""Hive's loader keeps the rules of all loaders. Each INSERT is a job of seconds."""
+"""The loader contract over Hive. Each INSERT is a job of several seconds."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -16,7 +16,7 @@ from queryserver.engines.protocol import Engine
 
 FACTS = replace(
     HIVE_FAMILY,
-    # Hive keeps names in lower case.
+    # Hive folds names to lower case.
     names=tuple(name.lower() for name in NAMES if not set(name) & set(",:;.")),
     table_names=("select",),
     refused_tables=("with blank", "é"),
@@ -38,7 +38,7 @@ class TestHiveLoading(SlowLoadingContract):
         self.port = hive_server.port
 
     async def running_statements(self, engine: Engine) -> int:
-        """Threads of HiveServer2 that carry out a statement, asked of the JVM."""
+        """Ask the JVM how many HiveServer2 threads are running a statement."""
         return await statements_at_work(self.port)
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hive behind TLS with checked passwords and doAs, and Hive without SASL, through the settings of an administrator."""
+"""Hive with TLS, password checks and doAs, and Hive without SASL, configured through administrator settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.engine("hive")
 ANA = User(id=2, username="ana")
 BOB = User(id=3, username="bob")
 WHO = "SELECT concat(current_user(), '/', logged_in_user())"
-"""Whose rights the statement has, and who the session is."""
+"""Shows whose rights the statement has, and whom the session belongs to."""
 ROWS = 5_000
 WIDE = 2_000
-"""Characters in each row: all rows together take several frames of TLS, and many reads."""
+"""Characters per row: all rows together take several TLS frames and many reads."""
 
 
 def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
-    """An engine with the service's own login, which acts for nobody else."""
+    """Build an engine that uses the service's own login and does not impersonate callers."""
     settings: dict[str, str | int | bool] = {
         "server_host": "localhost",
         "server_port": server.port,
@@ -43,13 +43,13 @@ def secured(server: SecuredHive, **changes: str | bool) -> AbstractAsyncContextM
 
 
 def nosasl(server: ServerAddress, **changes: str | bool) -> AbstractAsyncContextManager[Engine]:
-    """An engine whose callers are believed who they are."""
+    """Build an engine for a server that trusts the names callers give."""
     settings = {"server_host": server.host, "server_port": server.port, "auth_mechanism": "NOSASL"}
     return built("hiveserver2", dialect="hive", **(settings | changes))
 
 
 def with_password(password: str) -> SessionOptions:
-    """A login of Ana's."""
+    """Return session options with Ana's login."""
     return SessionOptions(credentials=Credentials("ana", password))
 
 
@@ -57,13 +57,13 @@ def with_password(password: str) -> SessionOptions:
 async def engine(
     request: pytest.FixtureRequest, secured_hive_server: SecuredHive, nosasl_hive_server: ServerAddress
 ) -> AsyncGenerator[Engine]:
-    """Of both servers in turn."""
+    """Yield an engine for each of the two servers."""
     either = secured(secured_hive_server) if request.param == "TLS" else nosasl(nosasl_hive_server)
     async with either as engine:
         yield engine
 
 
-async def test_megabytes_of_rows_come_whole(engine: Engine) -> None:
+async def test_megabytes_of_rows_arrive_whole(engine: Engine) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         wide = f"concat(rpad('', {WIDE}, 'x'), CAST(i AS string))"
         rows = f"SELECT {wide} FROM (SELECT posexplode(split(space({ROWS - 1}), ' ')) AS (i, x)) t"
@@ -72,7 +72,7 @@ async def test_megabytes_of_rows_come_whole(engine: Engine) -> None:
         assert {text.count("x") for (text,) in answer.rows} == {WIDE}
 
 
-async def test_a_statement_is_canceled(engine: Engine) -> None:
+async def test_statement_is_canceled(engine: Engine) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit(FACTS.slow_sql)
         await started(session, handle)
@@ -80,7 +80,7 @@ async def test_a_statement_is_canceled(engine: Engine) -> None:
         assert (await ended(session, handle)).state is OperationState.CANCELED
 
 
-async def test_another_process_goes_on(engine: Engine) -> None:
+async def test_another_process_resumes_statement(engine: Engine) -> None:
     assert isinstance(engine, ResumableEngine)
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit(FACTS.rows_sql(ROWS))
@@ -91,7 +91,7 @@ async def test_another_process_goes_on(engine: Engine) -> None:
         assert len(await read(again, found)) == ROWS
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(secured_hive_server: SecuredHive) -> None:
+async def test_certificate_of_unknown_authority_is_refused(secured_hive_server: SecuredHive) -> None:
     for authorities in (Authority().certificate, ""):
         async with secured(secured_hive_server, ssl_ca=authorities) as engine:
             error = await refusal(engine)
@@ -110,24 +110,24 @@ async def test_a_certificate_of_another_name_is_refused(secured_hive_server: Sec
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_any_certificate_will_do_where_the_settings_say_so(secured_hive_server: SecuredHive) -> None:
+async def test_unverified_certificate_is_accepted_if_configured(secured_hive_server: SecuredHive) -> None:
     async with secured(secured_hive_server, server_host="127.0.0.1", ssl_ca="", ssl_validate=False) as engine:
         assert await cell(engine, WHO) == f"{SERVICE}/{SERVICE}"
 
 
-async def test_a_server_with_tls_cannot_be_had_without(secured_hive_server: SecuredHive) -> None:
+async def test_tls_server_refuses_plain_connection(secured_hive_server: SecuredHive) -> None:
     async with secured(secured_hive_server, use_ssl=False) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_a_server_without_tls_cannot_be_had_with_it(nosasl_hive_server: ServerAddress) -> None:
+async def test_plain_server_refuses_tls_connection(nosasl_hive_server: ServerAddress) -> None:
     async with nosasl(nosasl_hive_server, use_ssl=True) as engine:
         assert isinstance(await refusal(engine), EngineUnavailable)
 
 
-async def test_the_login_must_be_of_the_server_s_kind(
+async def test_login_mechanism_must_match_server(
     secured_hive_server: SecuredHive, nosasl_hive_server: ServerAddress
 ) -> None:
     async with (
@@ -146,7 +146,7 @@ async def test_callers_log_in_with_their_own_password(secured_hive_server: Secur
         assert isinstance(await refusal(engine, user=ANA), CredentialsRequired)
 
 
-async def test_a_wrong_password_is_refused_also_after_the_right_one(secured_hive_server: SecuredHive) -> None:
+async def test_wrong_password_is_refused_even_after_correct_one(secured_hive_server: SecuredHive) -> None:
     async with secured(secured_hive_server, username="", password="") as engine:
         for _ in range(2):
             for wrong in ("wrong", f"{PASSWORDS['ana']} ", ""):
@@ -156,7 +156,7 @@ async def test_a_wrong_password_is_refused_also_after_the_right_one(secured_hive
             assert await cell(engine, WHO, user=ANA, options=with_password(PASSWORDS["ana"])) == "ana/ana"
 
 
-async def test_a_wrong_password_of_the_service_fails_the_ping(secured_hive_server: SecuredHive) -> None:
+async def test_ping_fails_with_wrong_service_password(secured_hive_server: SecuredHive) -> None:
     async with secured(secured_hive_server, password="wrong") as engine:
         with pytest.raises(CredentialsRequired, match="Error validating the login"):
             await engine.ping()
@@ -164,8 +164,8 @@ async def test_a_wrong_password_of_the_service_fails_the_ping(secured_hive_serve
         await engine.ping()
 
 
-async def test_the_service_acts_for_its_callers(secured_hive_server: SecuredHive) -> None:
-    """Their sessions follow one another on the same connection."""
+async def test_service_impersonates_its_callers(secured_hive_server: SecuredHive) -> None:
+    """Their sessions use the same connection one after the other."""
     async with secured(secured_hive_server, impersonation_enabled=True) as engine:
         for user in (BOB, ANA, BOB):
             assert await cell(engine, WHO, user=user) == f"{user.username}/{user.username}"
@@ -173,7 +173,7 @@ async def test_the_service_acts_for_its_callers(secured_hive_server: SecuredHive
         assert await cell(engine, WHO, user=BOB, options=own) == "ana/ana"
 
 
-async def test_a_login_that_may_not_act_for_others_is_refused(secured_hive_server: SecuredHive) -> None:
+async def test_login_without_impersonation_rights_is_refused(secured_hive_server: SecuredHive) -> None:
     async with secured(
         secured_hive_server, username="ana", password=PASSWORDS["ana"], impersonation_enabled=True
     ) as engine:
@@ -183,7 +183,7 @@ async def test_a_login_that_may_not_act_for_others_is_refused(secured_hive_serve
         assert await cell(engine, WHO, user=ANA) == "ana/ana"
 
 
-async def test_without_sasl_the_session_is_of_whom_the_caller_says_it_is(nosasl_hive_server: ServerAddress) -> None:
+async def test_without_sasl_session_belongs_to_the_claimed_user(nosasl_hive_server: ServerAddress) -> None:
     async with nosasl(nosasl_hive_server) as engine:
         assert await cell(engine, "SELECT logged_in_user()", user=BOB) == "bob"
     async with nosasl(nosasl_hive_server, username=SERVICE) as engine:

@@ -1,6 +1,6 @@
-"""A break of the network between us and a HiveServer2 that keeps sessions whose connection is gone, as Hive does.
+"""A network break between us and a HiveServer2 that keeps sessions after their connection is gone, as Hive does.
 
-The peer is scripted and of the dialect impala.
+The peer is scripted and speaks the dialect impala.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 
 DIALECTS = ("hive", "impala")
 TESTED_WITH = "scripted peer"
-"""For the support table."""
+"""The peer's name in the support table."""
 
 
 class TestBreaks(BreaksContract):
-    """The rows of a result are kept by the peer: at most 10,000 of them, as the client asks for."""
+    """The peer keeps at most 10,000 rows of a result, which is the client's fetch size."""
 
     facts = FACTS
     tested_with = TESTED_WITH
@@ -62,8 +62,9 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 @pytest.mark.capability("A broken connection is reported in time")
 @pytest.mark.parametrize("rows", [9_000, 50_000])
-async def test_rows_whose_answer_is_lost_half_way_come_each_once_or_not_at_all(peers: Peers, rows: int) -> None:
-    """The peer has moved on by then. It keeps 10,000 rows for a client that begins again; beyond, the end is told."""
+async def test_rows_of_interrupted_response_arrive_exactly_once_or_fail(peers: Peers, rows: int) -> None:
+    """The peer has advanced by then. It keeps 10,000 rows for a client that reads again; beyond them, it reports the
+    end."""
     server, engine = peers
     server.service.batch_rows = 1_000
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -86,7 +87,7 @@ async def test_rows_whose_answer_is_lost_half_way_come_each_once_or_not_at_all(p
 
 
 @pytest.mark.capability("A broken connection is reported in time")
-async def test_the_columns_of_a_result_are_asked_for_again(peers: Peers) -> None:
+async def test_result_columns_are_requested_again(peers: Peers) -> None:
     server, engine = peers
     server.faults["GetResultSetMetadata"] = Fault.HALF_ONCE
     async with engine.session(USER, NO_OPTIONS) as session:

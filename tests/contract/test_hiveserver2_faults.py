@@ -1,6 +1,6 @@
-"""What becomes of a session and its statement when a HiveServer2 misbehaves: the right error, in time.
+"""Sessions and statements on a misbehaving HiveServer2: the right error, in time.
 
-The peer is scripted and of the dialect impala; the client's transports and errors are those of all three dialects.
+The peer is scripted and speaks the dialect impala; all three dialects share the client's transports and errors.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from queryserver.errors.statements import (
 pytestmark = [pytest.mark.slow, pytest.mark.capability("A broken connection is reported in time")]
 DIALECTS = ("hive", "sparksql", "impala")
 TESTED_WITH = "scripted peer"
-"""For the support table."""
+"""The peer's name in the support table."""
 
 SLOW = "SELECT SLEEP(30000)"
 LIMITS = Limits(connect_s=60, execute_s=60, status_s=60, fetch_s=60, other_s=60, end_s=60, retry_s=1.0, settle_s=0.05)
 LONGEST_S = 30.0
-"""Longer than a busy machine takes, shorter than each limit of LIMITS."""
+"""Longer than a busy machine takes, shorter than each limit in LIMITS."""
 
 TRANSPORTS = ("sasl", "nosasl", "http")
 BROKEN = (Fault.GARBAGE, Fault.HALF, Fault.RESET, Fault.CLOSE, Fault.HANG)
@@ -48,7 +48,7 @@ Peers = tuple[ScriptedServer, Hs2Engine]
 async def scripted(
     transport: str, passwords: Passwords | None = None, limits: Limits = LIMITS
 ) -> AsyncGenerator[Peers]:
-    """A peer that behaves, until it is told otherwise, and an engine for it."""
+    """Start a well-behaved peer, whose faults a test can set, and an engine for it."""
     async with ScriptedServer(transport, passwords or Passwords({})).serving() as server:
         engine = Hs2Engine(_address(server.port, transport, limits), IMPALA)
         try:
@@ -72,7 +72,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 
 def limits_with(fault: Fault, **short: float) -> Limits:
-    """Only a call that is never answered takes its whole limit."""
+    """Shorten the limits only for a call that is never answered."""
     return replace(LIMITS, **short) if fault is Fault.HANG else LIMITS
 
 
@@ -94,7 +94,7 @@ async def test_each_transport_carries_statements(peers: Peers) -> None:
 
 @pytest.mark.item(70)
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_nobody_listens(transport: str) -> None:
+async def test_missing_listener_is_unavailable(transport: str) -> None:
     engine = Hs2Engine(_address(free_port(), transport), IMPALA)
     with pytest.raises(EngineUnavailable) as caught:
         async with asyncio.timeout(LONGEST_S), engine.session(USER, NO_OPTIONS):
@@ -105,7 +105,7 @@ async def test_nobody_listens(transport: str) -> None:
 
 @pytest.mark.item(59)
 @pytest.mark.parametrize("transport", ["sasl", "http"])
-async def test_a_refused_user_needs_credentials(transport: str) -> None:
+async def test_refused_user_needs_credentials(transport: str) -> None:
     async with scripted(transport, Passwords({"somebody": "else"})) as (_, engine):
         with pytest.raises(CredentialsRequired) as caught:
             async with engine.session(USER, NO_OPTIONS):
@@ -115,7 +115,7 @@ async def test_a_refused_user_needs_credentials(transport: str) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_a_session_that_cannot_be_opened_is_unavailable(transport: str, fault: Fault) -> None:
+async def test_failed_session_opening_is_unavailable(transport: str, fault: Fault) -> None:
     async with scripted(transport, limits=limits_with(fault, execute_s=3)) as (server, engine):
         server.faults["OpenSession"] = fault
         begun = time.monotonic()
@@ -131,7 +131,7 @@ async def test_a_session_that_cannot_be_opened_is_unavailable(transport: str, fa
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(transport: str, fault: Fault) -> None:
+async def test_possibly_sent_statement_has_unknown_outcome(transport: str, fault: Fault) -> None:
     async with scripted(transport, limits=limits_with(fault, execute_s=3)) as (server, engine):
         async with engine.session(USER, NO_OPTIONS) as session:
             server.faults["ExecuteStatement"] = fault
@@ -147,7 +147,7 @@ async def test_a_statement_that_may_have_been_sent_is_of_unknown_outcome(transpo
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_a_statement_that_cannot_be_followed_ends_as_unknown(transport: str, fault: Fault) -> None:
+async def test_untrackable_statement_ends_with_unknown_outcome(transport: str, fault: Fault) -> None:
     async with (
         scripted(transport, limits=limits_with(fault, status_s=3)) as (server, engine),
         engine.session(USER, NO_OPTIONS) as session,
@@ -162,7 +162,7 @@ async def test_a_statement_that_cannot_be_followed_ends_as_unknown(transport: st
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("fault", BROKEN)
-async def test_a_connection_lost_between_rows_is_told(transport: str, fault: Fault) -> None:
+async def test_connection_lost_between_rows_is_reported(transport: str, fault: Fault) -> None:
     async with (
         scripted(transport, limits=limits_with(fault, fetch_s=3)) as (server, engine),
         engine.session(USER, NO_OPTIONS) as session,
@@ -177,7 +177,7 @@ async def test_a_connection_lost_between_rows_is_told(transport: str, fault: Fau
         assert_tidy(caught.value)
 
 
-async def test_a_server_that_dies_in_mid_query_is_told(peers: Peers) -> None:
+async def test_server_crash_during_query_is_reported(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         assert not (await session.poll(handle)).state.is_terminal
@@ -189,7 +189,7 @@ async def test_a_server_that_dies_in_mid_query_is_told(peers: Peers) -> None:
         assert isinstance(status.error, OutcomeUnknown)
 
 
-async def test_an_expired_session_starts_nothing(peers: Peers) -> None:
+async def test_expired_session_starts_no_statement(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         server.faults["ExecuteStatement"] = Fault.EXPIRE
@@ -201,7 +201,7 @@ async def test_an_expired_session_starts_nothing(peers: Peers) -> None:
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
-async def test_a_forgotten_statement_has_expired(peers: Peers) -> None:
+async def test_forgotten_statement_is_expired(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         server.faults["GetOperationStatus"] = Fault.EXPIRE
@@ -212,7 +212,7 @@ async def test_a_forgotten_statement_has_expired(peers: Peers) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("call", ["CancelOperation", "CloseOperation", "CloseImpalaOperation", "CloseSession"])
-async def test_nobody_waits_for_an_end_that_is_not_answered(transport: str, call: str) -> None:
+async def test_unanswered_close_is_not_awaited(transport: str, call: str) -> None:
     async with scripted(transport, limits=replace(LIMITS, end_s=0.5)) as (server, engine):
         begun = time.monotonic()
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
@@ -220,8 +220,8 @@ async def test_nobody_waits_for_an_end_that_is_not_answered(transport: str, call
         assert time.monotonic() - begun < LONGEST_S
 
 
-async def test_a_server_without_impala_s_own_calls_still_answers(peers: Peers) -> None:
-    """An unknown call gives a TApplicationException; progress and log are then unknown, the rows are not."""
+async def test_server_without_impala_calls_still_works(peers: Peers) -> None:
+    """An unknown call raises a TApplicationException; progress and log are then unknown, but the rows are available."""
     server, engine = peers
     server.service.lacks = frozenset({"GetExecSummary", "GetLog"})
     async with engine.session(USER, NO_OPTIONS) as session:

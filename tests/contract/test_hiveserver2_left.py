@@ -1,7 +1,7 @@
-"""What is left at a HiveServer2, and of its connections, by callers who leave at any moment: nothing.
+"""Callers who leave at any moment leave nothing behind at HiveServer2, nor open connections.
 
-The peer is scripted and of the dialect impala. Where a test says so it keeps sessions whose connection is gone, as Hive
-does.
+The peer is scripted and speaks the dialect impala. Where a test says so, it keeps sessions after their connection is
+gone, as Hive does.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 pytestmark = pytest.mark.capability("Abandoned statements are stopped")
 
 TO_THE_END = replace(LIMITS, end_s=60)
-"""A session that is not ended in time is left to its server: not here."""
+"""A long limit, because a session that is not closed in time is left to its server."""
 UNKNOWN = TCloseSessionReq(
     session_handle=TSessionHandle(session_id=THandleIdentifier(guid=b"g" * 16, secret=b"s" * 16))
 )
-"""The peer answers that there is no such session, and does nothing."""
+"""A request that the peer answers with "no such session", without any effect."""
 
 
 @pytest.fixture(params=["sasl", "nosasl", "http"])
@@ -52,7 +52,7 @@ async def read_all(rows: AsyncIterator[pa.RecordBatch]) -> None:
 
 
 async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None:
-    """The peer has opened a session, but not yet told so, when its caller is cancelled."""
+    """Cancel a caller after the peer has opened the session but before it has responded."""
     server.faults["OpenSession"] = Fault.HOLD
     visiting = asyncio.create_task(visit(engine))
     await server.until(lambda: server.held == 1)
@@ -62,7 +62,7 @@ async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None
     assert len(server.service.sessions) == 1
 
 
-async def test_a_session_whose_caller_left_while_it_was_opened_is_ended(peers: Peers) -> None:
+async def test_session_of_caller_who_left_during_opening_is_closed(peers: Peers) -> None:
     server, engine = peers
     await left_while_it_opens(server, engine)
     server.let_go.set()
@@ -74,7 +74,7 @@ async def test_a_session_whose_caller_left_while_it_was_opened_is_ended(peers: P
     assert not server.service.sessions
 
 
-async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: Peers) -> None:
+async def test_engine_close_closes_sessions_being_opened(peers: Peers) -> None:
     server, engine = peers
     await left_while_it_opens(server, engine)
     closing = asyncio.create_task(engine.close())
@@ -86,7 +86,7 @@ async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(transport: str) -> None:
+async def test_engine_close_does_not_wait_forever_for_opening(transport: str) -> None:
     async with scripted(transport, limits=replace(TO_THE_END, end_s=0.5)) as (server, engine):
         server.service.keeps_sessions = True
         await left_while_it_opens(server, engine)
@@ -96,7 +96,7 @@ async def test_an_engine_that_is_closed_does_not_wait_for_an_opening_for_ever(tr
         await server.until(lambda: not server.connections)
 
 
-async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: Peers) -> None:
+async def test_session_with_lost_connection_is_closed_over_another(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
@@ -107,7 +107,7 @@ async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_session_whose_connection_is_held_is_ended_over_another(transport: str) -> None:
+async def test_session_with_blocked_connection_is_closed_over_another(transport: str) -> None:
     async with scripted(transport, limits=replace(TO_THE_END, end_s=4)) as (server, engine):
         server.service.keeps_sessions = True
         server.faults["ExecuteStatement"] = Fault.HOLD
@@ -120,7 +120,7 @@ async def test_a_session_whose_connection_is_held_is_ended_over_another(transpor
         server.let_go.set()
 
 
-async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> None:
+async def test_session_of_outdated_server_is_closed(peers: Peers) -> None:
     server, engine = peers
     server.service.protocol = 4
     with pytest.raises(EngineUnavailable, match="too old"):
@@ -130,8 +130,8 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("moments", range(12))
-async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
-    """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
+async def test_caller_leaving_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
+    """Each moment is one event loop iteration, so the moments fall before, within and after the opening."""
     async with scripted(transport, limits=TO_THE_END) as (server, engine):
 
         async def work() -> None:
@@ -147,8 +147,8 @@ async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, 
         await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
 
 
-async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) -> None:
-    """Not as a task that is cancelled: nobody cancelled it."""
+async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers) -> None:
+    """The error is not a cancellation, since nobody canceled the reader."""
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit("SELECT range AS n FROM range(5000000)")
@@ -164,7 +164,7 @@ async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) 
         server.let_go.set()
 
 
-async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -> None:
+async def test_connection_established_for_a_left_session_is_closed() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
@@ -189,7 +189,7 @@ async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -
         await server.until(lambda: not server.connections)
 
 
-async def test_a_wire_that_was_released_makes_no_calls() -> None:
+async def test_released_wire_makes_no_calls() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,), limits=TO_THE_END), Hs2Login(member, USER.username))
@@ -203,7 +203,7 @@ async def test_a_wire_that_was_released_makes_no_calls() -> None:
         await opener.shut()
 
 
-async def test_the_time_limit_of_a_call_is_that_of_its_connection_too() -> None:
+async def test_call_time_limit_applies_to_its_connection_too() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
         another = partial(connect, Hs2Address((member,)), Hs2Login(member, USER.username))

@@ -1,4 +1,4 @@
-"""Each transport of HiveServer2 within TLS, http among them: no real server can be had that binds it to loopback."""
+"""Each HiveServer2 transport over TLS, including HTTP: no real server binds HTTP to loopback."""
 
 import ssl
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ def authority() -> Authority:
 async def server(
     request: pytest.FixtureRequest, authority: Authority, tmp_path: Path
 ) -> AsyncGenerator[ScriptedServer]:
-    """Its certificate is for `localhost`, not for 127.0.0.1; `ana` is let in with PASSWORD, by NOSASL anybody."""
+    """Its certificate is for `localhost`, not for 127.0.0.1; it accepts `ana` with PASSWORD, or anybody with NOSASL."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*authority.certify("localhost").write(tmp_path))
     async with ScriptedServer(request.param, Passwords({"ana": PASSWORD}), tls=tls).serving() as server:
@@ -36,7 +36,7 @@ async def server(
 
 @asynccontextmanager
 async def engine_of(server: ScriptedServer, **changes: str | int | bool) -> AsyncGenerator[Engine]:
-    """As its settings make it; the caller's authority is to be given."""
+    """Build the engine from settings; the caller must provide the authority."""
     settings: dict[str, str | int | bool] = {
         "server_host": "localhost",
         "server_port": server.port,
@@ -51,13 +51,13 @@ async def engine_of(server: ScriptedServer, **changes: str | int | bool) -> Asyn
         yield engine
 
 
-async def test_statements_are_carried_within_tls(server: ScriptedServer, authority: Authority) -> None:
+async def test_statements_run_over_tls(server: ScriptedServer, authority: Authority) -> None:
     async with engine_of(server, ssl_ca=authority.certificate) as engine:
         assert await cell(engine, "SELECT 7 AS a") == 7
     assert not server.service.sessions
 
 
-async def test_an_unknown_authority_is_refused(server: ScriptedServer) -> None:
+async def test_unknown_authority_is_refused(server: ScriptedServer) -> None:
     for authorities in (Authority().certificate, ""):
         async with engine_of(server, ssl_ca=authorities) as engine:
             error = await refusal(engine)
@@ -74,12 +74,12 @@ async def test_a_certificate_of_another_name_is_refused(server: ScriptedServer, 
         assert_tells_nothing(error, PASSWORD)
 
 
-async def test_any_certificate_will_do_where_the_settings_say_so(server: ScriptedServer) -> None:
+async def test_unverified_certificate_is_accepted_if_configured(server: ScriptedServer) -> None:
     async with engine_of(server, ssl_validate=False, server_host="127.0.0.1") as engine:
         assert await cell(engine, "SELECT 7 AS a") == 7
 
 
-async def test_a_server_with_tls_cannot_be_had_without(server: ScriptedServer) -> None:
+async def test_tls_server_refuses_plain_connection(server: ScriptedServer) -> None:
     async with engine_of(server, use_ssl=False, connect_timeout_s=2) as engine:
         error = await refusal(engine)
         assert isinstance(error, EngineUnavailable)
@@ -87,7 +87,7 @@ async def test_a_server_with_tls_cannot_be_had_without(server: ScriptedServer) -
 
 
 @pytest.mark.parametrize("server", ["sasl", "http"], indirect=True)
-async def test_a_wrong_password_is_refused_within_tls(server: ScriptedServer, authority: Authority) -> None:
+async def test_wrong_password_over_tls_is_refused(server: ScriptedServer, authority: Authority) -> None:
     async with engine_of(server, ssl_ca=authority.certificate, password="wrong") as engine:
         error = await refusal(engine)
         assert isinstance(error, CredentialsRequired)

@@ -47,7 +47,7 @@ class TestHttpFsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """As `alice`, for whom the service acts."""
+    """Acts as `alice`, whom the service impersonates."""
 
     facts = StorageFacts(
         name="HDFS (HttpFS)",
@@ -70,7 +70,7 @@ async def base(file_system) -> AsyncGenerator[str]:
 
 
 @pytest.mark.storage(94)
-async def test_two_users_in_turn_through_one_pool_keep_their_identities(file_system):
+async def test_alternating_users_keep_identities_in_one_pool(file_system):
     alice, bob = file_system.as_user(ALICE), file_system.as_user(BOB)
     for turn in range(4):
         for storage, user, other in ((alice, "alice", "bob"), (bob, "bob", "alice")):
@@ -83,7 +83,7 @@ async def test_two_users_in_turn_through_one_pool_keep_their_identities(file_sys
         await bob.delete(f"user/bob/turn{turn}", recursive=False)
 
 
-async def test_where_to_begin_is_passed_over_and_absorbed(file_system, base):
+async def test_listing_resumes_after_cursor_and_is_complete_without(file_system, base):
     storage = file_system.as_user(ALICE)
     await asyncio.gather(*(storage.mkdir(f"{base}/{number:02}") for number in range(60)))
     (rest,) = await batches(storage, base, cursor="49")
@@ -92,7 +92,7 @@ async def test_where_to_begin_is_passed_over_and_absorbed(file_system, base):
 
 
 @pytest.mark.storage(86)
-async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base):
+async def test_unreplaceable_file_is_restored(file_system, base):
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"old")
     tree = storage.tree
@@ -103,7 +103,7 @@ async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base)
 
 
 async def test_delegation_tokens_name_the_caller(httpfs_gateway):
-    """By the gateway's own simple login instead of a Kerberos ticket."""
+    """Uses the gateway's simple login instead of a Kerberos ticket."""
     address = WebHdfsAddress([f"{httpfs_gateway.url}/webhdfs/v1"], SERVICE_USER, uses_tokens=True)
     cluster = WebHdfsCluster(address, login=NoLogin())
     tokens = cluster.gateway._tokens
@@ -113,14 +113,14 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
         token = await tokens.of(user.name)
         assert token
     await cluster._renew(token)
-    # Another member of a cluster may have forgotten it.
+    # Another cluster member may have forgotten it.
     tokens._tokens.get("alice").text = token[:-8] + "AAAAAAAA"
     assert await cluster.tree(ALICE).ask("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 
 
 class NoLogin(httpx.Auth):
-    """The name in the call is enough."""
+    """No login: the user name in the call suffices."""
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def proxy(httpfs_gateway) -> AsyncGenerator[FaultProxy]:
 
 @pytest.fixture
 async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
-    """The gateway writes the address that it was asked by into its redirects: data goes through the proxy too."""
+    """Proxy the gateway; data passes through the proxy too, since redirects use the address that the client called."""
     url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
     timeouts = Timeouts(connect_s=2, silence_s=1, call_s=4)
     file_system = WebHdfsFileSystem(WebHdfsAddress([url], SERVICE_USER, timeouts=timeouts))
@@ -141,7 +141,7 @@ async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
 
 @pytest.mark.storage(51)
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
-async def test_a_store_that_fails_at_half_ends_a_download_with_an_error(file_system, behind_faults, proxy, base, fault):
+async def test_store_failure_during_download_raises_error(file_system, behind_faults, proxy, base, fault):
     await put(file_system.as_user(ALICE), f"{base}/big", bytes(range(256)) * 4096 * 8)
     proxy.set_fault(fault, after_bytes=3 * MIB)
     got: list[int] = []
@@ -158,7 +158,7 @@ async def sizes(pieces: AsyncIterator[bytes], got: list[int]) -> None:
 
 @pytest.mark.storage(9, 86)
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.SILENCE])
-async def test_a_store_that_fails_in_an_upload_leaves_nothing(file_system, behind_faults, proxy, base, fault):
+async def test_store_failure_during_upload_leaves_no_file(file_system, behind_faults, proxy, base, fault):
     async def breaking() -> AsyncIterator[bytes]:
         yield b"x" * MIB
         proxy.set_fault(fault)
@@ -178,7 +178,7 @@ async def test_a_store_that_fails_in_an_upload_leaves_nothing(file_system, behin
 
 
 @pytest.mark.parametrize("fault", [Fault.GARBAGE, Fault.CUT, Fault.FRAGMENTS])
-async def test_answers_that_are_none_are_failures_of_the_store(behind_faults, proxy, base, fault):
+async def test_invalid_responses_are_store_failures(behind_faults, proxy, base, fault):
     proxy.set_fault(fault)
     storage = behind_faults.as_user(ALICE)
     if fault is Fault.FRAGMENTS:
@@ -189,11 +189,11 @@ async def test_answers_that_are_none_are_failures_of_the_store(behind_faults, pr
             await call
 
 
-async def test_pages_of_html_are_told_in_words_of_our_own(file_system, base):
-    """The gateway answers so to names that it cannot read."""
+async def test_html_error_pages_are_reported_in_our_own_words(file_system, base):
+    """The gateway returns such pages for names that it cannot parse."""
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"12345")
     with pytest.raises(StorageError) as told:
-        # Past the end, which `read` never asks for.
+        # The range is beyond the end, which `read` never requests.
         [piece async for piece in storage.tree.content(f"{base}/file", 99, 1)]
     assert told.value.message == "The store failed with status 500."

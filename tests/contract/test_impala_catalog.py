@@ -1,4 +1,4 @@
-"""The metadata of the dialect impala keeps the rules of all engines, read from a scripted peer."""
+"""The catalogue contract over the dialect impala, with metadata from a scripted peer."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -51,12 +51,12 @@ FACTS = CatalogFacts(
 
 
 class TestImpalaCatalog(ScriptedImpala, CatalogContract):
-    """Layouts of SHOW and DESCRIBE as Impala has them."""
+    """The layouts of Impala's SHOW and DESCRIBE."""
 
     catalog_facts = FACTS
 
     @pytest.mark.item(65)
-    async def test_all_that_a_description_tells(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
         columns = "(id int, name string)"
         await self.execute(
             engine, [f"CREATE EXTERNAL TABLE {database}.items {columns} COMMENT 'It is\\'s; a table' STORED AS ORC"]

@@ -1,4 +1,4 @@
-"""The dialect impala keeps the rules of all engines, spoken with a scripted peer: no Impala server is published."""
+"""The engine contract over the dialect impala, with a scripted peer, since no Impala server is published."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -72,12 +72,12 @@ FACTS = EngineFacts(
 
 
 def address(port: int) -> Hs2Address:
-    """The scripted peer on loopback."""
+    """Return the scripted peer's address on loopback."""
     return Hs2Address(members=(Member("127.0.0.1", port),), mechanism=Mechanism.NONE)
 
 
 class ScriptedImpala:
-    """Engines on the scripted peer; mixed into the classes of the suites."""
+    """Engines on the scripted peer; mixed into the suites' classes."""
 
     tested_with = "scripted peer"
     transport = "sasl"
@@ -85,7 +85,7 @@ class ScriptedImpala:
     @pytest.fixture(scope="class")
     @classmethod
     def peer(cls) -> Generator[ScriptedProcess]:
-        """One server for all tests of a class."""
+        """Start one server for all tests of a class."""
         with scripted_process(cls.transport) as peer:
             yield peer
 
@@ -103,7 +103,7 @@ class ScriptedImpala:
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        """What the server's page of queries tells."""
+        """Return how many queries the server's query page shows."""
         return await self.peer_now.queries_in_flight()
 
 
@@ -119,7 +119,7 @@ class TestImpala(ScriptedImpala, EngineContract):
     }
 
     @pytest.mark.item(51)
-    async def test_progress_is_that_of_the_summary(self, session: EngineSession) -> None:
+    async def test_progress_follows_execution_summary(self, session: EngineSession) -> None:
         """One of two scan ranges is done while the peer sleeps."""
         async with operation(session, "SELECT SLEEP(2000)") as handle:
             seen = {(await session.poll(handle, wait_s=0.2)).progress for _ in range(5)}

@@ -1,4 +1,4 @@
-"""What is kept of catalogues in PostgreSQL, and what a change of objects does to it (ADR 19)."""
+"""The catalogue cache in PostgreSQL, and its invalidation by changes to objects (ADR 19)."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ ROOM = 1 << 20
 
 @pytest.fixture
 async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
-    """On a database of the test's own."""
+    """Open the cache on a separate test database."""
     async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ())
@@ -30,11 +30,11 @@ async def answers(database_dsn: str) -> AsyncIterator[MetadataCacheRecords]:
 
 
 def key_of(asked: str) -> CacheKey:
-    """Ana's query to one connector."""
+    """Return the key of Ana's query to one connector."""
     return CacheKey(1, "shop", hashlib.sha256(asked.encode()).digest())
 
 
-async def test_an_answer_is_given_until_objects_change(answers: MetadataCacheRecords) -> None:
+async def test_cached_value_is_returned_until_objects_change(answers: MetadataCacheRecords) -> None:
     key = key_of("tables")
     began = await answers.find(key, max_age=AGE)
     assert await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
@@ -43,9 +43,7 @@ async def test_an_answer_is_given_until_objects_change(answers: MetadataCacheRec
     assert (await answers.find(key, max_age=AGE)).value is None
 
 
-async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_after_it(
-    answers: MetadataCacheRecords,
-) -> None:
+async def test_value_looked_up_before_change_is_not_cached_after_it(answers: MetadataCacheRecords) -> None:
     key = key_of("tables")
     began = await answers.find(key, max_age=AGE)
     await answers.objects_changed(key.user_id, key.connector)
@@ -58,7 +56,7 @@ async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_aft
 
 
 async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None:
-    """A statement that ends at the engine after its end was told is a second change."""
+    """A statement that finishes at the engine after its reported completion is a second change."""
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
     between = await answers.find(key, max_age=AGE)
@@ -68,7 +66,7 @@ async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None
     assert (after.value, after.changed_at != between.changed_at) == (None, True)
 
 
-async def test_a_change_is_its_users_and_its_connectors(answers: MetadataCacheRecords) -> None:
+async def test_change_affects_only_its_user_and_connector(answers: MetadataCacheRecords) -> None:
     mine = key_of("tables")
     others = (replace(mine, user_id=2), replace(mine, connector="else"))
     for key in (mine, *others):
@@ -78,7 +76,7 @@ async def test_a_change_is_its_users_and_its_connectors(answers: MetadataCacheRe
     assert [(await answers.find(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
 
 
-async def test_no_user_fills_the_database(answers: MetadataCacheRecords) -> None:
+async def test_size_limit_per_user_is_enforced(answers: MetadataCacheRecords) -> None:
     first, second = key_of("tables"), key_of("functions")
     began = await answers.find(first, max_age=AGE)
     assert await answers.keep(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)

@@ -1,4 +1,4 @@
-"""The metadata of MariaDB, the wire-compatible peer of MySQL, keep the catalogue's rules."""
+"""The catalogue contract over MariaDB, the wire-compatible peer of MySQL."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -95,7 +95,7 @@ class TestMariadbCatalog(MariadbBasis, CatalogContract):
     tested_with = "MariaDB 10.11"
     engine_on = staticmethod(engine_on)
 
-    async def test_without_a_default_database_no_name_is_not_found(self, mariadb: ServerAddress) -> None:
+    async def test_empty_name_without_default_database_is_not_found(self, mariadb: ServerAddress) -> None:
         engine = MysqlEngine(MysqlAddress(mariadb.host, mariadb.port, None, mariadb.user, mariadb.password))
         try:
             async with engine.catalog(USER, NO_OPTIONS) as catalog:
@@ -105,9 +105,7 @@ class TestMariadbCatalog(MariadbBasis, CatalogContract):
         finally:
             await engine.close()
 
-    async def test_an_indexed_column_has_a_count_of_values(
-        self, engine: Engine, catalog: Catalog, database: str
-    ) -> None:
+    async def test_indexed_column_has_distinct_count(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.execute(
             engine,
             [

@@ -1,4 +1,4 @@
-"""MariaDB: cells and rows above the limit are refused by the lengths before them; chunks end when they are large."""
+"""MariaDB: length prefixes reveal cells and rows above the limit, which are refused; large chunks are split."""
 
 from collections.abc import AsyncGenerator
 

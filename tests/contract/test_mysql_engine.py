@@ -1,4 +1,4 @@
-"""MariaDB, the wire-compatible peer of MySQL, keeps the rules of all engines."""
+"""The engine contract over MariaDB, the wire-compatible peer of MySQL."""
 
 import datetime as dt
 from decimal import Decimal
@@ -110,14 +110,14 @@ FACTS = EngineFacts(
 
 
 def engine_on(server: ServerAddress, *, read_only: bool = False) -> MysqlEngine:
-    """The engine under test."""
+    """Return the engine under test."""
     address = MysqlAddress(server.host, server.port, "users", server.user, server.password)
     return MysqlEngine(address, read_only=read_only)
 
 
 @pytest.mark.engine("mariadb")
 class TestMariadb(MariadbBasis, EngineContract):
-    """MariaDB as Debian has it."""
+    """MariaDB as packaged by Debian."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"
@@ -132,7 +132,7 @@ class TestMariadb(MariadbBasis, EngineContract):
             "/*! INSERT INTO kept VALUES (2) */",
         ],
     )
-    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress, change: str):
+    async def test_server_refuses_changes_in_read_only_mode(self, mariadb: ServerAddress, change: str):
         writing, reading = engine_on(mariadb), engine_on(mariadb, read_only=True)
         try:
             async with writing.session(USER, NO_OPTIONS) as session:

@@ -1,4 +1,4 @@
-"""MariaDB over a line that breaks."""
+"""MariaDB over a connection that breaks."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tables in MariaDB keep the rules of loaders."""
+"""The loader contract over tables in MariaDB."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import ClassVar
@@ -25,7 +25,7 @@ FACTS = LoadingFacts(
     database="other database",
     database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),
     values={
-        # The server shows six digits of a FLOAT, and takes -0 for 0.
+        # The server shows six digits of a FLOAT and turns -0 into 0.
         BaseType.FLOAT32: (0.0, 1.5, -0.25, 1234.5),
         BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, 2.2250738585072014e-308, 123456789012345.67),
         BaseType.STRING: (*TEXTS, "nul\0here", "\x1a"),
@@ -44,7 +44,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("mariadb")
 class TestMariadbLoading(MariadbBasis, LoadingContract):
-    """MariaDB as Debian has it."""
+    """MariaDB as packaged by Debian."""
 
     loading_facts: ClassVar[LoadingFacts] = FACTS
     tested_with = "MariaDB 10.11"
@@ -56,7 +56,7 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
         yield engine
         await engine.close()
 
-    async def test_rows_are_not_added_to_a_table_without_transactions(
+    async def test_append_to_nontransactional_table_is_refused(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
         await self.run(engine, "CREATE TABLE {t} (n BIGINT, s TEXT) ENGINE = MyISAM", target)
@@ -65,18 +65,16 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
             await self.load(loader, load, numbered(load, 1, 2))
         assert await self.rows(engine, load) == []
 
-    async def test_names_that_differ_in_case_only_are_two_tables(
+    async def test_names_differing_only_in_case_are_two_tables(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
         other = TableName(None, target.name.upper())
         await self.run(engine, self.loading_facts.create_sql, target)
         assert not await loader.exists(other)
 
-    async def test_a_load_whose_connection_the_server_ends_leaves_nothing(
-        self, engine: Engine, target: TableName
-    ) -> None:
+    async def test_load_on_connection_ended_by_server_leaves_nothing(self, engine: Engine, target: TableName) -> None:
         load, ledger = self.load_of(target), MemoryLedger()
-        # The loader gets this connection: the engine has no other yet.
+        # The loader gets this connection, because the engine has no other one yet.
         ((number,),) = await self.run(engine, "SELECT CONNECTION_ID()", target)
 
         async def batches() -> AsyncIterator[pa.RecordBatch]:
@@ -93,19 +91,19 @@ class TestMariadbLoading(MariadbBasis, LoadingContract):
 
 
 def escape(text: str) -> str:
-    """As the driver does it, for texts without anything to escape."""
+    """Quote the text as the driver does, if there is nothing to escape."""
     return f"'{text}'"
 
 
-def test_a_row_beyond_the_largest_packet_is_refused() -> None:
-    """The server would only close the connection."""
+def test_row_beyond_largest_packet_is_refused() -> None:
+    """Otherwise the server would only close the connection."""
     writer = RowWriter(escape, largest_bytes=1024 * 1024)
     assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')".encode()] * 3
     with pytest.raises(StatementRejected, match="max_allowed_packet"):
         writer.write(pa.record_batch({"s": ["x", "x" * 1024 * 1024]}))
 
 
-def test_rows_are_written_as_insert_takes_them() -> None:
+def test_rows_are_written_as_insert_literals() -> None:
     writer = RowWriter(escape, largest_bytes=16 * 1024 * 1024)
     numbers = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, None])})
     assert writer.write(numbers) == [b"('1','1')", b"(NULL,'0')", b"('3',NULL)"]

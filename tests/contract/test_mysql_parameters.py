@@ -1,4 +1,4 @@
-"""MariaDB binds the values of statements, and its binary rows hold what its text rows hold."""
+"""MariaDB binds statement values, and its binary rows equal its text rows."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -38,7 +38,7 @@ def bound(statement: str, *values: object) -> BoundStatement:
 
 
 async def executions(session: EngineSession) -> int:
-    """Statements that the server has run with bound values, in this session."""
+    """Return how many statements with bound values the server has run in this session."""
     return int((await run(session, "SHOW SESSION STATUS LIKE 'Com_stmt_execute'")).rows[0][1])
 
 
@@ -75,12 +75,12 @@ def typed(kind: str, value: object) -> dict[str, object]:
     ],
     ids=repr,
 )
-async def test_a_value_has_the_type_of_its_literal(session: EngineSession, value: object):
+async def test_bound_value_has_the_type_of_its_literal(session: EngineSession, value: object):
     columns = ("?", "-?", "CONCAT(?, '')", "JSON_ARRAY(?)", "COALESCE(?, 'x')", "IF(1, ?, 2)", "SUM(?)", "SUM(n * ?)")
     mixed = "SELECT ? AS a UNION ALL SELECT 'xyz'"
     for sql in (f"SELECT {', '.join(columns)} FROM (SELECT 1 AS n) AS t", mixed):
         if sql == mixed and isinstance(value, float):
-            continue  # a literal has there the digits that it was written with
+            continue  # a literal keeps the digits it was written with
         one = bound(sql, *[value] * sql.count("?"))
         literal = await run(session, one.render(MYSQL.write))
         answer = await run(session, one)
@@ -115,8 +115,8 @@ async def test_a_value_has_the_type_of_its_literal(session: EngineSession, value
         ("SELECT DATE_ADD(?, INTERVAL ? DAY) AS a", [typed("date", "2024-01-31"), "1"]),
     ],
 )
-async def test_a_place_means_what_its_literal_does(session: EngineSession, sql: str, values: list[Any]):
-    """MariaDB gives a table of VALUES its types before it knows the values."""
+async def test_placeholder_behaves_like_its_literal(session: EngineSession, sql: str, values: list[Any]):
+    """MariaDB determines the types of a VALUES table before it knows the values."""
     await run(session, "CREATE OR REPLACE TABLE listed AS SELECT 'v2' AS a UNION SELECT 'v3zz'")
     answers = list[object]()
     one = bound(sql, *values)
@@ -131,8 +131,8 @@ async def test_a_place_means_what_its_literal_does(session: EngineSession, sql: 
 
 @pytest.mark.engine("mariadb")
 @pytest.mark.parametrize("value", [-1, None, True, "3", 2.0, typed("decimal", "2"), typed("binary", "Mw==")])
-async def test_a_limit_is_a_number_or_refused(session: EngineSession, value: object):
-    """`LIMIT ?` of MariaDB takes -1 as no limit."""
+async def test_limit_is_a_number_or_refused(session: EngineSession, value: object):
+    """MariaDB treats -1 in `LIMIT ?` as no limit."""
     await run(session, "CREATE OR REPLACE TABLE limited AS SELECT seq AS a, 'x' AS t FROM seq_1_to_40")
     for sql in ("DELETE FROM limited WHERE t = ? LIMIT ?", "SELECT a FROM limited WHERE t = ? LIMIT 3 OFFSET ?"):
         assert isinstance(await failure(session, bound(sql, "x", value)), StatementRejected)
@@ -149,7 +149,7 @@ async def test_a_limit_is_a_number_or_refused(session: EngineSession, value: obj
         *("character_set_connection = latin1", "collation_connection = latin1_swedish_ci"),
     ],
 )
-async def test_texts_are_stored_as_they_are_in_every_character_set(session: EngineSession, setting: str):
+async def test_texts_are_stored_unchanged_in_every_character_set(session: EngineSession, setting: str):
     await run(session, "CREATE OR REPLACE TABLE stored (n int, a varchar(20) CHARACTER SET utf8mb4)")
     await run(session, f"SET {setting}")
     for number, text in enumerate(("é", "🐘", "abc")):
@@ -159,7 +159,7 @@ async def test_texts_are_stored_as_they_are_in_every_character_set(session: Engi
 
 
 @pytest.mark.engine("mariadb")
-async def test_texts_compare_as_literals_do_in_every_collation(session: EngineSession):
+async def test_bound_texts_compare_like_literals_in_every_collation(session: EngineSession):
     for collation in ("utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci"):
         await run(session, f"SET NAMES utf8mb4 COLLATE {collation}")
         one = bound("SELECT ? = ?, COLLATION(?)", "a", "A", "x")
@@ -167,7 +167,7 @@ async def test_texts_compare_as_literals_do_in_every_collation(session: EngineSe
 
 
 @pytest.mark.engine("mariadb")
-async def test_settings_of_the_session_do_not_change_how_texts_are_read(mariadb: ServerAddress):
+async def test_session_settings_do_not_change_text_parsing(mariadb: ServerAddress):
     engine = engine_on(mariadb)
     async with engine.session(USER, SessionOptions(settings={"character_set_client": "latin1"})) as session:
         assert (await run(session, bound("SELECT HEX(?)", "é"))).cell == "C3A9"
@@ -175,7 +175,7 @@ async def test_settings_of_the_session_do_not_change_how_texts_are_read(mariadb:
 
 
 @pytest.mark.engine("mariadb")
-async def test_the_session_is_asked_once_how_it_reads_texts(session: EngineSession):
+async def test_session_text_settings_are_queried_once(session: EngineSession):
     async def questions() -> int:
         sql = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'com_select'"
         return int((await run(session, sql)).cell)
@@ -200,14 +200,14 @@ async def test_the_session_is_asked_once_how_it_reads_texts(session: EngineSessi
         "INSERT INTO kept VALUES ?",
     ],
 )
-async def test_what_is_no_syntax_with_a_literal_is_none_with_a_place(session: EngineSession, sql: str):
+async def test_invalid_literal_syntax_is_invalid_with_placeholder(session: EngineSession, sql: str):
     await run(session, "CREATE OR REPLACE TABLE kept (a varchar(20))")
     for value in ("2024-01-31", 2.5):
         assert isinstance(await failure(session, bound(sql, value)), StatementRejected)
 
 
 @pytest.mark.engine("mariadb")
-async def test_a_row_that_begins_with_16_mib_is_no_end(mariadb: ServerAddress):
+async def test_row_starting_with_16_mib_does_not_end_result(mariadb: ServerAddress):
     engine = engine_on(mariadb)
     async with engine.session(USER, NO_OPTIONS) as session:
         for size in (2**24 - 10, 2**24 - 1, 2**24, 2**24 + 1):
@@ -221,7 +221,7 @@ async def test_a_row_that_begins_with_16_mib_is_no_end(mariadb: ServerAddress):
 
 
 @pytest.mark.engine("mariadb")
-async def test_a_name_that_cannot_be_read_ends_the_session(mariadb: ServerAddress):
+async def test_undecodable_name_ends_session(mariadb: ServerAddress):
     engine = engine_on(mariadb)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "SET character_set_results = latin1")
@@ -232,7 +232,7 @@ async def test_a_name_that_cannot_be_read_ends_the_session(mariadb: ServerAddres
 
 @pytest.mark.engine("mariadb")
 @pytest.mark.parametrize("fact", TYPES, ids=lambda fact: fact.name)
-async def test_binary_rows_hold_what_text_rows_hold(session: EngineSession, fact: TypeFact):
+async def test_binary_rows_equal_text_rows(session: EngineSession, fact: TypeFact):
     for sql in fact.setup:
         await run(session, sql)
     as_text = await run(session, "SELECT a, n FROM typed ORDER BY n")
@@ -243,7 +243,7 @@ async def test_binary_rows_hold_what_text_rows_hold(session: EngineSession, fact
 
 @pytest.mark.engine("mariadb")
 @pytest.mark.parametrize("declared", ["datetime(6)", "timestamp(2)", "time(6)", "date", "datetime"])
-async def test_moments_out_of_the_calendar_are_the_same_texts(session: EngineSession, declared: str):
+async def test_out_of_calendar_timestamps_have_equal_texts(session: EngineSession, declared: str):
     texts = ("0000-00-00 00:00:00", "2024-01-31 10:20:30.123456", "2024-00-00", "-838:59:58.999999", "00:00:00")
     await run(session, "SET SESSION sql_mode = ''")
     await run(session, f"CREATE OR REPLACE TEMPORARY TABLE moments (n int, a {declared} NULL DEFAULT NULL)")
@@ -255,7 +255,7 @@ async def test_moments_out_of_the_calendar_are_the_same_texts(session: EngineSes
 
 
 @pytest.mark.engine("mariadb")
-async def test_texts_come_back_in_every_mode_of_the_session(session: EngineSession):
+async def test_texts_round_trip_in_every_session_mode(session: EngineSession):
     for mode in ("", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,PIPES_AS_CONCAT"):
         await run(session, f"SET SESSION sql_mode = '{mode}'")
         for text in TEXTS:
@@ -263,7 +263,7 @@ async def test_texts_come_back_in_every_mode_of_the_session(session: EngineSessi
 
 
 @pytest.mark.engine("mariadb")
-async def test_what_the_server_does_not_prepare_has_literals(session: EngineSession):
+async def test_unpreparable_statements_use_literals(session: EngineSession):
     before = await executions(session)
     await run(session, "CREATE OR REPLACE TABLE triggered (a varchar(20))")
     for sql in (
@@ -288,7 +288,7 @@ async def test_what_the_server_does_not_prepare_has_literals(session: EngineSess
 
 
 @pytest.mark.engine("mariadb")
-async def test_changes_tell_their_rows_and_warnings(session: EngineSession):
+async def test_changes_report_row_counts_and_warnings(session: EngineSession):
     await run(session, "SET SESSION sql_mode = ''")
     await run(session, "CREATE OR REPLACE TABLE changed (a int, t varchar(3))")
     async with operation(session, bound("INSERT INTO changed SELECT seq, ? FROM seq_1_to_1000", "long")) as handle:
@@ -300,7 +300,7 @@ async def test_changes_tell_their_rows_and_warnings(session: EngineSession):
 
 
 @pytest.mark.engine("mariadb")
-async def test_a_procedure_gives_its_first_result(session: EngineSession):
+async def test_procedure_returns_its_first_result(session: EngineSession):
     await run(
         session,
         "CREATE OR REPLACE PROCEDURE two(n int) BEGIN SELECT seq + n AS a FROM seq_1_to_3; SELECT 'b' AS b; END",
@@ -312,7 +312,7 @@ async def test_a_procedure_gives_its_first_result(session: EngineSession):
 
 @pytest.mark.engine("mariadb")
 @pytest.mark.parametrize("width", [10, 5_000, 900_000])
-async def test_binary_rows_come_whole_and_in_order(session: EngineSession, width: int):
+async def test_binary_rows_arrive_complete_and_in_order(session: EngineSession, width: int):
     count = min(20_000, 60_000_000 // width)
     sql = f"SELECT seq, repeat('x', IF(seq < ?, 3, {width})) AS t FROM seq_1_to_{count}"
     handle = await session.submit(bound(sql, str(count // 4)))
@@ -355,7 +355,7 @@ async def test_a_huge_cell_is_refused_by_its_header(
 
 
 @pytest.mark.engine("mariadb")
-async def test_a_bound_statement_is_stopped(session: EngineSession):
+async def test_bound_statement_is_stopped(session: EngineSession):
     async with operation(session, bound("SELECT SLEEP(?)", 30.0)) as handle:
         while (await session.poll(handle, wait_s=0.1)).state is not OperationState.RUNNING:
             pass
@@ -365,7 +365,7 @@ async def test_a_bound_statement_is_stopped(session: EngineSession):
 
 
 @pytest.mark.engine("mariadb")
-async def test_rows_that_nobody_reads_do_not_reach_the_next_statement(session: EngineSession):
+async def test_unread_rows_do_not_reach_next_statement(session: EngineSession):
     for _ in range(3):
         async with operation(session, bound("SELECT seq, ? FROM seq_1_to_1000000", "x")) as handle:
             await session.poll(handle, wait_s=30)
@@ -376,7 +376,7 @@ async def test_rows_that_nobody_reads_do_not_reach_the_next_statement(session: E
 
 
 @pytest.mark.engine("mariadb")
-async def test_an_error_between_the_rows_ends_the_statement(session: EngineSession):
+async def test_error_between_rows_fails_statement(session: EngineSession):
     assert FACTS.fails_midway_sql
     sql = FACTS.fails_midway_sql.replace("150000", "?")
     error = await failure(session, bound(sql, "150000"))
@@ -386,12 +386,12 @@ async def test_an_error_between_the_rows_ends_the_statement(session: EngineSessi
 
 
 @pytest.mark.engine("mariadb")
-async def test_the_server_keeps_no_prepared_statements(session: EngineSession, mariadb: ServerAddress):
+async def test_server_keeps_no_prepared_statements(session: EngineSession, mariadb: ServerAddress):
     for number in range(20):
         await run(session, bound("SELECT ? + 1", str(number)))
         await failure(session, bound("SELECT ? FROM no_such_table", str(number)))
         await run(session, bound("CREATE OR REPLACE VIEW viewed AS SELECT ? AS a", str(number)))
-    # That of the last one is closed with the next statement.
+    # The last prepared statement is closed with the next one.
     kept = await run(session, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")
     assert int(kept.rows[0][1]) == 0
 
@@ -406,7 +406,7 @@ async def test_many_values_are_bound(session: EngineSession):
 
 
 @pytest.mark.engine("mariadb")
-async def test_sessions_at_the_same_time_have_values_of_their_own(mariadb: ServerAddress):
+async def test_concurrent_sessions_have_separate_values(mariadb: ServerAddress):
     engine = engine_on(mariadb)
 
     async def own(number: int) -> None:
@@ -420,7 +420,7 @@ async def test_sessions_at_the_same_time_have_values_of_their_own(mariadb: Serve
     await engine.close()
 
 
-def test_moments_are_read_from_their_bytes():
+def test_timestamps_are_decoded_from_bytes():
     assert date_text(b"") == "0000-00-00"
     assert date_text(bytes([0xE8, 7, 1, 0])) == "2024-01-00"
     assert datetime_text(b"", 0) == "0000-00-00 00:00:00"
@@ -432,7 +432,7 @@ def test_moments_are_read_from_their_bytes():
     assert time_text(bytes([0, 0, 0, 0, 0, 10, 20, 30, 0x20, 0xA1, 7, 0]), 1) == "10:20:30.5"
 
 
-def test_the_first_long_value_is_found_behind_numbers_and_nulls():
+def test_first_long_value_is_found_after_numbers_and_nulls():
     specs = ((8, False, 0, None, None), (253, False, 0, None, None), (253, False, 0, None, None))
     head = bytes([0, 0b1000])  # the second value is NULL
     number = (7).to_bytes(8, "little")
@@ -471,7 +471,7 @@ def test_the_first_long_value_is_found_behind_numbers_and_nulls():
         ("SELECT DATE(?)", True),
     ],
 )
-def test_statements_are_prepared_where_marks_mean_what_values_do(sql: str, prepared: bool):
+def test_statements_are_prepared_only_where_placeholders_behave_like_values(sql: str, prepared: bool):
     keyword = first_word(sql)
     assert may_be_prepared(bound(sql, *["x"] * sql.count("?")), keyword) is prepared
     assert not may_be_prepared(bound(sql, *[7] * sql.count("?")), keyword)

@@ -1,4 +1,4 @@
-"""What MySQL alone does: databases, warnings, procedures, logins, and a result that cannot be stopped half way."""
+"""Specific to MySQL: databases, warnings, procedures, logins, and a result that cannot be stopped midway."""
 
 import asyncio
 import resource
@@ -46,18 +46,18 @@ async def own_id(session: StreamedSession) -> int:
     return (await run(session, "SELECT CONNECTION_ID()")).cell
 
 
-async def test_a_text_is_one_statement(session):
+async def test_text_may_contain_only_one_statement(session):
     assert "syntax" in (await failure(session, "SELECT 1; SELECT 2")).message
 
 
 @pytest.mark.security("T11")
-async def test_the_server_gets_no_file_of_ours(session):
+async def test_server_cannot_read_client_files(session):
     await run(session, "CREATE TEMPORARY TABLE t (a text)")
     await failure(session, "LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE t")
     assert (await run(session, "SELECT * FROM t")).rows == []
 
 
-async def test_a_connection_is_used_again_clean(engine):
+async def test_connection_is_reset_before_reuse(engine):
     async with engine.session(USER, NO_OPTIONS) as session:
         number = await own_id(session)
         await run(session, "CREATE TEMPORARY TABLE mine (a int)")
@@ -71,7 +71,7 @@ async def test_a_connection_is_used_again_clean(engine):
         assert "doesn't exist" in (await failure(session, "SELECT * FROM mine")).message
 
 
-async def test_a_session_without_a_database_never_gets_one_that_another_chose(address):
+async def test_session_without_database_never_inherits_one(address):
     engine = MysqlEngine(replace(address, database=None))
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "USE users")
@@ -80,7 +80,7 @@ async def test_a_session_without_a_database_never_gets_one_that_another_chose(ad
     await engine.close()
 
 
-async def test_settings_of_a_session_hold_in_it_only(engine):
+async def test_session_settings_stay_in_their_session(engine):
     options = SessionOptions(settings={"sql_mode": "ANSI", "max_join_size": "1000", "init_connect": ""})
     with pytest.raises(StatementRejected):
         async with engine.session(USER, options):
@@ -92,7 +92,7 @@ async def test_settings_of_a_session_hold_in_it_only(engine):
         assert (await run(session, "SELECT @@time_zone, @@max_join_size")).rows != [("+02:00", 1000)]
 
 
-async def test_warnings_are_log_lines_and_not_in_our_log(session, caplog):
+async def test_warnings_are_statement_log_lines_and_not_service_log(session, caplog):
     await run(session, "SET sql_mode = ''")
     await run(session, "CREATE TEMPORARY TABLE t (a tinyint)")
     async with operation(session, "INSERT INTO t VALUES (1000)") as handle:
@@ -105,13 +105,13 @@ async def test_warnings_are_log_lines_and_not_in_our_log(session, caplog):
     assert not caplog.records
 
 
-async def test_a_procedure_gives_its_first_result(session):
+async def test_procedure_returns_its_first_result(session):
     await run(session, "CREATE OR REPLACE PROCEDURE p() BEGIN SELECT 1 AS a; SELECT 2 AS b; END")
     assert (await run(session, "CALL p()")).rows == [(1,)]
     assert (await run(session, "SELECT 3")).rows == [(3,)]
 
 
-async def test_a_transaction_of_the_user_spans_statements(engine, session):
+async def test_user_transaction_spans_statements(engine, session):
     await run(session, "CREATE OR REPLACE TABLE t (a int)")
     await run(session, "BEGIN")
     await run(session, "INSERT INTO t VALUES (1)")
@@ -123,7 +123,7 @@ async def test_a_transaction_of_the_user_spans_statements(engine, session):
 
 
 @pytest.mark.item(59)
-async def test_refused_credentials_are_asked_for_again(engine, address):
+async def test_refused_credentials_are_requested_again(engine, address):
     wrong = SessionOptions(credentials=Credentials("admin", "wröng"))
     with pytest.raises(CredentialsRequired) as caught:
         async with engine.session(USER, wrong):
@@ -135,12 +135,12 @@ async def test_refused_credentials_are_asked_for_again(engine, address):
     await nobody.close()
 
 
-async def test_a_time_limit_of_the_server_is_a_timeout(session):
+async def test_server_time_limit_is_a_timeout(session):
     await run(session, "SET SESSION max_statement_time = 0.1")
     assert isinstance(await failure(session, "SELECT SLEEP(30)"), EngineTimeout)
 
 
-async def test_a_connection_lost_on_the_way_leaves_the_outcome_unknown(engine, session):
+async def test_connection_lost_during_statement_leaves_outcome_unknown(engine, session):
     number = await own_id(session)
     async with operation(session, "SELECT SLEEP(30)") as handle:
         await started(session, handle)
@@ -160,8 +160,8 @@ async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, 
 
 
 @pytest.mark.item(34)
-async def test_a_reader_that_pauses_does_not_pile_up_rows(session):
-    """The driver itself would read the whole result, 400 MB, while nobody takes a row."""
+async def test_pausing_reader_does_not_accumulate_rows(session):
+    """The driver itself would read the whole result of 400 MB while no row is consumed."""
     async with operation(session, "SELECT REPEAT('x', 2000) AS t FROM seq_1_to_200000") as handle:
         await ended(session, handle)
         batches = session.batches(handle)

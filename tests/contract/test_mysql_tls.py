@@ -1,4 +1,4 @@
-"""MariaDB behind TLS: what each `ssl_mode` of a connector's url accepts and refuses (MySQL's words)."""
+"""MariaDB with TLS: what each `ssl_mode` in a connector url accepts and refuses, in MySQL's terms."""
 
 import asyncio
 from collections.abc import Generator
@@ -64,7 +64,7 @@ class TestMysqlTls(TlsContract):
                 assert [number for (number,) in rows] == list(range(1, 50_001))
 
     @pytest.mark.usefixtures("trusted")
-    async def test_rows_that_wait_for_a_slow_reader_come_whole_over_tls(self, server: ServerAddress) -> None:
+    async def test_rows_for_slow_reader_arrive_complete_over_tls(self, server: ServerAddress) -> None:
         async with (
             built("sqlalchemy", url=self.url(server, self.strictest)) as engine,
             engine.session(USER, NO_OPTIONS) as session,

@@ -1,4 +1,4 @@
-"""The Storage contract over the gateway of a real Ozone, and what only Ozone does."""
+"""The Storage contract over a real Ozone's gateway, and Ozone's own behavior."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
@@ -47,7 +47,7 @@ async def file_system(ozone_gateway: OzoneGateway) -> AsyncGenerator[OzoneFileSy
 class TestOzoneStorage(
     StorageContract, RenamingContract, ReplicationContract, SummaryContract, ModesContract, OwnersContract
 ):
-    """As `alice`, for whom the service acts."""
+    """Acts as `alice`, whom the service impersonates."""
 
     facts = StorageFacts(
         name="Ozone (HttpFS)",
@@ -71,7 +71,7 @@ def storage(file_system: OzoneFileSystem):
     return file_system.as_user(StorageUser("alice"))
 
 
-async def test_the_root_lists_services_then_volumes_then_buckets(storage):
+async def test_root_lists_services_then_volumes_then_buckets(storage):
     assert await names(storage, "") == ["om", "other"]
     assert "om/tests" in [entry.path for entry in await entries(storage, "om")]
     assert [entry.path for entry in await entries(storage, "other/tests")] == ["other/tests/one", "other/tests/two"]
@@ -81,7 +81,7 @@ async def test_the_root_lists_services_then_volumes_then_buckets(storage):
 
 
 @pytest.mark.storage(77)
-async def test_first_levels_are_volumes_and_buckets_and_go_only_when_empty(storage):
+async def test_volumes_and_buckets_are_top_levels_and_deleted_only_when_empty(storage):
     for path in ("om/fresh", "om/fresh/bucket"):
         await storage.mkdir(path)
         with pytest.raises(PathExists):
@@ -100,7 +100,7 @@ async def test_first_levels_are_volumes_and_buckets_and_go_only_when_empty(stora
         await storage.delete("om", recursive=True)
 
 
-async def test_names_that_ozone_refuses_are_told(storage):
+async def test_names_refused_by_ozone_are_reported(storage):
     with pytest.raises(InvalidName):
         await storage.mkdir("om/tests/UPPER")
     for path in ("om/tests/file", "om/file"):
@@ -108,7 +108,7 @@ async def test_names_that_ozone_refuses_are_told(storage):
             await put(storage, path)
 
 
-async def test_a_rename_stays_in_its_bucket(storage):
+async def test_rename_stays_within_its_bucket(storage):
     assert storage.can_rename("om/tests/one/a", "om/tests/one/b/c")
     await put(storage, "om/tests/one/file")
     for target in ("om/tests/two/file", "other/tests/one/file"):
@@ -121,7 +121,7 @@ async def test_a_rename_stays_in_its_bucket(storage):
     await storage.delete("om/tests/two/file", recursive=False)
 
 
-async def test_names_that_the_gateway_would_change_are_written_but_not_given(storage):
+async def test_names_the_gateway_would_change_can_be_created_but_not_replaced(storage):
     names_of_html = ("R&D", "<b>", "quote'\"")
     for name in names_of_html:
         await storage.mkdir(f"om/tests/two/{name}")
@@ -145,7 +145,7 @@ async def test_names_that_the_gateway_would_change_are_written_but_not_given(sto
 
 
 @pytest.mark.storage(79)
-async def test_what_the_gateway_does_not_support_is_said(storage):
+async def test_unsupported_gateway_operations_are_reported(storage):
     await put(storage, "om/tests/two/file")
     for call in (
         storage.set_permissions("om/tests/two/file", 0o600),
@@ -159,7 +159,7 @@ async def test_what_the_gateway_does_not_support_is_said(storage):
 
 
 @pytest.mark.storage(94)
-async def test_users_in_turn_keep_their_identities(file_system):
+async def test_alternating_users_keep_identities(file_system):
     alice, bob = (file_system.as_user(StorageUser(name)) for name in ("alice", "bob"))
     for turn in range(3):
         await alice.mkdir(f"om/tests/two/alice{turn}")

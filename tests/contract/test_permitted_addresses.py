@@ -1,4 +1,4 @@
-"""Every adapter connects to an address that was checked, and never asks for the name again (Contract platform 5.11)."""
+"""Every adapter connects to an address that was checked, without resolving the name again (Contract platform 5.11)."""
 
 import asyncio
 import socket
@@ -59,7 +59,7 @@ ADAPTERS = {
 
 @dataclass
 class World:
-    """Servers on two addresses that count who comes, and a resolver that gives one answer after the other."""
+    """Servers on two addresses that count their connections, and a resolver that returns a sequence of results."""
 
     port: int = 0
     reached: Counter[str] = field(default_factory=Counter[str])
@@ -67,12 +67,12 @@ class World:
     asked: int = 0
 
     def begin(self, answers: Sequence[Sequence[str]]) -> None:
-        """Nothing has come yet, and nothing was asked."""
+        """Reset the counters and set the resolver's results."""
         self.answers, self.asked = list(answers), 0
         self.reached.clear()
 
     def resolve(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
-        """In place of the system's resolver; the last answer is repeated."""
+        """Replace the system's resolver; the last result is repeated."""
         if host != _NAME:
             return _system_resolver(host, port, *more, **options)
         addresses = self.answers[min(self.asked, len(self.answers) - 1)]
@@ -96,7 +96,7 @@ async def _listening(world: World, address: str) -> AsyncGenerator[None]:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
-    """One of this test's own."""
+    """Start a world for this test only."""
     http_driver.register()
     world = World()
     async with _listening(world, _GOOD), _listening(world, _BAD):
@@ -127,7 +127,7 @@ async def _try(attempt: Login) -> EngineError:
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(adapter: str, world: World) -> None:
+async def test_address_change_after_check_is_not_followed(adapter: str, world: World) -> None:
     world.begin([[_GOOD], [_BAD]])
     async with _attempt(adapter, world) as attempt:
         await _try(attempt)
@@ -138,7 +138,7 @@ async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(a
 
 
 @pytest.mark.parametrize("adapter", [one for one in ADAPTERS if one != "trino by url"])
-async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, world: World) -> None:
+async def test_only_permitted_addresses_of_a_name_are_tried(adapter: str, world: World) -> None:
     world.begin([[_BAD, _GOOD, _BAD]])
     async with _attempt(adapter, world) as attempt:
         await _try(attempt)
@@ -147,7 +147,7 @@ async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, w
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, world: World) -> None:
+async def test_name_with_refused_address_is_never_connected(adapter: str, world: World) -> None:
     world.begin([[_BAD]])
     async with _attempt(adapter, world) as attempt:
         error = await _try(attempt)
@@ -156,7 +156,7 @@ async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, w
     assert _BAD not in error.message
 
 
-async def test_rest_servers_are_held_to_the_same(world: World) -> None:
+async def test_rest_servers_follow_the_same_rules(world: World) -> None:
     request = HttpRequest(f"http://{_NAME}:{world.port}/x?op=y")
     world.begin([[_GOOD], [_BAD]])
     async with HttpClient(_RULES) as exchanges:
@@ -169,7 +169,7 @@ async def test_rest_servers_are_held_to_the_same(world: World) -> None:
 @pytest.mark.parametrize(
     "adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"]
 )
-async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: str, world: World) -> None:
+async def test_service_database_is_unreachable_by_any_name(adapter: str, world: World) -> None:
     world.begin([[_GOOD]])
     dialect, interface, options = ADAPTERS[adapter]
     filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}

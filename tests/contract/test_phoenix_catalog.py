@@ -1,4 +1,4 @@
-"""The metadata of Phoenix keep the catalogue's rules."""
+"""The catalogue contract over Phoenix's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -105,7 +105,7 @@ class TestPhoenixCatalog(PhoenixBasis, CatalogContract):
         await engine.close()
 
     async def drop_database(self, engine: Engine, name: str) -> None:
-        """Phoenix drops empty schemas only, and views before their tables."""
+        """Drop views before their tables, because Phoenix drops only empty schemas."""
         assert isinstance(engine, PhoenixEngine)
         async with engine.catalog(USER, NO_OPTIONS) as catalog:
             tables = sorted(await catalog.tables(name), key=lambda table: not table.kind.is_view)
@@ -120,7 +120,7 @@ class TestPhoenixCatalog(PhoenixBasis, CatalogContract):
         await super().drop_database(engine, name)
 
     @pytest.mark.item(60)
-    async def test_the_schema_without_name_has_its_tables(self, engine: Engine, catalog: Catalog) -> None:
+    async def test_unnamed_schema_lists_its_tables(self, engine: Engine, catalog: Catalog) -> None:
         await self.execute(engine, ["CREATE TABLE IF NOT EXISTS lonely (id INTEGER PRIMARY KEY)"])
         try:
             assert "" in await catalog.databases()

@@ -1,4 +1,4 @@
-"""Phoenix keeps the rules of all engines."""
+"""The engine contract over Phoenix."""
 
 import asyncio
 import datetime as dt
@@ -26,7 +26,7 @@ from queryserver.formats.columns import ResultType
 from queryserver.sql.parameters import ParameterType, read_parameters
 
 NUMBERS = 1024
-"""Rows of the table of integers; every larger sequence is made of joins of it with itself, which keep the order."""
+"""Rows in the integer table; longer sequences join it with itself, which keeps the order."""
 
 _TYPED = (
     ("BOOLEAN", "TRUE", ResultType.BOOLEAN, True),
@@ -121,7 +121,7 @@ FACTS = EngineFacts(
     duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
     no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
     fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
-    # Phoenix gives no type to a place of its own, as in `SELECT ?`.
+    # Phoenix assigns no type to a lone placeholder, as in `SELECT ?`.
     parameter_sql=lambda kind: f"UPSERT INTO qs.given (id, p_{kind}) VALUES (1, ?)",
     parameter_read_sql=lambda kind: f"SELECT p_{kind} FROM qs.given WHERE id = 1",
     number_sql=lambda expression: f"SELECT n FROM qs.n WHERE n = {expression}",
@@ -130,7 +130,7 @@ FACTS = EngineFacts(
 
 
 async def make_tables(url: str) -> None:
-    """Schema QS with the integers 0 to 1023 in N, and a value and a NULL of every type in TYPED."""
+    """Create schema QS: table N with the integers 0 to 1023, and table TYPED with a value and a NULL of every type."""
     engine = PhoenixEngine(PhoenixAddress(url))
     columns = ", ".join(f"c{number} {native}" for number, (native, *_) in enumerate(_TYPED))
     values = ", ".join(literal for _, literal, *_ in _TYPED)
@@ -154,7 +154,7 @@ async def make_tables(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
-    """Phoenix with the tables of these tests."""
+    """Phoenix with these tests' tables."""
     asyncio.run(make_tables(phoenix_server.url))
     return phoenix_server
 
@@ -186,7 +186,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
 
     @pytest.fixture
     async def hbase_at_rest(self) -> AsyncGenerator[None]:
-        """Before the test, and again before the next one."""
+        """Wait until HBase is idle, before and after the test."""
         await self.no_scans(within_s=100)
         yield
         await self.no_scans(within_s=100)
@@ -194,8 +194,8 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)
     @pytest.mark.parametrize("after_s", [0, 0.003, 0.01, 0.02, 0.05, 0.1, 1])
-    async def test_a_cancel_at_any_moment_ends_the_statement(self, engine: Engine, after_s: float) -> None:
-        """A statement that is closed, and no more than that, before the server has begun with it would go on."""
+    async def test_cancel_at_any_moment_stops_statement(self, engine: Engine, after_s: float) -> None:
+        """A statement that is merely closed before the server has started it would continue."""
         async with engine.session(USER, SessionOptions(database="qs")) as session:
             async with operation(session, self.facts.slow_sql) as handle:
                 await asyncio.sleep(after_s)
@@ -207,7 +207,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.capability("Cancel reaches the engine")
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
-    async def test_hbase_scans_no_further_for_rows_that_nobody_wants(self, engine: Engine) -> None:
+    async def test_hbase_stops_scanning_for_abandoned_rows(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
             await session.cancel(handle)
@@ -217,7 +217,8 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     @pytest.mark.item(36)
     @pytest.mark.usefixtures("hbase_at_rest")
     async def test_hbase_aggregates_no_further_for_nobody(self, engine: Engine) -> None:
-        """The Query Server stops at once; what one call has set going in a region server goes on until it returns."""
+        """The Query Server stops immediately; what one call has started in a region server continues until the call
+        returns."""
         sql = "SELECT COUNT(*) FROM qs.n AS a, qs.n AS b, qs.n AS c WHERE c.n < 100"
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
@@ -226,8 +227,8 @@ class TestPhoenix(PhoenixBasis, EngineContract):
         await self.no_scans(within_s=5)
 
     @pytest.mark.capability("Parameters")
-    async def test_arrays_have_their_values_in_columns_of_their_kind(self, engine: Engine) -> None:
-        """The Query Server itself damages arrays that are bound: 64-bit elements in an INTEGER ARRAY."""
+    async def test_bound_arrays_are_correct_in_columns_of_their_type(self, engine: Engine) -> None:
+        """The Query Server itself corrupts bound arrays elsewhere: 64-bit elements in an INTEGER ARRAY."""
         given: tuple[tuple[str, list[Any], list[Any]], ...] = (
             ("INTEGER", [1, -2147483648], [1, -2147483648]),
             ("BIGINT", [7, 2**63 - 1, -(2**63)], [7, 2**63 - 1, -(2**63)]),
@@ -257,7 +258,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
             assert (await run(session, any_of)).cell == 2
 
     @pytest.mark.parametrize("change", ["UPSERT INTO kept VALUES (2)", "CREATE TABLE other (a INTEGER PRIMARY KEY)"])
-    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, phoenix: HttpAddress, change: str):
+    async def test_server_refuses_changes_in_read_only_mode(self, phoenix: HttpAddress, change: str):
         address = PhoenixAddress(phoenix.url)
         writing, reading = PhoenixEngine(address), PhoenixEngine(address, read_only=True)
         try:
@@ -270,7 +271,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
                 async with operation(session, self.facts.slow_sql) as handle:
                     await started(session, handle)
                     await session.cancel(handle)
-                with pytest.raises(StatementRejected):  # the connection is another one now
+                with pytest.raises(StatementRejected):  # it is a new connection now
                     await run(session, change)
                 assert (await run(session, "SELECT COUNT(*) FROM kept")).cell == 0
         finally:

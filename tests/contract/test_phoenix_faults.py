@@ -1,4 +1,4 @@
-"""Phoenix over a line that breaks, and a Query Server that misbehaves."""
+"""Phoenix over a connection that breaks, and a misbehaving Query Server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -35,7 +35,7 @@ async def peer() -> AsyncGenerator[Peer]:
 
 
 class TestScriptedFaults(FaultsContract):
-    """The rules of broken lines, with a scripted peer behind the proxy."""
+    """The contract of broken connections, with a scripted peer behind the proxy."""
 
     facts = replace(FACTS, slow_sql="SLOW", rows_sql=lambda count: f"ROWS {count}")
     tested_with = "scripted peer"
@@ -51,7 +51,7 @@ class TestScriptedFaults(FaultsContract):
 
 @pytest.fixture(scope="module")
 def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
-    """Phoenix with the tables of the engine's tests."""
+    """Phoenix with the engine tests' tables."""
     asyncio.run(make_tables(phoenix_server.url))
     return phoenix_server
 
@@ -76,7 +76,7 @@ class TestPhoenixFaults(PhoenixBasis, FaultsContract):
 
 
 class TestQueryServer:
-    """What a Query Server may do; no proxy."""
+    """What a Query Server may do, without a proxy."""
 
     @pytest.fixture
     async def engine(self, peer: Peer) -> AsyncGenerator[PhoenixEngine]:
@@ -84,9 +84,7 @@ class TestQueryServer:
         yield engine
         await engine.close()
 
-    async def test_a_connection_forgotten_between_statements_is_a_lost_session(
-        self, engine: Engine, peer: Peer
-    ) -> None:
+    async def test_connection_forgotten_between_statements_is_a_lost_session(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             await run(session, "ROWS 1")
             peer.connections.clear()
@@ -94,7 +92,7 @@ class TestQueryServer:
             assert peer.asked.count("PrepareAndExecute") == 1
             assert not await session.is_alive()
 
-    async def test_an_idle_connection_is_kept_known(self, engine: Engine, peer: Peer) -> None:
+    async def test_idle_connection_is_kept_alive(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             before = peer.asked.count("ConnectionSync")
             async with asyncio.timeout(10):  # the default is 20 s
@@ -107,7 +105,7 @@ class TestQueryServer:
             async with asyncio.timeout(10):
                 await until(is_lost)
 
-    async def test_a_connection_forgotten_while_the_statement_runs_leaves_the_outcome_unknown(
+    async def test_connection_forgotten_during_statement_leaves_outcome_unknown(
         self, engine: Engine, peer: Peer
     ) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
@@ -117,7 +115,7 @@ class TestQueryServer:
             assert isinstance(error, OutcomeUnknown)
             assert error.message.startswith("Results have expired")
 
-    async def test_results_forgotten_in_mid_fetch_leave_the_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
+    async def test_results_forgotten_during_fetch_leave_outcome_unknown(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "ROWS 100000") as handle:
             await ended(session, handle)
             peer.connections.clear()
@@ -125,28 +123,26 @@ class TestQueryServer:
                 async for _ in session.batches(handle):
                     pass
 
-    async def test_a_server_that_hangs_for_ever_is_given_up(self, engine: Engine, peer: Peer) -> None:
+    async def test_hanging_server_is_given_up(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             peer.mute = frozenset({"ConnectionSync", "CloseStatement", "CloseConnection"})
             error = (await ended(session, handle, within_s=20)).error
             assert isinstance(error, OutcomeUnknown)
 
-    async def test_a_statement_that_takes_long_is_waited_for_while_the_server_lives(
-        self, engine: Engine, peer: Peer
-    ) -> None:
+    async def test_long_statement_is_awaited_while_server_lives(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             status = await session.poll(handle, wait_s=TIMEOUTS.silence_s + TIMEOUTS.answer_s + 2)
             assert status.state is OperationState.RUNNING
 
-    async def test_rows_after_a_stop_are_dropped(self, engine: Engine, peer: Peer) -> None:
-        """The peer answers a stopped statement with a row, as Phoenix may with part of a count."""
+    async def test_rows_after_stop_are_dropped(self, engine: Engine, peer: Peer) -> None:
+        """The peer responds to a stopped statement with a row, as Phoenix may with a partial count."""
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             await session.cancel(handle)
             assert (await ended(session, handle, within_s=30)).state is OperationState.CANCELED
 
-    async def test_a_stop_that_gets_no_answer_is_still_a_stop(self, engine: Engine, peer: Peer) -> None:
+    async def test_unanswered_stop_still_counts_as_stopped(self, engine: Engine, peer: Peer) -> None:
         peer.mute = frozenset({"PrepareAndExecute"})
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SELECT 1") as handle:
             await started(session, handle)
@@ -157,7 +153,7 @@ class TestQueryServer:
             assert (await run(session, "ROWS 2")).rows == [(0,), (1,)]
         assert not peer.connections
 
-    async def test_a_session_is_in_its_schema_after_a_stop(self, engine: Engine, peer: Peer) -> None:
+    async def test_session_keeps_its_schema_after_stop(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             (first,) = peer.connections
@@ -169,7 +165,7 @@ class TestQueryServer:
             assert second != first
             assert peer.schemas[second] == "SALES"
 
-    async def test_a_session_that_cannot_be_opened_again_after_a_stop_is_lost(self, engine: Engine, peer: Peer) -> None:
+    async def test_session_that_cannot_reopen_after_stop_is_lost(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             await session.cancel(handle)
@@ -177,7 +173,7 @@ class TestQueryServer:
             assert isinstance(await failure(session, "ROWS 1"), SessionLost)
             assert not await session.is_alive()
 
-    async def test_a_connection_that_is_opened_again_by_half_is_not_left(self, engine: Engine, peer: Peer) -> None:
+    async def test_half_reopened_connection_is_not_leaked(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
             await started(session, handle)
             await session.cancel(handle)
@@ -186,7 +182,7 @@ class TestQueryServer:
             assert isinstance(await failure(session, "ROWS 1"), SessionLost)
             assert not peer.connections
 
-    async def test_a_change_that_cannot_be_stopped_is_not_called_canceled(self, engine: Engine, peer: Peer) -> None:
+    async def test_unstoppable_change_is_not_reported_as_canceled(self, engine: Engine, peer: Peer) -> None:
         peer.mute = frozenset({"PrepareAndExecute"})
         async with (
             engine.session(USER, NO_OPTIONS) as session,
@@ -206,7 +202,7 @@ class TestQueryServer:
         with pytest.raises(CredentialsRequired):
             await engine.ping()
 
-    async def test_the_caller_s_own_login_is_sent(self, peer: Peer) -> None:
+    async def test_caller_login_is_sent(self, peer: Peer) -> None:
         engine = PhoenixEngine(
             PhoenixAddress(f"http://127.0.0.1:{peer.port}", None, authentication=PhoenixAuthentication.BASIC)
         )
@@ -218,7 +214,7 @@ class TestQueryServer:
             assert (await run(session, "ROWS 3")).rows == [(0,), (1,), (2,)]
         await engine.close()
 
-    async def test_a_session_keeps_to_the_node_that_a_proxy_chose(self, engine: Engine, peer: Peer) -> None:
+    async def test_session_stays_on_the_node_chosen_by_proxy(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             await run(session, "ROWS 1")
         first, *others = peer.cookies
@@ -228,7 +224,7 @@ class TestQueryServer:
             assert peer.cookies[len(others) + 1] == ""
 
     @pytest.mark.item(16)
-    async def test_messages_hold_no_java(self, engine: Engine, peer: Peer) -> None:
+    async def test_messages_contain_no_java(self, engine: Engine, peer: Peer) -> None:
         peer.refusal = (
             "java.lang.RuntimeException: org.apache.phoenix.schema.TableNotFoundException",
             "ERROR 1012 (42M03): Table undefined. tableName=X",
@@ -238,7 +234,7 @@ class TestQueryServer:
         assert isinstance(error, StatementRejected)
         assert error.message == "ERROR 1012 (42M03): Table undefined. tableName=X"
 
-    async def test_sessions_leave_nothing_at_the_server(self, engine: Engine, peer: Peer) -> None:
+    async def test_sessions_leave_nothing_on_server(self, engine: Engine, peer: Peer) -> None:
         for _ in range(5):
             async with engine.session(USER, NO_OPTIONS) as session:
                 await run(session, "ROWS 20")

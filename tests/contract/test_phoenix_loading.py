@@ -1,4 +1,4 @@
-"""Phoenix's loader keeps the rules of all loaders, with a key in each table: a real Query Server."""
+"""The loader contract over a real Phoenix Query Server; each table has a key."""
 
 import asyncio
 import datetime as dt
@@ -38,7 +38,7 @@ FACTS = LoadingFacts(
             BaseType.UINT64: (0, 2**63 - 1),
             BaseType.FLOAT32: (0.0, 1.5, -3.4028234663852886e38, 1.401298464324817e-45),
             BaseType.FLOAT64: (0.0, 0.1, 1.7976931348623157e308, -5e-324, 123456789012345.67),
-            # Our own reading of Phoenix knows milliseconds; what it stores is asked for below.
+            # Our Phoenix reader has millisecond precision; a separate test checks what Phoenix stores.
             BaseType.DATETIME: tuple(
                 map(
                     dt.datetime.fromisoformat,
@@ -46,8 +46,8 @@ FACTS = LoadingFacts(
                 )
             ),
             BaseType.TIME: (dt.time(0), dt.time(10, 20, 30), dt.time(10, 20, 30, 40000), dt.time(23, 59, 59, 999000)),
-            BaseType.BINARY: (b"\x00\xff'\\\n\"",),  # as of an empty text
-            BaseType.STRING: tuple(text for text in TEXTS if text),  # it takes an empty text for NULL
+            BaseType.BINARY: (b"\x00\xff'\\\n\"",),  # it treats an empty binary value as an empty text
+            BaseType.STRING: tuple(text for text in TEXTS if text),  # it treats an empty text as NULL
         }
     ),
     refused=(
@@ -72,7 +72,7 @@ FACTS = LoadingFacts(
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixLoading(PhoenixBasis, LoadingContract):
-    """The first column of each table is its key, so that the suite finds no column that it did not make."""
+    """Each table's first column is its key, so that the suite finds no additional column."""
 
     loading_facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"
@@ -94,13 +94,13 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         return super().column(name, kind, nullable=nullable and not is_key)
 
     async def test_columns_that_hold_nothing_but_null(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Rows are kept apart by the numbers that they get."""
+        """The generated row numbers distinguish the rows."""
         load = self.load_of(target, self.column("only", STRING))
         assert await self.load(loader, load, batch_of(load, [(None,), (None,)])) == 2
         assert await self.run(engine, 'SELECT "only", "row_id" FROM {t}', target) == [(None, 1), (None, 2)]
 
     @pytest.mark.importer(53)
-    async def test_rows_without_a_key_are_numbered_and_an_append_goes_on(
+    async def test_keyless_rows_are_numbered_and_append_continues(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         columns = (self.column("row_id", INT64), self.column("s", STRING))
@@ -112,8 +112,8 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         rows = await self.run(engine, 'SELECT "row_id", "s" FROM {t}', target)
         assert rows == [(7, "a")] * 3 + [(None, "b")] * 2
 
-    async def test_a_key_that_repeats_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Phoenix would keep the last of its rows and say nothing."""
+    async def test_repeated_key_is_refused(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Phoenix would silently keep the last of its rows."""
         load = self.load_of(target)
         with pytest.raises(StatementRejected, match="more than once"):
             await self.load(loader, load, numbered(load, 1, 100), numbered(load, 50, 1))
@@ -127,10 +127,10 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         assert await self.rows(engine, load) == [(1, "x"), (2, "x")]
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_a_table_in_the_making_is_left_alone(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Of two CREATE TABLE in one moment Phoenix may let both through, so a sequence says whose the name is."""
+    async def test_table_being_created_is_left_alone(self, engine: Engine, loader: TableLoader, target: TableName):
+        """Phoenix may accept two simultaneous CREATE TABLE, so a sequence reserves the name."""
         load, slot = self.load_of(target), int(time.time()) // 300
-        # The later of the two that a claim takes, made by a server whose clock is ahead.
+        # The later sequence of a claim, created by a server whose clock is fast.
         taken = identifier(f"_qs_import_{target.name}_{slot + 1}")
         await self.run(engine, f"CREATE SEQUENCE {taken}", target)
         with pytest.raises(StatementRejected, match=r"being made by another import, or .* in ten minutes"):
@@ -143,10 +143,10 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
 
     @pytest.mark.capability("A failed import leaves nothing")
     @pytest.mark.parametrize("database", [None, "OTHER"])
-    async def test_claims_that_lost_connections_left_are_dropped_by_the_next_import(
+    async def test_stale_claims_are_dropped_by_next_import(
         self, engine: Engine, loader: TableLoader, target: TableName, database: str | None
     ):
-        """Neither those that may be held just now, nor those of tables whose names begin alike."""
+        """Claims that may still be held stay, as do those of tables whose names start alike."""
         place, slot = TableName(database, target.name), int(time.time()) // 300
         if database is not None:
             await self.run(engine, f"CREATE SCHEMA IF NOT EXISTS {identifier(database)}", target)
@@ -164,7 +164,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         await self.drop(engine, place)
 
     @pytest.mark.capability("A failed import leaves nothing")
-    async def test_two_tables_of_one_name_do_not_mix_their_columns(self, engine: Engine, target: TableName):
+    async def test_simultaneous_tables_of_one_name_do_not_mix_columns(self, engine: Engine, target: TableName):
         async def load_one(name: str, place: TableName) -> TableLoad | EngineError:
             load = self.load_of(place, self.column("n", INT64), self.column(name, STRING))
             async with self.loading(engine) as loader:

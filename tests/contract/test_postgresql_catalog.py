@@ -1,4 +1,4 @@
-"""The metadata of PostgreSQL keep the catalogue's rules: the newest release, always; release 15 when asked for."""
+"""The catalogue contract over PostgreSQL: always the newest release; release 15 on request."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -125,13 +125,13 @@ FACTS = CatalogFacts(
 
 
 class PostgresqlCatalogContract(CatalogContract):
-    """What is the same for every release."""
+    """The tests that apply to every release."""
 
     adapter = PostgresqlEngine
     catalog_facts = FACTS
 
     @pytest.mark.item(66)
-    async def test_statistics_of_more_types(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_statistics_cover_more_types(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.execute(
             engine,
             [
@@ -151,9 +151,7 @@ class PostgresqlCatalogContract(CatalogContract):
         assert (await catalog.column_statistics(table, "place")).min is None
 
     @pytest.mark.item(64)
-    async def test_values_without_an_order_are_sampled_too(
-        self, engine: Engine, catalog: Catalog, database: str
-    ) -> None:
+    async def test_unorderable_values_are_sampled(self, engine: Engine, catalog: Catalog, database: str) -> None:
         await self.execute(
             engine,
             [
@@ -173,7 +171,7 @@ class PostgresqlCatalogContract(CatalogContract):
 class TestPostgresqlCatalog(EmbeddedBasis, PostgresqlCatalogContract):
     """The newest release."""
 
-    async def test_what_the_role_may_not_see_is_forbidden_and_not_listed(
+    async def test_inaccessible_objects_are_forbidden_and_not_listed(
         self, engine: Engine, users_dsn: str, tcp_open: EmbeddedPostgres, catalog: Catalog
     ) -> None:
         """Item 1.5 of the contract: `engine_forbidden`."""

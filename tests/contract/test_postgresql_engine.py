@@ -1,4 +1,4 @@
-"""PostgreSQL keeps the rules of all engines: the newest release, always; release 15 when it is asked for."""
+"""The engine contract over PostgreSQL: always the newest release; release 15 on request."""
 
 import datetime as dt
 from decimal import Decimal
@@ -135,7 +135,7 @@ class TestPostgresql15(Release15Basis, EngineContract):
     adapter = PostgresqlEngine
     facts = FACTS
 
-    async def test_hstore_is_a_map(self, engine: Engine) -> None:
+    async def test_hstore_is_read_as_map(self, engine: Engine) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             await run(session, "CREATE EXTENSION IF NOT EXISTS hstore")
             answer = await run(session, """SELECT 'a=>1, "b c"=>"x, \\"y\\"", n=>NULL'::hstore UNION ALL SELECT NULL""")

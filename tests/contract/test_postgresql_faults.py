@@ -1,4 +1,4 @@
-"""PostgreSQL over a line that breaks."""
+"""PostgreSQL over a connection that breaks."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -32,7 +32,7 @@ class TestPostgresqlFaults(FaultsContract):
 
     @pytest.fixture
     async def is_at_engine(self, users_dsn: str) -> AsyncGenerator[Callable[[], Awaitable[bool]]]:
-        """Two round trips pass between the first sign of a statement and its beginning."""
+        """Two round trips lie between a statement's first sign and its start."""
         other = await asyncpg.connect(users_dsn)
 
         async def is_sleeping() -> bool:

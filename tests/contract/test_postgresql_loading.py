@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL keep the rules of loaders: the newest release always, release 15 when it is asked for."""
+"""The loader contract over PostgreSQL: always the newest release; release 15 on request."""
 
 import asyncio
 import datetime as dt
@@ -35,7 +35,7 @@ FACTS = LoadingFacts(
 
 
 class ReadingBasis(LoadingContract):
-    """With a second connector to the same database."""
+    """Adds a read-only connector to the same database."""
 
     adapter = PostgresqlEngine
     loading_facts: ClassVar[LoadingFacts] = FACTS
@@ -50,7 +50,7 @@ class ReadingBasis(LoadingContract):
 class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
     """The newest release."""
 
-    async def test_rows_are_not_read_to_the_end_once_one_is_refused(
+    async def test_reading_stops_after_refused_row(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
         load, taken = self.load_of(target), 0
@@ -66,7 +66,7 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
         assert taken < 100
         assert await self.missing(engine, load.target, load.staging)
 
-    async def test_a_connection_that_is_lost_in_mid_copy_ends_the_load(
+    async def test_connection_lost_during_copy_fails_load(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
         load = self.load_of(target)
@@ -85,7 +85,7 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
                 await loader.load(load, batches(), MemoryLedger())
         assert await self.missing(engine, load.target, load.staging)
 
-    async def test_a_name_that_would_be_cut_never_means_another_table(
+    async def test_overlong_name_never_resolves_to_another_table(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
         kept = TableName(None, "k" * 63)
@@ -99,10 +99,11 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
             await self.load(loader, load, numbered(load, 1, 2))
         assert await loader.exists(kept)
 
-    async def test_what_others_need_and_what_has_parts_is_not_replaced(
+    async def test_referenced_and_partitioned_tables_are_not_replaced(
         self, engine: Engine, loader: TableLoader, target: TableName
     ) -> None:
-        """A partitioned table and a partition, whose rows would go with them; tables that views and keys refer to."""
+        """Covers a partitioned table and a partition, whose rows would be lost, and tables referenced by views and
+        keys."""
         load = self.load_of(target, replace=True)
         parent = "CREATE TABLE {} (n bigint PRIMARY KEY) PARTITION BY RANGE (n)"
         drop = "DROP TABLE {t}"
@@ -132,8 +133,10 @@ class TestPostgresqlLoading(EmbeddedBasis, ReadingBasis, LoadingContract):
             for sql in clearing:
                 await self.run(engine, sql, target)
 
-    async def test_types_are_the_engine_s_own(self, engine: Engine, loader: TableLoader, target: TableName) -> None:
-        """Whatever types of the same names lie in the way of the session."""
+    async def test_column_types_are_built_in_types(
+        self, engine: Engine, loader: TableLoader, target: TableName
+    ) -> None:
+        """Same-named types in the session's search path are ignored."""
         await self.run(engine, "CREATE DOMAIN public.text AS varchar(1)", target)
         await self.run(engine, "CREATE DOMAIN public.date AS varchar(1)", target)
         columns = [self.column(base.value, ColumnType(base)) for base in (BaseType.STRING, BaseType.DATE)]

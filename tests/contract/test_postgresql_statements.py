@@ -1,4 +1,4 @@
-"""What PostgreSQL alone does: transactions, notices, schemas, logins, and what the server does to a connection."""
+"""Specific to PostgreSQL: transactions, notices, schemas, logins, and what the server does to a connection."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -48,7 +48,7 @@ async def own_pid(session: StreamedSession) -> int:
 
 
 @pytest.mark.item(50)
-async def test_a_transaction_of_the_user_spans_statements(engine, session):
+async def test_user_transaction_spans_statements(engine, session):
     await run(session, "CREATE TABLE t (a integer)")
     await run(session, "BEGIN")
     await run(session, "INSERT INTO t VALUES (1)")
@@ -59,7 +59,7 @@ async def test_a_transaction_of_the_user_spans_statements(engine, session):
     assert (await run(session, "SELECT a FROM t")).rows == []
 
 
-async def test_a_table_that_was_read_in_a_transaction_can_be_dropped_in_it(session):
+async def test_table_read_in_transaction_can_be_dropped_in_it(session):
     await run(session, "CREATE TABLE t AS SELECT generate_series(1, 50000) AS a")
     await run(session, "BEGIN")
     assert len((await run(session, "SELECT a FROM t")).rows) == 50_000
@@ -76,7 +76,7 @@ async def test_a_table_that_was_read_in_a_transaction_can_be_dropped_in_it(sessi
     await run(session, "COMMIT")
 
 
-async def test_a_change_that_returns_rows_is_committed_with_its_last_row(engine, session):
+async def test_change_returning_rows_is_committed_with_its_last_row(engine, session):
     await run(session, "CREATE TABLE t (a integer)")
     async with operation(session, "INSERT INTO t SELECT generate_series(1, 20000) RETURNING a") as handle:
         await ended(session, handle)
@@ -85,18 +85,18 @@ async def test_a_change_that_returns_rows_is_committed_with_its_last_row(engine,
             assert (await run(other, "SELECT count(*) FROM t")).cell == 20_000
 
 
-async def test_a_commit_that_the_server_refuses_fails_the_statement(session):
+async def test_refused_commit_fails_statement(session):
     await run(session, "CREATE TABLE t (a integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     error = await failure(session, "INSERT INTO t VALUES (1), (1) RETURNING a")
     assert error.message.splitlines()[0] == 'duplicate key value violates unique constraint "t_a_key"'
 
 
-async def test_a_procedure_may_commit(session):
+async def test_procedure_may_commit(session):
     await run(session, "CREATE PROCEDURE p(INOUT a integer) LANGUAGE plpgsql AS $$BEGIN COMMIT; a := a + 1; END$$")
     assert (await run(session, "CALL p(1)")).rows == [(2,)]
 
 
-async def test_detail_hint_and_position_follow_the_message(session):
+async def test_message_is_followed_by_detail_hint_and_position(session):
     error = await failure(session, "SELECT foo(1)")
     lines = error.message.splitlines()
     assert lines[0] == "function foo(integer) does not exist"
@@ -111,20 +111,20 @@ async def test_notices_are_log_lines(session):
 
 
 @pytest.mark.parametrize("text", ["COPY t FROM STDIN", "copy (SELECT 1) to stdout"])
-async def test_a_copy_without_a_stream_is_refused(session, text):
+async def test_copy_without_stream_is_refused(session, text):
     assert "COPY" in (await failure(session, text)).message
     assert (await run(session, "SELECT 1")).rows == [(1,)]
 
 
-async def test_a_statement_with_parameters_is_refused(session):
+async def test_statement_with_parameters_is_refused(session):
     assert (await failure(session, "SELECT $1::integer")).message == "there is no parameter $1"
 
 
-async def test_a_text_is_one_statement(session):
+async def test_text_may_contain_only_one_statement(session):
     assert "multiple commands" in (await failure(session, "SELECT 1; SELECT 2")).message
 
 
-async def test_the_database_of_a_session_is_its_schema(engine, session):
+async def test_session_database_is_its_schema(engine, session):
     await run(session, 'CREATE SCHEMA "My ""schema"""')
     await run(session, 'CREATE TABLE "My ""schema""".t AS SELECT 5 AS a')
     async with engine.session(USER, SessionOptions(database='My "schema"')) as inside:
@@ -135,7 +135,7 @@ async def test_the_database_of_a_session_is_its_schema(engine, session):
     assert caught.value.message == 'schema "nope" does not exist'
 
 
-async def test_settings_of_a_session_hold_in_it_only(engine):
+async def test_session_settings_stay_in_their_session(engine):
     options = SessionOptions(settings={"work_mem": "77MB", "application_name": "it's \\ mine"})
     async with engine.session(USER, options) as session:
         pid = await own_pid(session)
@@ -147,11 +147,11 @@ async def test_settings_of_a_session_hold_in_it_only(engine):
         assert (await run(session, "SHOW application_name")).cell == "queryserver"
 
 
-async def test_the_time_zone_of_a_session_is_utc(session):
+async def test_session_time_zone_is_utc(session):
     assert (await run(session, "SHOW TimeZone")).cell == "UTC"
 
 
-async def test_a_connection_is_used_again(engine):
+async def test_connection_is_reused(engine):
     async with engine.session(USER, NO_OPTIONS) as session:
         pid = await own_pid(session)
         await run(session, "BEGIN")
@@ -160,7 +160,7 @@ async def test_a_connection_is_used_again(engine):
         await run(session, "VACUUM")
 
 
-async def test_a_connection_whose_statement_was_stopped_is_not_used_again(engine):
+async def test_connection_of_stopped_statement_is_not_reused(engine):
     async with engine.session(USER, NO_OPTIONS) as session:
         pid = await own_pid(session)
         async with operation(session, "SELECT pg_sleep(30)") as handle:
@@ -169,7 +169,7 @@ async def test_a_connection_whose_statement_was_stopped_is_not_used_again(engine
         assert await own_pid(session) != pid
 
 
-async def test_idle_connections_are_closed_after_a_while(address, users_dsn):
+async def test_idle_connections_are_closed_after_timeout(address, users_dsn):
     engine = PostgresqlEngine(replace(address, idle_s=0.1))
     watcher = await asyncpg.connect(users_dsn, timeout=60)
     try:
@@ -186,7 +186,7 @@ async def test_idle_connections_are_closed_after_a_while(address, users_dsn):
         await engine.close()
 
 
-async def test_a_login_never_gets_the_connection_of_another(engine, address, users_dsn):
+async def test_connections_are_never_shared_between_logins(engine, address, users_dsn):
     owner = await asyncpg.connect(users_dsn)
     await owner.close()
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -201,7 +201,7 @@ async def test_a_login_never_gets_the_connection_of_another(engine, address, use
 
 
 @pytest.mark.item(59)
-async def test_an_address_without_a_login_asks_for_one(address):
+async def test_address_without_login_requires_credentials(address):
     engine = PostgresqlEngine(replace(address, user=None, password=None))
     with pytest.raises(CredentialsRequired):
         async with engine.session(USER, NO_OPTIONS):
@@ -214,14 +214,14 @@ async def test_an_address_without_a_login_asks_for_one(address):
     await engine.close()
 
 
-async def test_a_time_limit_of_the_server_is_a_timeout(session):
+async def test_server_time_limit_is_a_timeout(session):
     await run(session, "SET statement_timeout = '100ms'")
     error = await failure(session, "SELECT pg_sleep(30)")
     assert isinstance(error, EngineTimeout)
     assert error.message == "canceling statement due to statement timeout"
 
 
-async def test_a_connection_lost_on_the_way_leaves_the_outcome_unknown(engine, session):
+async def test_connection_lost_during_statement_leaves_outcome_unknown(engine, session):
     pid = await own_pid(session)
     async with operation(session, "SELECT pg_sleep(30)") as handle:
         await started(session, handle)
@@ -246,8 +246,8 @@ async def test_a_connection_lost_before_the_statement_is_a_lost_session(engine, 
     assert isinstance(await failure(session, "SELECT 1"), SessionLost)
 
 
-async def test_a_stopped_result_is_gone_from_the_server(engine, session):
-    """Also while nobody waits for its rows."""
+async def test_stopped_result_is_gone_from_server(engine, session):
+    """This holds even if no task is waiting for its rows."""
     async with operation(session, "SELECT generate_series(1, 500000000)") as handle:
         await ended(session, handle)
         batches = session.batches(handle)
@@ -260,7 +260,7 @@ async def test_a_stopped_result_is_gone_from_the_server(engine, session):
         await batches.aclose()
 
 
-async def test_another_array_dimension_after_the_first_chunk_fails_with_the_cure(session):
+async def test_array_dimension_change_after_first_chunk_fails_with_advice(session):
     sql = "SELECT CASE WHEN n = 900 THEN '{{1}}'::int[] ELSE '{1}' END AS d FROM generate_series(1, 1000) AS n"
     async with operation(session, sql) as handle:
         await ended(session, handle)
@@ -269,14 +269,14 @@ async def test_another_array_dimension_after_the_first_chunk_fails_with_the_cure
     assert (await run(session, "SELECT 1")).rows == [(1,)]
 
 
-async def test_a_changed_type_is_seen_by_the_same_session(session):
+async def test_changed_type_is_seen_by_the_same_session(session):
     await run(session, "CREATE TYPE pair AS (a integer)")
     assert (await run(session, "SELECT ROW(1)::pair")).rows == [({"a": 1},)]
     await run(session, "ALTER TYPE pair ADD ATTRIBUTE b text")
     assert (await run(session, "SELECT ROW(1, 'x')::pair")).rows == [({"a": 1, "b": "x"},)]
 
 
-async def test_a_text_for_a_column_of_one_length_is_not_cut_to_one_character(session):
+async def test_text_for_a_fixed_length_column_is_not_truncated(session):
     await run(session, "CREATE TABLE t (c character(5), b bit(3), d date)")
     values = StatementParameters(read_parameters(["abcde", "101", "2024-01-31"]))
     await run(session, BoundStatement("INSERT INTO t VALUES (?, ?, ?)", "postgresql", values))

@@ -1,4 +1,4 @@
-"""PostgreSQL behind TLS: what each `sslmode` of a connector's url accepts and refuses (libpq's words)."""
+"""PostgreSQL with TLS: what each `sslmode` in a connector url accepts and refuses, in libpq's terms."""
 
 from collections.abc import AsyncGenerator
 from urllib.parse import quote
@@ -71,9 +71,7 @@ class TestPostgresqlTls(TlsContract):
                 rows = (await run(session, "SELECT generate_series(1, 50000) AS n")).rows
                 assert [number for (number,) in rows] == list(range(1, 50_001))
 
-    async def test_who_only_prefers_tls_goes_without_it_at_a_server_that_has_none(
-        self, plain_server: ServerAddress
-    ) -> None:
+    async def test_preferred_tls_falls_back_to_plain_server(self, plain_server: ServerAddress) -> None:
         async with built("sqlalchemy", url=f"{_dsn(plain_server)}?sslmode=prefer") as engine:
             assert await cell(engine, IS_ENCRYPTED) is False
 

@@ -1,4 +1,4 @@
-"""The ResultStore contract over real stores, opened by the setting as a server opens them."""
+"""The ResultStore contract over real stores, opened from settings as a server does."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ def settings_of(place: ResultsPlace, data_dir: Path, **task_server: object) -> S
 
 
 class RemoteResults(ResultStoreContract):
-    """`place` is a new one for each test."""
+    """`place` is new for each test."""
 
     @pytest.fixture
     async def place(self) -> ResultsPlace:
@@ -49,7 +49,7 @@ class RemoteResults(ResultStoreContract):
             whole = await elsewhere.store.read(statement_id, fence=1, number=0)
             assert whole.to_pylist() == table.to_pylist()
 
-    async def test_rows_are_read_again_from_the_disk_of_this_machine(self, results, settings, tmp_path):
+    async def test_rows_are_reread_from_local_disk(self, results, settings, tmp_path):
         statement_id = uuid4()
         await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 5000))
         await results.rows(statement_id, fence=1, number=0, start_row=0, rows=10)
@@ -60,7 +60,7 @@ class RemoteResults(ResultStoreContract):
         with pytest.raises(PathNotFound):
             await results.rows(statement_id, fence=1, number=0, start_row=0, rows=10)
 
-    async def test_the_listing_finds_what_is_stored_and_when(self, opened):
+    async def test_listing_returns_stored_statements_and_times(self, opened):
         ids = {uuid4() for _ in range(3)}
         before = datetime.now(UTC) - timedelta(minutes=5)
         for one in ids:
@@ -72,11 +72,11 @@ class RemoteResults(ResultStoreContract):
             assert written is not None
             assert before < written < datetime.now(UTC) + timedelta(minutes=5)
 
-    async def test_an_empty_store_lists_nothing(self, opened):
+    async def test_empty_store_lists_nothing(self, opened):
         assert [batch async for batch in opened.listing.statements()] == []
         assert await opened.listing.remove_remains(timedelta(0), datetime.now(UTC)) == 0
 
-    async def test_the_configuration_check_uses_the_store_and_leaves_nothing(self, settings, opened):
+    async def test_configuration_check_uses_store_and_leaves_nothing(self, settings, opened):
         assert list(await check_results(settings)) == []
         later = datetime.now(UTC) + timedelta(days=1)
         assert await opened.listing.remove_remains(timedelta(0), later) == 0
@@ -93,8 +93,8 @@ class TestResultsInS3(RemoteResults):
     async def place(self, s3_server):
         return await s3_results(s3_server)
 
-    async def test_encryption_is_requested_of_the_store(self, place, tmp_path, s3_server):
-        """The gateway encrypts nothing, so the client is watched."""
+    async def test_encryption_is_requested_from_store(self, place, tmp_path, s3_server):
+        """The gateway does not encrypt, so the test inspects the client's requests."""
         setting = place.setting.replace('"region"', '"sse": "AES256", "region"')
         async with open_results(settings_of(ResultsPlace(setting), tmp_path)) as opened:
             connection = opened.store._storage._connection

@@ -1,4 +1,4 @@
-"""The ResultStore contract over memory and over segments, and what only a store of segments can do wrong."""
+"""The ResultStore contract over memory and over segments, and the failures that only segment stores have."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -62,7 +62,7 @@ def files(root: Path) -> list[Path]:
 
 
 @pytest.mark.item(24)
-async def test_a_new_process_reads_the_same_rows(tmp_path):
+async def test_new_process_reads_the_same_rows(tmp_path):
     statement_id, table = uuid4(), mixed_table(500)
     async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
@@ -70,13 +70,13 @@ async def test_a_new_process_reads_the_same_rows(tmp_path):
         assert (await store.read(statement_id, fence=1, number=0)).to_pylist() == table.to_pylist()
 
 
-async def test_the_size_told_is_the_size_in_the_store(tmp_path):
+async def test_reported_size_is_the_stored_size(tmp_path):
     async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         segment = await store.append(uuid4(), fence=1, number=0, start_row=0, table=mixed_table(300))
     assert [path.stat().st_size for path in files(tmp_path)] == [segment.size_bytes]
 
 
-async def test_nothing_of_a_deleted_statement_and_of_a_ping_stays(tmp_path):
+async def test_deleted_statements_and_pings_leave_nothing(tmp_path):
     statement_id = uuid4()
     async with PrivateStorage(tmp_path) as storage, ResultStore(storage) as store:
         for number in range(3):
@@ -95,7 +95,7 @@ async def test_pages_of_one_segment_share_one_read(storage, results):
     assert all(table is afterwards for table in together)
 
 
-async def test_the_cache_holds_the_latest_segments_up_to_its_size(storage):
+async def test_cache_holds_latest_segments_up_to_its_size(storage):
     table = numbered(0, 1000)
     async with ResultStore(storage, cache_bytes=2 * table.nbytes) as store:
         statement_id = uuid4()
@@ -112,7 +112,7 @@ async def test_the_cache_holds_the_latest_segments_up_to_its_size(storage):
         assert storage.calls["read"] == 4
 
 
-async def test_a_failed_read_is_told_to_all_and_tried_again(storage, results):
+async def test_failed_read_is_raised_to_all_waiters_and_retried(storage, results):
     statement_id = uuid4()
     await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
     storage.failures["read"] = StorageUnavailable("gone")
@@ -123,7 +123,7 @@ async def test_a_failed_read_is_told_to_all_and_tried_again(storage, results):
     assert (await results.read(statement_id, fence=1, number=0)).num_rows == 1
 
 
-async def test_a_reader_who_goes_away_takes_the_read_from_nobody(storage, results):
+async def test_leaving_reader_does_not_cancel_shared_read(storage, results):
     statement_id = uuid4()
     await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
     first = asyncio.create_task(results.read(statement_id, fence=1, number=0))
@@ -152,7 +152,7 @@ class SlowReads(FaultyStorage):
             yield piece
 
 
-async def test_what_is_deleted_while_it_is_read_is_not_kept():
+async def test_segment_deleted_during_read_is_not_cached():
     storage = SlowReads(MemoryStorage())
     async with ResultStore(storage) as store:
         statement_id = uuid4()
@@ -166,7 +166,7 @@ async def test_what_is_deleted_while_it_is_read_is_not_kept():
             await store.read(statement_id, fence=1, number=0)
 
 
-async def test_closing_ends_reads_under_way():
+async def test_close_stops_active_reads():
     storage = SlowReads(MemoryStorage())
     store = ResultStore(storage)
     statement_id = uuid4()
@@ -179,7 +179,7 @@ async def test_closing_ends_reads_under_way():
     await store.close()
 
 
-async def test_a_full_store_is_told_and_leaves_nothing(storage, results):
+async def test_full_store_is_reported_and_leaves_nothing(storage, results):
     storage.failures["write"] = StorageError("no room")
     statement_id = uuid4()
     with pytest.raises(StorageError):
@@ -191,7 +191,7 @@ async def test_a_full_store_is_told_and_leaves_nothing(storage, results):
         await results.read(statement_id, fence=1, number=0)
 
 
-async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results):
+async def test_failed_delete_is_reported_and_can_be_repeated(storage, results):
     statement_id = uuid4()
     await results.append(statement_id, fence=1, number=0, start_row=0, table=numbered(0, 1))
     storage.failures["delete"] = StorageUnavailable("gone")
@@ -204,7 +204,7 @@ async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results)
 
 
 @pytest.mark.parametrize("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
-async def test_damaged_bytes_are_told_and_never_read_as_fewer_rows(tmp_path, damage):
+async def test_damaged_bytes_are_reported_and_never_read_as_fewer_rows(tmp_path, damage):
     statement_id, folder = uuid4(), tmp_path / damage
     folder.mkdir()
     async with PrivateStorage(folder) as storage, ResultStore(storage) as store:

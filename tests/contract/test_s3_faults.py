@@ -1,4 +1,4 @@
-"""What the adapter of S3 makes of answers that real test servers cannot be made to give."""
+"""How the S3 adapter handles responses that real test servers cannot produce."""
 
 import asyncio
 
@@ -72,7 +72,7 @@ async def storage(peer):
 )
 @pytest.mark.storage(9, 10)
 @pytest.mark.security("S13")
-async def test_refusals_have_their_kind_and_a_message_without_secrets(storage, peer, reply, expected):
+async def test_refusals_have_error_kind_and_no_secrets_in_message(storage, peer, reply, expected):
     peer.will_answer(reply)
     with pytest.raises(QueryServerError) as told:
         await names(storage, "bucket")
@@ -82,13 +82,13 @@ async def test_refusals_have_their_kind_and_a_message_without_secrets(storage, p
 
 
 @pytest.mark.storage(37)
-async def test_a_refused_list_of_buckets_is_told(storage, peer):
+async def test_refused_bucket_list_is_reported(storage, peer):
     peer.will_answer(Reply.refusal(403, "AccessDenied"))
     with raises_code("bucket_listing_denied", match=r"^Bucket listing is not allowed: ."):
         await names(storage, "")
 
 
-async def test_the_region_of_a_bucket_is_not_looked_for(storage, peer):
+async def test_bucket_region_is_not_looked_up(storage, peer):
     elsewhere = {"x-amz-bucket-region": "eu-west-1"}
     for reply in (
         Reply(301, Reply.refusal(301, "PermanentRedirect").body, elsewhere),
@@ -113,7 +113,7 @@ async def test_redirects_are_not_followed(storage, peer, status):
 
 
 @pytest.mark.storage(35)
-async def test_keys_that_no_path_can_name_are_escaped_and_reserved_ones_left_out(storage, peer):
+async def test_unnameable_keys_are_escaped_and_reserved_ones_omitted(storage, peer):
     long = "x" * 256
     peer.will_answer(
         listed(
@@ -130,14 +130,14 @@ async def test_keys_that_no_path_can_name_are_escaped_and_reserved_ones_left_out
     assert len(files) + len(directories) == len(batch.entries)
 
 
-async def test_a_listing_that_does_not_go_on_is_no_end(storage, peer):
+async def test_listing_without_progress_is_an_error(storage, peer):
     peer.will_answer(listed("a", token="same"))
     with pytest.raises(StorageError, match="how its listing goes on"):
         await asyncio.wait_for(names(storage, "bucket"), 10)
     assert len(peer.asked) == 2
 
 
-async def test_reads_are_tried_thrice_and_conditional_writes_once(storage, peer):
+async def test_reads_are_tried_three_times_and_conditional_writes_once(storage, peer):
     peer.will_answer(Reply.refusal(503, "SlowDown"), Reply.refusal(503, "SlowDown"), listed("a"))
     assert await names(storage, "bucket") == ["a"]
     assert len(peer.asked) == 3
@@ -147,18 +147,18 @@ async def test_reads_are_tried_thrice_and_conditional_writes_once(storage, peer)
     assert [asked.method for asked in peer.asked].count("PUT") == 1
 
 
-async def test_writes_carry_their_condition_and_a_signed_payload(storage, peer):
+async def test_writes_carry_condition_and_signed_payload(storage, peer):
     peer.will_answer(NOTHING, Reply.refusal(412, "PreconditionFailed"), heads=[MISSING])
     with pytest.raises(PathExists):
         await put(storage, "bucket/file", b"x")
     (sent,) = [asked for asked in peer.asked if asked.method == "PUT"]
     assert sent.headers["if-none-match"] == "*"
-    # The SHA-256 of the body: a store notices when it gets another one.
+    # The SHA-256 of the body lets the store detect a different one.
     assert sent.headers["x-amz-content-sha256"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     assert "x-amz-content-sha256" in sent.headers["authorization"]
 
 
-async def test_a_store_that_knows_no_conditions_is_asked_before(peer):
+async def test_existence_is_checked_first_if_store_lacks_conditions(peer):
     keys = S3Keys("AKIA0", "secret")
     file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, keys=keys, timeout_s=5))
     stored = Reply(200, headers=FILE.headers)
@@ -170,20 +170,20 @@ async def test_a_store_that_knows_no_conditions_is_asked_before(peer):
 
 
 @pytest.mark.storage(88)
-async def test_a_stored_size_that_differs_is_told(storage, peer):
+async def test_stored_size_mismatch_is_reported(storage, peer):
     peer.will_answer(NOTHING, Reply(200, headers=FILE.headers), heads=[MISSING, FILE])
     with pytest.raises(VerificationFailed):
         await put(storage, "bucket/file", b"two")
 
 
 @pytest.mark.storage(51)
-async def test_a_body_that_ends_early_is_told(storage, peer):
+async def test_truncated_body_is_reported(storage, peer):
     peer.will_answer(Reply(200, "half", FILE.headers, content_length=8))
     with pytest.raises(StorageError):
         await content(storage, "bucket/file")
 
 
-async def test_keys_that_xml_cannot_hold_are_deleted_one_by_one(storage, peer):
+async def test_keys_invalid_in_xml_are_deleted_one_by_one(storage, peer):
     peer.will_answer(
         listed("d/%01", "d/a"),
         listed("d/%01", "d/a"),
@@ -199,21 +199,21 @@ async def test_keys_that_xml_cannot_hold_are_deleted_one_by_one(storage, peer):
     assert b"\x01" not in batch
 
 
-async def test_entries_that_the_store_refuses_to_delete_are_told(storage, peer):
+async def test_entries_the_store_refuses_to_delete_are_reported(storage, peer):
     refused = "<DeleteResult><Error><Key>d/a</Key><Code>AccessDenied</Code></Error></DeleteResult>"
     peer.will_answer(listed("d/a"), listed("d/a"), Reply(200, refused), heads=[MISSING])
     with pytest.raises(PermissionDenied):
         await storage.delete("bucket/d", recursive=True)
 
 
-async def test_entries_that_stay_are_told(storage, peer):
+async def test_remaining_entries_are_reported(storage, peer):
     peer.will_answer(listed("d/a"), heads=[MISSING])
     with pytest.raises(StorageError, match="kept entries"):
         await storage.delete("bucket/d", recursive=True)
 
 
 async def asked_with(peer, **settings) -> str:
-    """The authorization of a call of a new client."""
+    """Return the authorization header that a new client sends."""
     file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, timeout_s=5, **settings))
     peer.will_answer(listed("a"))
     assert await names(file_system.as_user(USER), "bucket") == ["a"]
@@ -221,7 +221,7 @@ async def asked_with(peer, **settings) -> str:
     return peer.asked[0].headers["authorization"]
 
 
-async def test_the_environment_counts_only_without_keys(peer, monkeypatch):
+async def test_environment_keys_count_only_without_configured_keys(peer, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVIRONMENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -232,7 +232,7 @@ async def test_the_environment_counts_only_without_keys(peer, monkeypatch):
 
 
 @pytest.mark.security("T8")
-async def test_an_address_of_the_environment_gets_no_keys_of_the_settings(peer, monkeypatch):
+async def test_environment_endpoint_gets_no_configured_keys(peer, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", peer.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", peer.url)
     file_system = S3FileSystem(S3Options(keys=S3Keys("AKIA0", "secret"), timeout_s=1))
@@ -241,7 +241,7 @@ async def test_an_address_of_the_environment_gets_no_keys_of_the_settings(peer, 
     await file_system.close()
 
 
-async def test_a_closed_store_is_told(peer):
+async def test_closed_store_is_reported(peer):
     file_system = S3FileSystem(S3Options(endpoint=peer.url, keys=S3Keys("AKIA0", "secret")))
     await file_system.close()
     await file_system.close()
@@ -250,7 +250,7 @@ async def test_a_closed_store_is_told(peer):
 
 
 @pytest.mark.security("S13", "T29")
-async def test_no_secret_of_the_store_is_logged_at_any_level(peer, caplog):
+async def test_store_secrets_are_logged_at_no_level(peer, caplog):
     caplog.set_level("DEBUG")
     keys = S3Keys("AKIA0", "planted-secret", "planted-token")
     authorization = await asked_with(peer, keys=keys)

@@ -1,4 +1,4 @@
-"""What is particular to S3, on a real server: keys in order, markers, multipart uploads, logins, outages."""
+"""Specific to S3, on a real server: key order, markers, multipart uploads, logins, outages."""
 
 import asyncio
 import tracemalloc
@@ -40,7 +40,7 @@ PART = 5 * MIB
 
 
 class CountedStore:
-    """A store, its driver's client, and the calls that went out."""
+    """A store, its driver's client, and the calls that were sent."""
 
     def __init__(self, file_system: S3FileSystem, client) -> None:
         self.file_system = file_system
@@ -56,7 +56,7 @@ class CountedStore:
             action()
 
     async def uploads(self) -> list[str]:
-        """Keys of multipart uploads that were neither completed nor aborted."""
+        """Return the keys of multipart uploads that were neither completed nor aborted."""
         return [
             upload["Key"] for upload in (await self.client.list_multipart_uploads(Bucket=BUCKET)).get("Uploads", ())
         ]
@@ -101,14 +101,14 @@ async def proxy(s3_server):
 
 @pytest.fixture
 async def proxied(s3_server, proxy):
-    """The store behind a line that breaks."""
+    """Yield the store behind a fault proxy."""
     file_system, store = await counted(s3_server, endpoint=f"http://127.0.0.1:{proxy.port}", timeout_s=2.0)
     yield store
     await file_system.close()
 
 
 async def put_key(store: CountedStore, path: str, content: bytes = b"x") -> None:
-    """As another program does it."""
+    """Store an object as another program would."""
     await store.client.put_object(Bucket=BUCKET, Key=key_of(path), Body=content)
 
 
@@ -125,7 +125,7 @@ async def pieces(count: int, size: int = MIB) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.storage(33, 34)
-async def test_2300_keys_come_in_order_with_a_thousand_for_each_call(store, base, s3_server):
+async def test_2300_keys_are_listed_in_order_a_thousand_per_call(store, base, s3_server):
     directory = s3_server.directory / base / "many"
     directory.mkdir()
     for number in range(2300):
@@ -135,7 +135,7 @@ async def test_2300_keys_come_in_order_with_a_thousand_for_each_call(store, base
     assert [len(batch.entries) for batch in found] == [1000, 1000, 300]
     assert [entry.name for batch in found for entry in batch.entries] == [f"f{number:04d}" for number in range(2300)]
     assert store.calls == {"ListObjectsV2": 3}
-    # A cursor of one process is good for another.
+    # A cursor is valid in another process.
     file_system, other = await counted(s3_server)
     again = await batches(other.storage, f"{base}/many", cursor=found[0].cursor)
     await file_system.close()
@@ -147,7 +147,7 @@ async def test_2300_keys_come_in_order_with_a_thousand_for_each_call(store, base
 
 
 @pytest.mark.platform(96)
-async def test_a_whole_tree_is_listed_as_its_keys_lie(store, base, s3_server):
+async def test_whole_tree_is_listed_in_key_order(store, base, s3_server):
     for number in range(1500):
         file = s3_server.directory / base / f"d{number % 7}" / "in" / f"f{number:04d}"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,12 +160,12 @@ async def test_a_whole_tree_is_listed_as_its_keys_lie(store, base, s3_server):
     assert len(files) == 1500
     assert files == sorted(files)
     assert f"{base}/empty" in {entry.path for entry in found if entry.is_directory}
-    # One call for a thousand keys, however many folders they are in.
+    # There is one call per thousand keys, however many folders contain them.
     assert store.calls == {"ListObjectsV2": 2}
     assert not await is_there(store.storage, f"{base}/many")
 
 
-async def test_a_folder_counts_as_its_name_with_a_slash(store, base):
+async def test_folder_sorts_as_its_name_with_a_slash(store, base):
     for path in ("a/x", "a-b/x", "a.txt", "a0", "a!"):
         await put_key(store, f"{base}/{path}")
     whole = [entry.name for batch in await batches(store.storage, base) for entry in batch.entries]
@@ -174,7 +174,7 @@ async def test_a_folder_counts_as_its_name_with_a_slash(store, base):
     assert by_one == whole
 
 
-async def test_a_prefix_without_a_marker_is_a_directory(store, base):
+async def test_prefix_without_marker_is_a_directory(store, base):
     await put_key(store, f"{base}/p/q/file")
     assert (await store.storage.stat(f"{base}/p/q")).is_directory
     assert await names(store.storage, f"{base}/p") == ["q"]
@@ -183,7 +183,7 @@ async def test_a_prefix_without_a_marker_is_a_directory(store, base):
 
 
 @pytest.mark.storage(35)
-async def test_keys_that_no_path_can_name_are_not_listed_but_deleted(store, base):
+async def test_unnameable_keys_are_not_listed_but_deleted(store, base):
     for key in ("._qs_upload_0", "d/._qs_x/file", "d/file", "d/tab\tbed", "d/new\nline"):
         await put_key(store, f"{base}/{key}")
     assert await names(store.storage, base) == ["d"]
@@ -192,7 +192,7 @@ async def test_keys_that_no_path_can_name_are_not_listed_but_deleted(store, base
     assert not await is_there(store.storage, f"{base}/d")
 
 
-async def test_attributes_take_one_call_for_a_file_and_two_for_a_directory(store, base):
+async def test_attributes_take_one_call_for_files_and_two_for_directories(store, base):
     await put_key(store, f"{base}/d/file")
     store.calls.clear()
     assert (await store.storage.stat(f"{base}/d/file")).tag
@@ -202,7 +202,7 @@ async def test_attributes_take_one_call_for_a_file_and_two_for_a_directory(store
     assert store.calls == {"HeadObject": 1, "ListObjectsV2": 1}
 
 
-async def test_a_marker_is_kept_once_for_the_last_entry(store, base):
+async def test_marker_is_kept_once_for_last_entry(store, base):
     await put_key(store, f"{base}/d/one")
     await put_key(store, f"{base}/d/two")
     store.calls.clear()
@@ -230,7 +230,7 @@ async def test_buckets_are_listed_and_deleted_only_when_empty(store, base):
     assert not await is_there(store.storage, "second-bucket")
 
 
-async def test_buckets_of_the_settings_are_shown_without_asking_the_store(s3_server):
+async def test_configured_buckets_are_shown_without_asking_store(s3_server):
     file_system, store = await counted(s3_server, buckets=("lake", BUCKET), allow_bucket_creation=False)
     found = [entry.name for batch in await batches(store.storage, "") for entry in batch.entries]
     assert found == sorted([BUCKET, "lake"])
@@ -242,7 +242,7 @@ async def test_buckets_of_the_settings_are_shown_without_asking_the_store(s3_ser
     await file_system.close()
 
 
-async def test_what_no_bucket_can_be_called_is_not_found(store):
+async def test_invalid_bucket_names_are_not_found(store):
     for name in ("arn:aws:s3:us-east-1:123456789012:accesspoint", "ex--use1-az4--x-s3", "a b", "x"):
         with pytest.raises(PathNotFound):
             await store.storage.stat(name)
@@ -255,7 +255,7 @@ async def test_what_no_bucket_can_be_called_is_not_found(store):
 
 
 class NoRecords:
-    """For the records of unfinished writes and the audit: nothing is kept."""
+    """A recorder of unfinished writes and audit events that keeps nothing."""
 
     async def begin(self, write: object) -> None: ...
     async def end(self, write_id: object) -> None: ...
@@ -267,8 +267,8 @@ class NoRecords:
     def record(self, *event: object, **facts: object) -> None: ...
 
 
-async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
-    """Directory, name and parent are looked at once, not by the rules and again by the store."""
+async def test_upload_of_five_bytes_takes_six_calls(store, base):
+    """Directory, name and parent are checked once, not first by the rules and again by the store."""
     stores = Stores([store.file_system], PathReader((Scheme.S3A,)))
     rules, records, threads = UploadRules(stores, ExtensionRules()), NoRecords(), ThreadPoolExecutor(1)
     orphans = OrphanSweep(stores, records, records)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
 
 
 @pytest.mark.storage(86)
-async def test_a_large_body_that_fails_leaves_no_parts(store, base):
+async def test_failing_large_body_leaves_no_parts(store, base):
     async def broken() -> AsyncIterator[bytes]:
         for _ in range(12):
             yield b"x" * MIB
@@ -299,7 +299,7 @@ async def test_a_large_body_that_fails_leaves_no_parts(store, base):
 
 
 @pytest.mark.storage(86)
-async def test_a_cancelled_upload_leaves_no_parts(store, base):
+async def test_canceled_upload_leaves_no_parts(store, base):
     begun = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -317,7 +317,7 @@ async def test_a_cancelled_upload_leaves_no_parts(store, base):
     assert await store.uploads() == []
 
 
-async def test_of_two_large_uploads_without_overwrite_one_wins(store, base):
+async def test_one_of_two_large_uploads_without_overwrite_wins(store, base):
     writes = [store.storage.write(f"{base}/big", pieces(6), overwrite=False) for _ in range(2)]
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["FileStatus", "PathExists"]
@@ -325,7 +325,7 @@ async def test_of_two_large_uploads_without_overwrite_one_wins(store, base):
 
 
 @pytest.mark.security("S10")
-async def test_a_large_upload_holds_little_memory(store, base):
+async def test_large_upload_uses_little_memory(store, base):
     await store.storage.write(f"{base}/warm", pieces(11), overwrite=True)
     tracemalloc.start()
     try:
@@ -337,7 +337,7 @@ async def test_a_large_upload_holds_little_memory(store, base):
     assert peak < 20 * MIB
 
 
-async def test_parts_larger_than_memory_go_out_in_several(store, base):
+async def test_parts_larger_than_memory_are_sent_in_several(store, base):
     whole = b"".join([piece async for piece in pieces(37)])
     plan = PartPlan(f"{base}/file", len(whole), 20 * MIB, 2)
     staging = await store.storage.begin_parts(plan)
@@ -348,7 +348,7 @@ async def test_parts_larger_than_memory_go_out_in_several(store, base):
     assert store.calls["UploadPart"] == 4
     first = await store.storage.join_parts(plan, staging, parts, overwrite=False)
     assert await content(store.storage, plan.path) == whole
-    # A repeated call, as after a lost answer, is no second file and no failure.
+    # Repeating the call, as after a lost response, neither creates a second file nor fails.
     assert await store.storage.join_parts(plan, staging, parts, overwrite=False) == first
 
 
@@ -363,7 +363,7 @@ async def test_an_empty_file_in_parts_is_a_file(store, base):
 
 
 @pytest.mark.storage(67)
-async def test_a_copy_above_128_mib_is_made_in_parts_by_the_store(store, base):
+async def test_store_copies_above_128_mib_in_parts(store, base):
     written = await store.storage.write(f"{base}/big", pieces(130), overwrite=False)
     await store.client.copy_object(
         Bucket=BUCKET,
@@ -387,8 +387,8 @@ async def test_a_copy_above_128_mib_is_made_in_parts_by_the_store(store, base):
         await store.storage.copy(f"{base}/big", f"{base}/copy")
 
 
-async def test_only_old_uploads_of_the_very_file_are_swept(store, base):
-    """S3 does not tell who began an upload: those of other keys may be another program's."""
+async def test_only_stale_uploads_of_the_same_file_are_swept(store, base):
+    """S3 does not report who started an upload: uploads of other keys may belong to another program."""
     others = [key_of(f"{base}/{name}") for name in ("left/below", "lefts", "other")]
     for key in (key_of(f"{base}/left"), *others):
         begun = await store.client.create_multipart_upload(Bucket=BUCKET, Key=key)
@@ -426,7 +426,7 @@ async def failures_of(storage: S3Storage, path: str) -> list[QueryServerError]:
     return failures
 
 
-async def test_wrong_keys_of_the_service_are_no_fault_of_the_user(store, base, s3_server):
+async def test_wrong_service_keys_are_not_a_user_error(store, base, s3_server):
     await put(store.storage, f"{base}/file")
     file_system, stranger = await counted(s3_server, keys=S3Keys(s3_server.access_key_id, "wrong"))
     for failure in await failures_of(stranger.storage, f"{base}/file"):
@@ -435,7 +435,7 @@ async def test_wrong_keys_of_the_service_are_no_fault_of_the_user(store, base, s
     await file_system.close()
 
 
-async def test_what_the_store_refuses_is_denied(store, base, s3_server):
+async def test_store_refusal_is_permission_denied(store, base, s3_server):
     await put(store.storage, f"{base}/file")
     keys = S3Keys(s3_server.guest_key_id, s3_server.guest_secret)
     file_system, guest = await counted(s3_server, keys=keys)
@@ -446,7 +446,7 @@ async def test_what_the_store_refuses_is_denied(store, base, s3_server):
     assert await content(store.storage, f"{base}/file") == b"x"
 
 
-async def test_a_wrong_clock_is_named(store, base, monkeypatch):
+async def test_wrong_clock_is_named_in_message(store, base, monkeypatch):
     right = botocore.auth.get_current_datetime
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: right() - timedelta(hours=2))
     for call in (store.storage.stat(f"{base}/file"), names(store.storage, base)):
@@ -456,7 +456,7 @@ async def test_a_wrong_clock_is_named(store, base, monkeypatch):
 
 
 @pytest.mark.storage(9)
-async def test_an_outage_is_told_and_over_when_the_store_is_back(proxied, proxy, base):
+async def test_outage_is_reported_and_ends_when_store_returns(proxied, proxy, base):
     await put(proxied.storage, f"{base}/file")
     await proxy.die()
     for call in (content(proxied.storage, f"{base}/file"), put(proxied.storage, f"{base}/other")):
@@ -467,7 +467,7 @@ async def test_an_outage_is_told_and_over_when_the_store_is_back(proxied, proxy,
 
 
 @pytest.mark.storage(9)
-async def test_a_silent_store_is_given_up(proxied, proxy, base):
+async def test_silent_store_is_given_up(proxied, proxy, base):
     await put(proxied.storage, f"{base}/file")
     proxy.set_fault(Fault.SILENCE)
     for call in (proxied.storage.stat(f"{base}/file"), content(proxied.storage, f"{base}/file")):
@@ -478,7 +478,7 @@ async def test_a_silent_store_is_given_up(proxied, proxy, base):
 
 @pytest.mark.storage(51)
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
-async def test_a_download_that_breaks_off_is_no_end_of_file(proxied, proxy, base, fault):
+async def test_interrupted_download_is_not_end_of_file(proxied, proxy, base, fault):
     await put(proxied.storage, f"{base}/big", b"x" * (12 * MIB))
     received = []
 
@@ -496,7 +496,7 @@ async def test_a_download_that_breaks_off_is_no_end_of_file(proxied, proxy, base
 
 
 @pytest.mark.storage(86)
-async def test_an_outage_in_the_middle_of_an_upload_leaves_what_the_sweep_removes(proxied, proxy, store, base):
+async def test_outage_during_upload_leaves_only_what_sweep_removes(proxied, proxy, store, base):
     async def dying() -> AsyncIterator[bytes]:
         for number in range(20):
             if number == 13:
@@ -511,7 +511,7 @@ async def test_an_outage_in_the_middle_of_an_upload_leaves_what_the_sweep_remove
     assert await store.storage.discard_unseen(f"{base}/big", older_than_s=0) == 1
 
 
-async def test_a_lost_answer_about_the_last_step_is_no_failure(proxied, proxy, base):
+async def test_lost_response_to_last_step_is_not_a_failure(proxied, proxy, base):
     proxied.before["CompleteMultipartUpload"] = lambda: proxy.set_fault(Fault.RESET)
     proxied.before["HeadObject"] = lambda: proxy.set_fault(Fault.NONE)
     status = await proxied.storage.write(f"{base}/big", pieces(7), overwrite=False)
@@ -519,7 +519,7 @@ async def test_a_lost_answer_about_the_last_step_is_no_failure(proxied, proxy, b
     assert proxied.calls["CompleteMultipartUpload"] == 1
 
 
-async def test_a_moment_of_outage_is_not_seen_by_readers(proxied, proxy, base):
+async def test_brief_outage_is_invisible_to_readers(proxied, proxy, base):
     await put(proxied.storage, f"{base}/file")
     proxied.calls.clear()
     proxy.set_fault(Fault.RESET)

@@ -1,4 +1,4 @@
-"""The Storage contract over a real S3 server, and what is particular to object stores."""
+"""The Storage contract over a real S3 server, and what is specific to object stores."""
 
 from contextlib import suppress
 from uuid import uuid4
@@ -19,7 +19,7 @@ BUCKET = "contract"
 
 @pytest.fixture(scope="module")
 async def shared_file_system(s3_server):
-    """One for all tests: making its client reads the description of the whole API."""
+    """Share one file system among all tests, because its client parses the whole API description."""
     file_system = S3FileSystem(s3_options(s3_server))
     await file_system.as_user(USER).mkdir(BUCKET)
     yield file_system
@@ -38,7 +38,7 @@ async def flat_file_system(flat_s3_server):
 @pytest.mark.engine("s3")
 @pytest.mark.engine("azurite")
 class TestFlatS3(EscapesContract):
-    """The gateway over a flat account: over a directory, other keys than paths cannot be stored."""
+    """The gateway over a flat account; over a directory, it cannot store keys that are not paths."""
 
     facts = StorageFacts(
         "S3",
@@ -73,7 +73,7 @@ class TestFlatS3(EscapesContract):
         return raw
 
     @pytest.mark.storage(99)
-    async def test_a_key_that_begins_with_a_slash_is_shown_and_moved(self, storage, client):
+    async def test_key_with_leading_slash_is_shown_and_moved(self, storage, client):
         bucket = f"lead{uuid4().hex[:8]}"
         await storage.mkdir(bucket)
         await client.put_object(Bucket=bucket, Key="/lead.txt", Body=b"led")
@@ -89,9 +89,7 @@ class TestFlatS3(EscapesContract):
         assert await names(storage, bucket) == ["lead.txt"]
 
     @pytest.mark.storage(100)
-    async def test_a_file_beside_a_directory_of_its_name_is_refused_until_it_is_named_alone(
-        self, storage, base, client
-    ):
+    async def test_file_beside_directory_of_same_name_is_refused_unless_named_exactly(self, storage, base, client):
         for key in ("d", "d/x", "d-x"):
             await client.put_object(Bucket=BUCKET, Key=f"{base.removeprefix(f'{BUCKET}/')}/{key}", Body=key.encode())
         shown = [(entry.name, entry.is_directory) for entry in await entries(storage, base)]
@@ -108,7 +106,7 @@ class TestFlatS3(EscapesContract):
         assert await names(storage, f"{base}/d") == ["x"]
 
     @pytest.mark.storage(99)
-    async def test_a_marker_with_content_keeps_its_directory_from_being_taken_for_empty(self, storage, base, plant):
+    async def test_directory_marker_with_content_is_not_empty(self, storage, base, plant):
         await plant(base, b"sub/")
         with pytest.raises(DirectoryNotEmpty):
             await storage.delete(f"{base}/sub", recursive=False)

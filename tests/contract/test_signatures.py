@@ -1,6 +1,6 @@
-"""Adapters have the signatures of their Protocols, and the suites really ran over each of them.
+"""Adapters have their Protocols' signatures, and the suites really ran over each adapter.
 
-Type checkers accept a flipped default, and never see a class that nobody hands in where the Protocol is asked for.
+Type checkers accept a changed default, and never check a class that is not passed where the Protocol is expected.
 """
 
 import inspect
@@ -52,7 +52,7 @@ ENGINES = TESTS.parents[1] / "src/queryserver/engines"
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A class that stands for a Protocol."""
+    """A class that implements a Protocol."""
 
     protocol: type
     module: str
@@ -168,7 +168,7 @@ ENGINE_TESTS = {
     "test_documented_engine.py": ("TestDocumentedEngine",),
 }
 
-# Test classes that inherit the catalogue's contract, by file.
+# Test classes that inherit the catalogue contract, by file.
 CATALOG_TESTS = {
     "test_hive_catalog.py": ("TestHiveCatalog",),
     "test_spark_catalog.py": ("TestSparkCatalog",),
@@ -182,7 +182,7 @@ CATALOG_TESTS = {
     "test_trino_catalog.py": ("TestTrinoCatalog",),
 }
 
-# Test classes that inherit the contract of loaders, by file.
+# Test classes that inherit the loader contract, by file.
 LOADING_TESTS = {
     "test_fake_loading.py": ("TestFakeLoading",),
     "test_mysql_loading.py": ("TestMariadbLoading",),
@@ -193,7 +193,7 @@ LOADING_TESTS = {
     "test_postgresql_loading.py": ("TestPostgresqlLoading", "TestPostgresql15Loading"),
 }
 
-# Test classes that inherit the contract of loaders in brief, by file.
+# Test classes that inherit the short loader contract, by file.
 SLOW_LOADING_TESTS = {"test_hive_loading.py": ("TestHiveLoading",), "test_spark_loading.py": ("TestSparkLoading",)}
 
 # Test classes that inherit the storage contract, by file.
@@ -211,7 +211,7 @@ STORAGE_TESTS = {
     "test_s3_storage.py": ("TestS3",),
 }
 
-# Test classes that inherit the rules of broken lines, by file; a file without classes says its DIALECTS itself.
+# Test classes that inherit the contract of broken connections, by file; a file without classes declares DIALECTS.
 FAULT_TESTS = {
     "test_hive_engine.py": ("TestHiveFaults",),
     "test_hiveserver2_faults.py": (),
@@ -233,7 +233,8 @@ def _is_member(member: object) -> bool:
 
 
 def shape(member: Any) -> tuple[str, ...]:
-    """Names, kinds and defaults of the parameters; what is awaited. A property may be an attribute of instances."""
+    """Return the parameters' names, kinds and defaults, and whether the result is awaited. A property may be an
+    instance attribute."""
     if isinstance(member, property) or not callable(member):
         return ("property",)
     signature = inspect.signature(member, follow_wrapped=True)
@@ -242,14 +243,14 @@ def shape(member: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_signatures_are_those_of_the_protocol(adapter: Adapter) -> None:
+def test_signatures_match_the_protocol(adapter: Adapter) -> None:
     named = {name: vars(adapter.protocol)[name] for name in members(adapter.protocol)}
     found = {name: shape(inspect.getattr_static(adapter.load(), name, None)) for name in named}
     assert found == {name: shape(member) for name, member in named.items()}
 
 
 @pytest.mark.parametrize("flaw", ["default", "kind", "name", "await"])
-def test_a_flawed_signature_is_found(flaw: str) -> None:
+def test_flawed_signature_is_detected(flaw: str) -> None:
     async def right(self: object, path: str, *, recursive: bool = False) -> None: ...
 
     async def default(self: object, path: str, *, recursive: bool = True) -> None: ...
@@ -264,7 +265,7 @@ def test_a_flawed_signature_is_found(flaw: str) -> None:
     assert shape(flawed) != shape(right)
 
 
-def test_every_engine_has_its_class_registered_and_its_suite() -> None:
+def test_every_engine_has_a_registered_class_and_suite() -> None:
     folders = {path.name for path in ENGINES.iterdir() if (path / "engine.py").exists()}
     registered = {adapter.module.split(".")[2] for adapter in ADAPTERS if adapter.protocol is Engine}
     assert folders <= registered, "register the engine in ADAPTERS"
@@ -284,8 +285,8 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
         ("SlowLoadingContract", SLOW_LOADING_TESTS),
     ],
 )
-def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
-    """Else it would be missing in the support table."""
+def test_every_suite_class_is_registered(contract: str, registered: Mapping[str, tuple[str, ...]]) -> None:
+    """Unregistered classes would be missing from the support table."""
     for file in TESTS.glob("test_*.py"):
         classes = re.findall(rf"^class (Test\w+)\(.*\b{contract}\b.*\):", file.read_text(), re.MULTILINE)
         assert set(classes) <= set(registered.get(file.name, ())), file.name
@@ -302,14 +303,14 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
     ],
     ids=["engines", "catalogues", "storages", "loaders", "slow loaders"],
 )
-def test_the_suite_ran_over_every_adapter(
+def test_suite_ran_over_every_adapter(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     contract: type,
     at_least: int,
     registered: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Collected by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
+    """pytest itself collects the tests, because a renamed or shadowed test would otherwise vanish silently."""
     monkeypatch.setattr(request.config.option, "engine", "all")
     suite = {name for name, _ in inspect.getmembers(contract, inspect.isfunction) if name.startswith("test_")}
     assert len(suite) >= at_least

@@ -1,4 +1,4 @@
-"""The metadata of Spark SQL keeps the rules of all engines."""
+"""The catalogue contract over Spark SQL's metadata."""
 
 from collections.abc import AsyncGenerator
 
@@ -86,7 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("sparksql")
 class TestSparkCatalog(SparkBasis, CatalogContract):
-    """SHOW and DESCRIBE of Spark."""
+    """Spark's SHOW and DESCRIBE."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     catalog_facts = FACTS
@@ -94,7 +94,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
     @pytest.fixture
     async def engine(self, spark_server: SparkAddress) -> AsyncGenerator[Engine]:
         engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
-        await self.running_statements(engine)  # the first page takes Spark seconds
+        await self.running_statements(engine)  # Spark takes seconds for the first page
         yield engine
         await engine.close()
 
@@ -106,7 +106,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
 
     @pytest.mark.item(63)
     async def test_built_in_functions_are_listed_once(self, engine: Engine, catalog: Catalog) -> None:
-        """The list has names only: signatures would take a statement each."""
+        """The list contains names only: signatures would take a statement each."""
         names = [function.name for function in await catalog.functions(None)]
         assert len(names) == len(set(names)) > 300
         assert "abs" in names
@@ -116,12 +116,12 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
 
     @pytest.mark.item(65)
     async def test_the_comment_of_a_database_is_told(self, engine: Engine, catalog: Catalog, database: str) -> None:
-        """Spark 3.5 takes COMMENT ON DATABASE, and forgets it."""
+        """Spark 3.5 accepts COMMENT ON DATABASE, but does not store the comment."""
         await self.execute(engine, [f"DROP DATABASE {database}", f"CREATE DATABASE {database} COMMENT 'Shop data'"])
         assert (await catalog.database(database)).comment == "Shop data"
 
     @pytest.mark.item(65)
-    async def test_all_that_a_description_tells(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
         told = "COMMENT 'it\\'s; a\\ntable' TBLPROPERTIES ('k'='v, x=y]')"
         await self.execute(engine, [f"CREATE TABLE {database}.items (id int) USING orc {told}"])
         found = await catalog.table(database, "ITEMS")
@@ -132,7 +132,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
         assert found.owner
 
     @pytest.mark.item(64)
-    async def test_the_newest_partitions_come_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_newest_partitions_come_first(self, engine: Engine, catalog: Catalog, database: str) -> None:
         table = f"{database}.days"
         columns = "(n int, day int, town string) USING parquet PARTITIONED BY (day, town)"
         values = ", ".join(f"({day * 1000 + n}, {day}, 'a/b=c')" for day in (9, 10, 11, 2) for n in range(30))
@@ -145,7 +145,7 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
         assert len(rows) == 100
 
     @pytest.mark.item(64)
-    async def test_maps_are_distinct_too(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_map_samples_are_distinct(self, engine: Engine, catalog: Catalog, database: str) -> None:
         table = f"{database}.maps"
         await self.execute(
             engine,

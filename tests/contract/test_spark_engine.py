@@ -1,4 +1,4 @@
-"""Spark SQL, through its Thrift server, keeps the rules of all engines."""
+"""The engine contract over Spark SQL, through its Thrift server."""
 
 import datetime as dt
 import time
@@ -60,8 +60,8 @@ def _range(rows: int, size: int) -> str:
 
 
 FACTS = EngineFacts(
-    # One partition: it takes one of the two cores that the server has. It is dealt out anew because the last step of a
-    # query is made while its rows are read, when the query counts as finished.
+    # One partition occupies one of the server's two cores. It is repartitioned because a query's last step runs while
+    # its rows are read, when the query counts as finished.
     slow_sql=(
         "SELECT sum(x) FROM (SELECT /*+ REPARTITION(2) */ count(*) AS x"
         " FROM range(0, 40000000000, 1, 1) WHERE id % 7 = 1 AND sqrt(id) > 5)"
@@ -98,7 +98,7 @@ FACTS = EngineFacts(
 
 
 def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limits | None = None) -> Hs2Engine:
-    """Spark gives rows while it makes them, instead of making them all before."""
+    """Build an engine for which Spark returns rows as it produces them."""
     address = Hs2Address(
         (Member(server.host, port or server.port),),
         session_conf={"spark.sql.thriftServer.incrementalCollect": "true"},
@@ -128,8 +128,8 @@ class TestSpark(SparkBasis, EngineContract):
         await engine.close()
 
     @pytest.mark.item(25)
-    async def test_a_statement_whose_client_is_gone_has_no_known_outcome(self, engine: Engine) -> None:
-        """Spark ends sessions with their connection, so there is nothing to go on with."""
+    async def test_statement_of_lost_client_has_unknown_outcome(self, engine: Engine) -> None:
+        """Spark ends sessions with their connection, so they cannot be resumed."""
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit(self.facts.slow_sql)
             await started(session, handle)
@@ -143,8 +143,8 @@ class TestSpark(SparkBasis, EngineContract):
 
 
 @pytest.mark.engine("sparksql")
-async def test_rows_that_become_wide_at_once_and_cells_above_the_limit(spark_server: SparkAddress) -> None:
-    """Spark holds each result whole here, so its rows can be read again in smaller batches."""
+async def test_suddenly_wide_rows_are_read_and_cells_above_limit_refused(spark_server: SparkAddress) -> None:
+    """Spark holds each result completely here, so its rows can be read again in smaller batches."""
     width, count = 3_000_000, 520
     engine = Hs2Engine(Hs2Address((Member(spark_server.host, spark_server.port),)), SPARKSQL)
     async with engine.session(USER, NO_OPTIONS) as session:

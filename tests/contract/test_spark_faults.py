@@ -1,4 +1,4 @@
-"""Spark over a line that breaks."""
+"""Spark over a connection that breaks."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.engines.sparksql import SparkAddress
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.protocol import Engine
 
-# Spark holds GetOperationStatus for 5 s.
+# Spark delays GetOperationStatus by 5 s.
 LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s=4.0, end_s=1.0, retry_s=2.0)
 
 

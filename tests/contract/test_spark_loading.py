@@ -1,4 +1,4 @@
-"""Spark's loader keeps the rules of all loaders. Each statement takes it some tenths of a second: rows are few here."""
+"""The loader contract over Spark. Each statement takes a few tenths of a second, so the tests use few rows."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -28,7 +28,7 @@ HIVE_FAMILY = LoadingFacts(
     many_rows=600,
     has_not_null=False,
 )
-"""Hive's tables of files know no NOT NULL; an import itself keeps NULLs out."""
+"""Hive's file tables have no NOT NULL; the import itself rejects NULLs."""
 
 FACTS = replace(
     HIVE_FAMILY,

@@ -1,4 +1,4 @@
-"""The metadata that SQLAlchemy's Inspector tells keep the rules: PyMySQL and MariaDB stand for the others."""
+"""The catalogue contract over SQLAlchemy's Inspector; PyMySQL and MariaDB stand for the other dialects."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FACTS = replace(
         TypeText("LONGBLOB", "LONGBLOB"),
     ),
     tables=(),
-    # SQLAlchemy reads MySQL's columns out of SHOW CREATE TABLE, and leaves doubled back-ticks doubled.
+    # SQLAlchemy parses MySQL's columns from SHOW CREATE TABLE, and leaves doubled backticks doubled.
     odd_columns=tuple(name for name in ODD_NAMES if "`" not in name),
     comment_database=(),
     analyzes_tables=False,

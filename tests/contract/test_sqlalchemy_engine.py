@@ -1,4 +1,4 @@
-"""The engine for any SQLAlchemy dialect keeps the rules of all engines: PyMySQL and MariaDB stand for the others."""
+"""The engine contract over the engine for any SQLAlchemy dialect; PyMySQL and MariaDB stand for the others."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping
@@ -61,14 +61,14 @@ FACTS = replace(
 
 
 def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -> SqlalchemyEngine:
-    """The engine under test; `port` may be that of a proxy."""
+    """Return the engine under test; `port` may be a proxy's port."""
     url = sa.URL.create("mysql+pymysql", server.user, server.password, server.host, port or server.port, "users")
     return SqlalchemyEngine(SqlalchemyAddress(url, connect_timeout_s=2), dialect="mysql", **options)
 
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
-    """The driver PyMySQL knows nothing of asyncio, buffers unless told otherwise, and cannot cancel."""
+    """The driver PyMySQL does not use asyncio, buffers by default, and cannot cancel."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
@@ -79,7 +79,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
     }
     engine_on = staticmethod(engine_on)
 
-    async def test_the_server_refuses_changes_when_only_reading_is_allowed(self, mariadb: ServerAddress) -> None:
+    async def test_server_refuses_changes_in_read_only_mode(self, mariadb: ServerAddress) -> None:
         engine = engine_on(mariadb, read_only=True)
         try:
             async with engine.session(USER, NO_OPTIONS) as session:
@@ -89,7 +89,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
         finally:
             await engine.close()
 
-    async def test_a_session_may_bring_its_own_login(self, mariadb: ServerAddress) -> None:
+    async def test_session_may_use_its_own_login(self, mariadb: ServerAddress) -> None:
         url = sa.URL.create("mysql+pymysql", host=mariadb.host, port=mariadb.port, database="users")
         engine = SqlalchemyEngine(SqlalchemyAddress(url, wants_credentials=True), dialect="mysql")
         login = SessionOptions(credentials=Credentials(mariadb.user, mariadb.password))
@@ -102,7 +102,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyFaults(FaultsContract):
-    """The same over a line that breaks."""
+    """The same over a connection that breaks."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"
@@ -116,7 +116,7 @@ class TestSqlalchemyFaults(FaultsContract):
         return lambda port: engine_on(mariadb, port)
 
 
-async def test_a_driver_that_is_not_installed_is_said_when_a_session_is_opened() -> None:
+async def test_missing_driver_is_reported_when_session_is_opened() -> None:
     engine = SqlalchemyEngine(SqlalchemyAddress(sa.URL.create("druid", host="localhost")), dialect="druid")
     with pytest.raises(EngineUnavailable, match="The driver druid is not installed on this server"):
         await engine.ping()

@@ -1,4 +1,4 @@
-"""The metadata of SQLite keep the catalogue's rules, with a file."""
+"""The catalogue contract over SQLite's metadata, with a file."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -85,11 +85,11 @@ class TestSqliteCatalog(CatalogContract):
         assert isinstance(engine, SqliteEngine)
         return engine.busy
 
-    async def test_an_indexed_column_has_a_count_of_values(self, engine: Engine, catalog: Catalog) -> None:
+    async def test_indexed_column_has_distinct_count(self, engine: Engine, catalog: Catalog) -> None:
         await self.make_table(engine, "main", "items", [("1", "'a'"), ("2", "'a'"), ("3", "'b'"), ("4", "'b'")])
         await self.execute(engine, ["CREATE INDEX by_name ON items (name)", "ANALYZE items"])
         table = await catalog.table("main", "items")
         assert await catalog.column_statistics(table, "name") == ColumnStatistics(distinct_count=2)
 
-    async def test_functions_that_statements_may_not_call_are_not_listed(self, catalog: Catalog) -> None:
+    async def test_forbidden_functions_are_not_listed(self, catalog: Catalog) -> None:
         assert await catalog.function(None, "load_extension") is None

@@ -1,4 +1,4 @@
-"""Files of statements over the local root, and over HDFS, Ozone, S3 and Azure as far as they can be started."""
+"""Files in statements over the local root, and over HDFS, Ozone, S3 and Azure where they can be started."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

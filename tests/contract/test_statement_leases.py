@@ -1,4 +1,4 @@
-"""The keepers of leases: PostgreSQL, and the one in memory that tests of services use."""
+"""The lease contract over PostgreSQL, and over the in-memory keeper that service tests use."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ _numbers = count(1)
 
 
 class MemoryDesk(LeaseDesk):
-    """In memory."""
+    """Keeps leases in memory."""
 
     def __init__(self) -> None:
         self.leases: MemoryLeases = MemoryLeases()
@@ -71,7 +71,7 @@ class MemoryDesk(LeaseDesk):
 
 
 class DatabaseDesk(LeaseDesk):
-    """In PostgreSQL."""
+    """Keeps leases in PostgreSQL."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
@@ -99,7 +99,7 @@ class DatabaseDesk(LeaseDesk):
         keeps_session: bool = False,
         first_line: bool = False,
     ) -> Lease:
-        """A statement; its log has the line that is written with the record only if `first_line`."""
+        """Add a statement; its log contains the line written with the record only if `first_line`."""
         number = next(_numbers)
         guids = f"g{number}", f"s{number}"
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
@@ -141,7 +141,7 @@ class DatabaseDesk(LeaseDesk):
 
 
 def sealer_of(secret: str) -> AesSealer:
-    """What seals with that key alone."""
+    """Return a sealer that has only the given key."""
     return AesSealer(Keyring(SecretKey.derive(SecretStr(secret))))
 
 
@@ -164,7 +164,7 @@ class TestDatabaseLeases(LeasesContract):
             await desk.records.aclose()
 
     @pytest.mark.parametrize(("outcome", "doomed"), [(FAILED, 1), (SUCCESS, 0), (Outcome(StatementState.AVAILABLE), 0)])
-    async def test_bytes_of_a_failed_statement_are_deleted_even_if_none_was_visible(
+    async def test_invisible_bytes_of_failed_statement_are_deleted(
         self, desk: DatabaseDesk, outcome: Outcome, doomed: int
     ) -> None:
         assert await desk.finish(await desk.add(), outcome)
@@ -172,7 +172,7 @@ class TestDatabaseLeases(LeasesContract):
 
     @pytest.mark.parametrize("way", ["close", "expire"])
     @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement", 1)])
-    async def test_only_results_that_the_store_may_have_bytes_of_are_deleted_there(
+    async def test_only_results_that_may_have_bytes_are_deleted_from_store(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
     ) -> None:
         lease = await desk.add(lease_s=-1)
@@ -189,7 +189,7 @@ class TestDatabaseLeases(LeasesContract):
             assert await desk.database.value(EXPIRE, 10) == 1
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
 
-    async def test_the_row_of_a_script_is_claimed_by_nobody_and_counts_nowhere(self, desk: DatabaseDesk) -> None:
+    async def test_script_row_is_neither_claimed_nor_counted(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
         assert await desk.records.queue_position(operation) == 1
         await desk.leases.expire_all()
@@ -198,11 +198,11 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.taken() == [part]
         (claimed,) = (await desk.orphans(ignore_leases=True)).values()
         assert claimed.operation_id == operation
-        # The place in its session, and of its user, is that of the statement alone.
+        # Only the statement itself takes a slot of its session and user.
         await desk.leases.expire_all()
         assert await desk.taken(slots=SlotLimits(1, 1)) == [part]
 
-    async def test_the_end_of_a_statement_and_the_next_one_are_one_fact(self, desk: DatabaseDesk) -> None:
+    async def test_statement_outcome_and_successor_are_recorded_atomically(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
         lease = (await desk.orphans(ignore_leases=True))[part]
         assert await desk.leases.mark_sent(lease)
@@ -219,7 +219,7 @@ class TestDatabaseLeases(LeasesContract):
         )
         seen = await desk.look(operation)
         assert (seen.state, seen.lines[1:]) == (StatementState.FAILED, ["one", "two"])
-        # An owner whose lease was lost records neither an end nor a next statement.
+        # An owner that lost its lease records neither an outcome nor a next statement.
         late = await desk.leases.finish_part(
             lease,
             SUCCESS,
@@ -231,13 +231,13 @@ class TestDatabaseLeases(LeasesContract):
         assert late is None
         assert await desk.database.value("SELECT count(*) FROM statements WHERE operation_id = $1", operation) == 2
 
-    async def test_after_a_cancel_no_next_statement_is_recorded(self, desk: DatabaseDesk) -> None:
+    async def test_no_next_statement_is_recorded_after_cancel(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
         lease = (await desk.orphans(ignore_leases=True))[part]
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(operation)
         next_statement = self._statement(desk, operation_id=operation, owner=ME)
-        # The statement came to its end before the cancel reached it.
+        # The statement finished before the cancel reached it.
         end = await desk.leases.finish_part(
             lease, SUCCESS, retention=LEASE, lines=[], start_line=None, next_statement=next_statement
         )
@@ -245,7 +245,7 @@ class TestDatabaseLeases(LeasesContract):
         assert end.next_statement is None
         assert (await desk.look(operation)).state is StatementState.CANCELED
 
-    async def test_the_limits_of_the_token_go_with_the_statement(self, desk: DatabaseDesk) -> None:
+    async def test_token_limits_are_stored_with_statement(self, desk: DatabaseDesk) -> None:
         token = ApiTokenLimits(uuid4(), "nightly", frozenset({Scope.QUERY, Scope.FILES_READ}), frozenset({"a"}), b"x")
         for given in (token, replace(token, connectors=None), None):
             new = self._statement(desk, owner=None, api_token=given)
@@ -255,7 +255,7 @@ class TestDatabaseLeases(LeasesContract):
             assert await desk.finish(claimed.lease, SUCCESS)
 
     async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
-        """An operation, and its first statement, which has no owner."""
+        """Add a script operation and its first statement, which has no owner."""
         operation = self._statement(desk, is_script=True, runs_all=True, owner="script")
         part = self._statement(desk, operation_id=operation.id, owner=None, in_history=False)
         await desk.records.record(operation, part)
@@ -277,7 +277,7 @@ class TestDatabaseLeases(LeasesContract):
             **more,
         )
 
-    async def test_the_lines_of_a_runner_come_after_the_one_of_the_record(self, desk: DatabaseDesk) -> None:
+    async def test_runner_log_lines_follow_record_log_line(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):
             lease = await desk.add(lease_s=-1, first_line=True)
             assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
@@ -291,7 +291,7 @@ class TestDatabaseLeases(LeasesContract):
             assert first.endswith("Z Submitted to here; waiting for a free place.")
             assert others == [*lines, "end"]
 
-    async def test_a_successors_segment_replaces_the_same_one(self, desk: DatabaseDesk) -> None:
+    async def test_successor_segment_replaces_the_same_segment(self, desk: DatabaseDesk) -> None:
         old = await desk.add(owner="other", lease_s=-1)
         assert await desk.leases.mark_running(old)
         assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
@@ -304,7 +304,7 @@ class TestDatabaseLeases(LeasesContract):
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
-    async def test_where_to_go_on_is_not_readable_in_the_database(self, desk: DatabaseDesk, write: str) -> None:
+    async def test_resume_token_is_unreadable_in_database(self, desk: DatabaseDesk, write: str) -> None:
         lease = await desk.add(lease_s=-1)
         mark = EngineCheckpoint("handle 1, its secret, é", 7)
         assert await desk.leases.mark_sent(lease)
@@ -323,7 +323,7 @@ class TestDatabaseLeases(LeasesContract):
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("spoilt", ["by another key", "cut", "not sealed at all"])
-    async def test_a_mark_that_cannot_be_read_is_none(self, desk: DatabaseDesk, spoilt: str) -> None:
+    async def test_unreadable_resume_token_counts_as_missing(self, desk: DatabaseDesk, spoilt: str) -> None:
         lease = await desk.add(lease_s=-1)
         assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("handle"))
@@ -339,7 +339,7 @@ class TestDatabaseLeases(LeasesContract):
         assert [line["event"] for line in logs].count("mark of a statement cannot be read") == 1
         assert "handle" not in str(logs)
 
-    async def test_several_sweeps_at_once_share_the_orphans(self, desk: DatabaseDesk) -> None:
+    async def test_concurrent_sweeps_share_orphans(self, desk: DatabaseDesk) -> None:
         lost = {(await desk.add(owner=None)).statement_id for _ in range(20)}
         shares = await asyncio.gather(*(desk.orphans(owner=f"instance {number}") for number in range(4)))
         taken = [statement_id for share in shares for statement_id in share]
@@ -354,9 +354,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("fake", "records", "name"), PAIRS)
-def test_signature_of_the_fake_is_that_of_the_records(fake: type, records: type, name: str) -> None:
+def test_fake_signatures_match_records(fake: type, records: type, name: str) -> None:
     assert shape(vars(fake)[name]) == shape(vars(records)[name])
 
 
-def test_the_contract_is_not_empty() -> None:
+def test_contract_is_not_empty() -> None:
     assert len([name for name in vars(LeasesContract) if name.startswith("test_")]) >= 18

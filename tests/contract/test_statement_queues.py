@@ -1,4 +1,4 @@
-"""What a queue of statements must do, in one process and over workers that Valkey wakes (Contract platform 10.2)."""
+"""The contract of a statement queue, in one process and across workers that Valkey wakes (Contract platform 10.2)."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.platform(102)
 
 
 class NoNotices:
-    """`platform.database.Notices` that reach no process: sweeps and the broker are enough."""
+    """Implements `platform.database.Notices` without reaching any process: sweeps and the broker suffice."""
 
     async def publish(self, kind: str, subject: str) -> None:
         return None
@@ -37,7 +37,7 @@ class Desk:
         self.runners = runners
 
     async def submit(self, statement: str, *, user: int = 1) -> Entry:
-        """What execute does."""
+        """Submit a statement as execute does."""
         owner = await self.dispatcher.owner_for(None, session_owner=None)
         assignment = self.fleet.leases.add(statement, owner=owner, user_id=user)
         if owner is None:
@@ -48,7 +48,7 @@ class Desk:
 
 
 class QueueContract(ABC):
-    """The rules, with two places for each user and four in all."""
+    """The contract, with two slots per user and four in total."""
 
     @pytest.fixture
     @abstractmethod
@@ -60,7 +60,7 @@ class QueueContract(ABC):
         assert {one.state for one in entries} == {StatementState.AVAILABLE}
         assert desk.fleet.engine.sessions_opened == 60
 
-    async def test_a_statement_that_is_canceled_while_it_waits_is_never_sent(self, desk: Desk) -> None:
+    async def test_statement_canceled_while_waiting_is_never_sent(self, desk: Desk) -> None:
         running = [await desk.submit("sleep 30", user=1) for _ in range(2)]
         await until(lambda: desk.fleet.engine.running == 2)
         waiting = await desk.submit("rows 1", user=1)
@@ -72,21 +72,21 @@ class QueueContract(ABC):
         assert await (await self.ended(desk, "rows 1", user=1)) is StatementState.AVAILABLE
         assert (waiting.state, waiting.sent) == (StatementState.CANCELED, False)
 
-    async def test_a_user_with_many_statements_does_not_hold_up_another(self, desk: Desk) -> None:
+    async def test_user_with_many_statements_does_not_delay_others(self, desk: Desk) -> None:
         many = [await desk.submit("sleep 30", user=1) for _ in range(40)]
         await until(lambda: desk.fleet.engine.running == 2)
         assert await (await self.ended(desk, "rows 3", user=2)) is StatementState.AVAILABLE
         assert sum(one.sent for one in many) == 2
 
     async def cancel(self, desk: Desk, entry: Entry) -> None:
-        """As a caller does; the notice reaches every process."""
+        """Cancel as a caller does; the notice reaches every process."""
         statement_id = entry.assignment.lease.statement_id
         desk.fleet.leases.ask_to_cancel(statement_id)
         for runner in desk.runners:
             runner.statements.cancel(statement_id)
 
     async def ended(self, desk: Desk, statement: str, *, user: int) -> "asyncio.Task[StatementState]":
-        """Submit it; the state that it ends in."""
+        """Submit the statement and return a task for its terminal state."""
         entry = await desk.submit(statement, user=user)
 
         async def end() -> StatementState:
@@ -111,15 +111,13 @@ class TestOverWorkers(QueueContract):
         async with over_workers(task_server, workers=2) as desk:
             yield desk
 
-    async def test_the_server_itself_runs_nothing(self, desk: Desk) -> None:
+    async def test_server_itself_runs_no_statements(self, desk: Desk) -> None:
         entry = await desk.submit("rows 1")
         await until(lambda: entry.state.is_terminal)
         assert entry.owner in {"worker 0", "worker 1"}
 
     @pytest.mark.platform(103)
-    async def test_a_statement_submitted_while_the_broker_is_away_runs_once(
-        self, desk: Desk, valkey: ValkeyServer
-    ) -> None:
+    async def test_statement_submitted_during_broker_outage_runs_once(self, desk: Desk, valkey: ValkeyServer) -> None:
         await valkey.stop()
         entry = await desk.submit("rows 1")
         await until(lambda: entry.state.is_terminal)
@@ -128,7 +126,7 @@ class TestOverWorkers(QueueContract):
         assert desk.fleet.engine.sessions_opened == 2
 
     @pytest.mark.platform(103)
-    async def test_nothing_is_lost_with_the_content_of_the_broker(self, desk: Desk, valkey: ValkeyServer) -> None:
+    async def test_emptied_broker_loses_no_statement(self, desk: Desk, valkey: ValkeyServer) -> None:
         running = [await desk.submit("sleep 0.3", user=number) for number in range(4)]
         entries = [await desk.submit("rows 1", user=number % 9) for number in range(30)]
         await valkey.stop()
@@ -136,7 +134,7 @@ class TestOverWorkers(QueueContract):
         await until(lambda: all(one.state.is_terminal for one in entries + running))
         assert desk.fleet.engine.sessions_opened == 34
 
-    async def test_a_worker_that_stops_leaves_what_waits_to_another(self, desk: Desk) -> None:
+    async def test_stopping_worker_leaves_waiting_statements_to_others(self, desk: Desk) -> None:
         blocked = [await desk.submit("sleep 30", user=number) for number in range(4)]
         await until(lambda: desk.fleet.engine.running == 4)
         waiting = await desk.submit("rows 1", user=9)
@@ -150,7 +148,7 @@ class TestOverWorkers(QueueContract):
 
 @asynccontextmanager
 async def over_workers(settings: TaskServerSettings, *, workers: int) -> AsyncIterator[Desk]:
-    """A server and workers with two places each, all with the one broker."""
+    """Start a server and workers with two slots each, all on one broker."""
     fleet = Fleet()
     async with AsyncExitStack() as stack:
         broker = await _broker(stack, settings)

@@ -1,4 +1,4 @@
-"""Trino's metadata keeps the rules of all catalogues: the memory connector of a real coordinator."""
+"""The catalogue contract over Trino: the memory connector of a real coordinator."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.errors.statements import StatementRejected
 
 ODD = tuple(name.lower() for name in ODD_NAMES)
-"""Trino folds quoted names too."""
+"""Trino also folds quoted names."""
 
 
 def _column(name: str, kind: str, comment: str = "") -> TableColumn:
@@ -86,13 +86,13 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoCatalog(TrinoBasis, CatalogContract):
-    """The memory connector keeps no statistics of columns, and cannot be told to analyze."""
+    """The memory connector keeps no column statistics and cannot analyze."""
 
     catalog_facts = FACTS
     tested_with = "Trino 476"
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
-        """The statements are right as far as Trino: the connector's own word is what comes back."""
+        """Trino accepts the statements; the resulting error is the connector's own."""
         for column in (None, *(column.name for column in table.columns)):
             with pytest.raises(StatementRejected, match="analyze"):
                 await self.execute(engine, [catalog.analyze_statement(table, column)])
@@ -115,14 +115,14 @@ class TestTrinoCatalog(TrinoBasis, CatalogContract):
         assert {"memory.default", "tpch.tiny", "system.runtime"} <= set(names)
 
     @pytest.mark.item(60)
-    async def test_a_schema_of_another_catalog_is_named_with_it(self, catalog: Catalog) -> None:
+    async def test_schema_of_another_catalog_has_qualified_name(self, catalog: Catalog) -> None:
         assert "nation" in {table.name for table in await catalog.tables("tpch.tiny")}
         nation = await catalog.table("TPCH.Tiny", "NATION")
         assert (nation.database, nation.name) == ("tpch.tiny", "nation")
         assert [column.nullable for column in nation.columns] == [False] * 4
 
     @pytest.mark.item(65)
-    async def test_what_a_connector_knows_of_columns_is_shown(self, engine: Engine, catalog: Catalog) -> None:
+    async def test_connector_statistics_are_shown(self, engine: Engine, catalog: Catalog) -> None:
         nation = await catalog.table("tpch.tiny", "nation")
         assert nation.statistics == {"numRows": "25"}
         key = await catalog.column_statistics(nation, "nationkey")
@@ -130,7 +130,7 @@ class TestTrinoCatalog(TrinoBasis, CatalogContract):
         assert (await catalog.column_statistics(nation, "name")).avg_col_len == pytest.approx(177 / 25)
 
     @pytest.mark.item(64)
-    async def test_values_without_an_order_are_sampled(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_unorderable_values_are_sampled(self, engine: Engine, catalog: Catalog, database: str) -> None:
         table = FACTS.table(database, "deep")
         await self.execute(
             engine, [f"CREATE TABLE {table} AS SELECT MAP(ARRAY['k'], ARRAY[n]) AS m FROM (VALUES 2, 1) v(n)"]
@@ -139,7 +139,7 @@ class TestTrinoCatalog(TrinoBasis, CatalogContract):
         assert await self.rows(engine, sample) == [([("k", 1)],), ([("k", 2)],)]
 
     @pytest.mark.item(61)
-    async def test_a_plain_schema_needs_a_catalog_of_the_connector(self, trino_server: HttpAddress) -> None:
+    async def test_unqualified_schema_resolves_in_connector_catalog(self, trino_server: HttpAddress) -> None:
         engine = TrinoEngine(replace(address_of(trino_server), catalog="tpch", schema=""))
         try:
             async with engine.catalog(USER, NO_OPTIONS) as catalog:

@@ -1,4 +1,4 @@
-"""Trino keeps the rules of all engines: a real coordinator with its memory and tpch connectors."""
+"""The engine contract over Trino: a real coordinator with its memory and tpch connectors."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.formats.columns import ResultType
 
-"""Tells the statements of this run from others at the same coordinator."""
+"""Distinguishes this run's statements from others on the same coordinator."""
 
 
 def _typed(name: str, expression: str, kind: ResultType, native_type: str, value: object) -> TypeFact:

@@ -1,4 +1,4 @@
-"""Trino over a line that breaks, and a coordinator that misbehaves."""
+"""Trino over a connection that breaks, and a misbehaving coordinator."""
 
 from collections.abc import AsyncGenerator, Callable
 
@@ -18,7 +18,7 @@ SHORT = TrinoTimeouts(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open
 
 @pytest.mark.engine("trino")
 class TestTrinoFaults(FaultsContract):
-    """A real coordinator: what is lost on the way is asked for again, for the statement lives on."""
+    """A real coordinator: lost responses are requested again, since the statement survives."""
 
     facts = FACTS
     tested_with = "Trino 476"
@@ -26,7 +26,8 @@ class TestTrinoFaults(FaultsContract):
 
     @pytest.fixture(autouse=True)
     async def _ends_what_is_left(self, trino_server: HttpAddress) -> AsyncGenerator[None]:
-        """Statements that nobody could stop over a broken line would work on for minutes, beside other tests."""
+        """End statements that could not be stopped over a broken connection; they would run for minutes beside other
+        tests."""
         yield
         async with httpx.AsyncClient(
             base_url=trino_server.url, headers={"X-Trino-User": "tests"}, timeout=30

@@ -1,4 +1,4 @@
-"""Trino's loader keeps the rules of all loaders: the memory connector of a real coordinator."""
+"""The loader contract over Trino: the memory connector of a real coordinator."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ FACTS = LoadingFacts(
         }
     ),
     refused=((BaseType.DURATION, dt.timedelta(microseconds=-1), "milliseconds"),),
-    # Trino keeps names in lower case.
+    # Trino folds names to lower case.
     names=tuple(name.lower() for name in NAMES),
     table_names=('with blank', 'quo"te', "x'); drop table y; --", 'zoë 日本', 'a.b'),
     longest_name=None,

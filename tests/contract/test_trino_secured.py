@@ -1,4 +1,4 @@
-"""Trino behind HTTPS with logins by password and by token, through the settings that an administrator gives."""
+"""Trino with HTTPS, password and token logins, configured through administrator settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -31,7 +31,7 @@ SLOW = "SELECT count(*) FROM tpch.sf1000.lineitem WHERE comment LIKE '%no such w
 
 
 def settings_of(server: SecuredAddress, **changes: str | bool) -> dict[str, str | bool]:
-    """The service's own login by password."""
+    """Return settings with the service's own password login."""
     return {
         "url": server.url,
         "catalog": "memory",
@@ -45,16 +45,16 @@ def settings_of(server: SecuredAddress, **changes: str | bool) -> dict[str, str 
 
 
 def by_token(server: SecuredAddress) -> dict[str, str | bool]:
-    """Every caller's own token."""
+    """Return settings with which every caller uses their own token."""
     return settings_of(server, auth_mechanism="JWT", username="", password="")
 
 
 def with_password(password: str) -> SessionOptions:
-    """A login of Ana's."""
+    """Return session options with Ana's login."""
     return SessionOptions(credentials=Credentials("ana", password))
 
 
-async def test_rows_come_page_by_page_over_https(secured_trino_server: SecuredAddress):
+async def test_rows_arrive_page_by_page_over_https(secured_trino_server: SecuredAddress):
     async with (
         built("trino", **settings_of(secured_trino_server)) as engine,
         engine.session(USER, NO_OPTIONS) as session,
@@ -67,7 +67,7 @@ async def test_rows_come_page_by_page_over_https(secured_trino_server: SecuredAd
         await run(session, "DROP TABLE secured")
 
 
-async def test_a_statement_is_canceled_over_https(secured_trino_server: SecuredAddress):
+async def test_statement_is_canceled_over_https(secured_trino_server: SecuredAddress):
     async with (
         built("trino", **settings_of(secured_trino_server)) as engine,
         engine.session(USER, NO_OPTIONS) as session,
@@ -82,7 +82,7 @@ async def test_a_statement_is_canceled_over_https(secured_trino_server: SecuredA
                 await asyncio.sleep(0.05)
 
 
-async def test_another_process_goes_on_over_https(secured_trino_server: SecuredAddress):
+async def test_another_process_resumes_statement_over_https(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server)) as engine:
         assert isinstance(engine, ResumableEngine)
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -96,7 +96,7 @@ async def test_another_process_goes_on_over_https(secured_trino_server: SecuredA
             assert len(await read(again, found)) == ROWS
 
 
-async def test_a_url_with_a_password_means_https_and_the_authorities_of_the_system(
+async def test_url_with_password_implies_https_and_system_authorities(
     secured_trino_server: SecuredAddress, trust: Callable[[str], None]
 ):
     trust(secured_trino_server.authority)
@@ -106,7 +106,7 @@ async def test_a_url_with_a_password_means_https_and_the_authorities_of_the_syst
         assert await cell(engine, "SELECT count(*) FROM nation") == 25
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(secured_trino_server: SecuredAddress):
+async def test_certificate_of_unknown_authority_is_refused(secured_trino_server: SecuredAddress):
     for authorities in (Authority().certificate, ""):
         async with built("trino", **settings_of(secured_trino_server, ssl_ca=authorities)) as engine:
             error = await refusal(engine)
@@ -125,13 +125,13 @@ async def test_a_certificate_of_another_name_is_refused(secured_trino_server: Se
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_any_certificate_will_do_where_the_settings_say_so(secured_trino_server: SecuredAddress):
+async def test_unverified_certificate_is_accepted_if_configured(secured_trino_server: SecuredAddress):
     url = f"https://127.0.0.1:{secured_trino_server.port}"
     async with built("trino", **settings_of(secured_trino_server, url=url, ssl_ca="", ssl_validate=False)) as engine:
         assert await cell(engine, "SELECT current_user") == SERVICE
 
 
-async def test_a_server_without_tls_is_told_as_such(secured_trino_server: SecuredAddress, plain_port: int):
+async def test_server_without_tls_is_reported(secured_trino_server: SecuredAddress, plain_port: int):
     url = f"https://localhost:{plain_port}"
     async with built("trino", **settings_of(secured_trino_server, url=url)) as engine:
         error = await refusal(engine)
@@ -142,7 +142,7 @@ async def test_a_server_without_tls_is_told_as_such(secured_trino_server: Secure
 
 @pytest.fixture
 async def plain_port() -> AsyncGenerator[int]:
-    """Of a server that speaks HTTP without TLS."""
+    """Yield the port of a server that speaks HTTP without TLS."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -153,7 +153,7 @@ async def plain_port() -> AsyncGenerator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def test_a_url_without_tls_is_no_way_to_a_server_with_it(secured_trino_server: SecuredAddress):
+async def test_url_without_tls_cannot_reach_tls_server(secured_trino_server: SecuredAddress):
     url = f"http://localhost:{secured_trino_server.port}"
     async with built("trino", **settings_of(secured_trino_server, url=url)) as engine:
         error = await refusal(engine)
@@ -161,7 +161,7 @@ async def test_a_url_without_tls_is_no_way_to_a_server_with_it(secured_trino_ser
         assert_tells_nothing(error, PASSWORDS[SERVICE])
 
 
-async def test_a_caller_logs_in_with_a_password_of_any_letters(secured_trino_server: SecuredAddress):
+async def test_caller_logs_in_with_any_password_characters(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server, username="${USER}", password="")) as engine:
         options = with_password(PASSWORDS["ana"])
         assert await cell(engine, "SELECT current_user", user=ANA, options=options) == "ana"
@@ -175,7 +175,7 @@ async def test_a_caller_logs_in_with_a_password_of_any_letters(secured_trino_ser
         ("", "Malformed credentials: password is empty"),
     ],
 )
-async def test_a_wrong_password_is_refused_before_any_statement(
+async def test_wrong_password_is_refused_before_any_statement(
     secured_trino_server: SecuredAddress, password: str, message: str
 ):
     async with built("trino", **settings_of(secured_trino_server, username="${USER}", password="")) as engine:
@@ -184,7 +184,7 @@ async def test_a_wrong_password_is_refused_before_any_statement(
         assert error.message == message
 
 
-async def test_the_ping_fails_with_a_wrong_password_and_with_nothing_else(secured_trino_server: SecuredAddress):
+async def test_ping_fails_only_with_wrong_password(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server, password="wrong")) as engine:
         with pytest.raises(CredentialsRequired, match="Invalid credentials"):
             await engine.ping()
@@ -193,18 +193,18 @@ async def test_the_ping_fails_with_a_wrong_password_and_with_nothing_else(secure
             await engine.ping()
 
 
-async def test_no_login_is_refused(secured_trino_server: SecuredAddress):
+async def test_missing_login_is_refused(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server, auth_mechanism="NONE", password="")) as engine:
         assert isinstance(await refusal(engine), CredentialsRequired)
 
 
-async def test_a_caller_logs_in_with_a_token(secured_trino_server: SecuredAddress):
+async def test_caller_logs_in_with_token(secured_trino_server: SecuredAddress):
     options = SessionOptions(external_token=secured_trino_server.token("ana"))
     async with built("trino", **by_token(secured_trino_server)) as engine:
         assert await cell(engine, "SELECT current_user", user=ANA, options=options) == "ana"
 
 
-async def test_a_token_that_is_not_valid_is_refused_and_not_told(secured_trino_server: SecuredAddress):
+async def test_invalid_token_is_refused_and_not_revealed(secured_trino_server: SecuredAddress):
     expired = secured_trino_server.token("ana", for_s=-60)
     forged = replace(secured_trino_server, signing_key=new_signing_key().private).token("ana")
     async with built("trino", **by_token(secured_trino_server)) as engine:
@@ -216,25 +216,25 @@ async def test_a_token_that_is_not_valid_is_refused_and_not_told(secured_trino_s
         assert isinstance(await refusal(engine, user=ANA), CredentialsRequired)
 
 
-async def test_a_token_is_good_for_its_own_user_only(secured_trino_server: SecuredAddress):
+async def test_token_is_valid_only_for_its_own_user(secured_trino_server: SecuredAddress):
     options = SessionOptions(external_token=secured_trino_server.token("ana"))
     async with built("trino", **by_token(secured_trino_server)) as engine, engine.session(USER, options) as session:
         error = await failure(session, "SELECT current_user")
         assert error.message == "Access Denied: User ana cannot impersonate user ada"
 
 
-async def test_the_service_logs_in_and_statements_run_as_the_caller(secured_trino_server: SecuredAddress):
+async def test_service_logs_in_and_statements_run_as_caller(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server, has_impersonation=True)) as engine:
         assert await cell(engine, "SELECT current_user", user=ANA) == "ana"
         assert await cell(engine, "SELECT current_user") == USER.username
 
 
-async def test_statements_run_as_the_service_where_it_acts_for_nobody(secured_trino_server: SecuredAddress):
+async def test_statements_run_as_service_without_impersonation(secured_trino_server: SecuredAddress):
     async with built("trino", **settings_of(secured_trino_server)) as engine:
         assert await cell(engine, "SELECT current_user", user=ANA) == SERVICE
 
 
-async def test_whom_the_service_may_not_act_for_is_told_in_trinos_words(secured_trino_server: SecuredAddress):
+async def test_refused_impersonation_is_reported_in_trino_words(secured_trino_server: SecuredAddress):
     denied = "Access Denied: User service cannot impersonate user root"
     async with built("trino", **settings_of(secured_trino_server, has_impersonation=True)) as engine:
         async with engine.session(ROOT, NO_OPTIONS) as session:
@@ -246,7 +246,7 @@ async def test_whom_the_service_may_not_act_for_is_told_in_trinos_words(secured_
             assert raised.value.message == denied
 
 
-async def test_a_session_goes_over_to_another_user_by_statement(secured_trino_server: SecuredAddress):
+async def test_session_switches_user_by_statement(secured_trino_server: SecuredAddress):
     async with (
         built("trino", **settings_of(secured_trino_server)) as engine,
         engine.session(USER, NO_OPTIONS) as session,
@@ -260,7 +260,7 @@ async def test_a_session_goes_over_to_another_user_by_statement(secured_trino_se
 
 
 def assert_no_secret_in(text: str) -> None:
-    """What is stored while a statement runs names no login."""
+    """Assert that the text stored for a running statement contains no login."""
     for secret in (*PASSWORDS.values(), "Basic ", "Bearer "):
         assert secret not in text
 

@@ -45,7 +45,7 @@ class TestWebHdfsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """As `alice`, for whom the service acts."""
+    """Acts as `alice`, whom the service impersonates."""
 
     facts = StorageFacts(
         name="HDFS (WebHDFS)",
@@ -74,7 +74,7 @@ async def base(storage) -> AsyncGenerator[str]:
 
 @pytest.mark.security("S9")
 @pytest.mark.storage(36, 92)
-async def test_the_store_decides_what_another_user_may(file_system, storage, base):
+async def test_store_decides_other_users_permissions(file_system, storage, base):
     await put(storage, f"{base}/file")
     await storage.set_permissions(base, 0o700)
     other = file_system.as_user(BOB)
@@ -95,14 +95,14 @@ async def test_the_store_decides_what_another_user_may(file_system, storage, bas
     assert await content(storage, f"{base}/file") == b"x"
 
 
-async def test_a_service_that_may_not_act_for_others_is_refused(hdfs_cluster):
+async def test_service_without_impersonation_rights_is_refused(hdfs_cluster):
     file_system = WebHdfsFileSystem(WebHdfsAddress([hdfs_cluster.webhdfs_url], "bob"))
     with pytest.raises(PermissionDenied):
         await file_system.as_user(ALICE).stat("user/alice")
     await file_system.close()
 
 
-async def test_the_cluster_tells_its_superuser_and_its_trash(file_system):
+async def test_cluster_reports_superuser_and_trash(file_system):
     facts = await file_system.facts(ALICE)
     assert (facts.is_trash_enabled, facts.is_superuser) == (True, False)
     assert (facts.superuser, facts.supergroup) == ("hdfs", "supergroup")
@@ -119,7 +119,7 @@ async def test_directories_of_many_batches_are_counted_exactly(file_system, stor
     assert (await batches(storage, base, cursor=found[0].cursor))[0].entries[0].name == "050"
 
 
-async def test_entries_with_names_that_nobody_may_give_any_more_can_be_used(hdfs_cluster, storage, base):
+async def test_entries_with_no_longer_permitted_names_can_be_used(hdfs_cluster, storage, base):
     for name in ("back%5Cslash", "new%0Aline", "semi%3Bcolon", "%20blank%20"):
         hdfs_cluster.call("PUT", f"/{base}/{name}", "MKDIRS", user=SERVICE_USER, doas="alice")
     found = await names(storage, base)
@@ -133,7 +133,7 @@ async def test_entries_with_names_that_nobody_may_give_any_more_can_be_used(hdfs
         await put(storage, f"{base}/a:b")
 
 
-async def test_a_quota_is_told_and_nothing_stays(hdfs_cluster, storage, base):
+async def test_exceeded_quota_is_reported_and_leaves_nothing(hdfs_cluster, storage, base):
     await put(storage, f"{base}/file")
     hdfs_cluster.call("PUT", f"/{base}", "SETQUOTA", namespacequota="2")
     for call in (put(storage, f"{base}/more"), storage.mkdir(f"{base}/d")):
@@ -146,7 +146,7 @@ async def test_a_quota_is_told_and_nothing_stays(hdfs_cluster, storage, base):
 
 
 @pytest.mark.storage(9)
-async def test_safe_mode_is_a_store_that_is_not_available(hdfs_cluster, storage, base):
+async def test_safe_mode_makes_store_unavailable(hdfs_cluster, storage, base):
     await put(storage, f"{base}/file")
     await asyncio.to_thread(hdfs_cluster.administer, "-safemode", "enter")
     try:
@@ -160,7 +160,7 @@ async def test_safe_mode_is_a_store_that_is_not_available(hdfs_cluster, storage,
 
 
 @pytest.mark.storage(59)
-async def test_a_replaced_file_keeps_mode_group_and_replication(hdfs_cluster, storage, base):
+async def test_replaced_file_keeps_mode_group_and_replication(hdfs_cluster, storage, base):
     await put(storage, f"{base}/file", b"old")
     await storage.set_permissions(f"{base}/file", 0o640)
     await storage.set_replication(f"{base}/file", 3)
@@ -171,12 +171,12 @@ async def test_a_replaced_file_keeps_mode_group_and_replication(hdfs_cluster, st
     assert (copied.permissions, copied.replication, copied.block_size) == (0o640, 3, status.block_size)
 
 
-async def test_parts_are_joined_without_reading_them_and_a_join_is_taken_up_again(storage, base):
+async def test_parts_are_joined_without_reading_and_join_can_be_resumed(storage, base):
     plan = PartPlan(f"{base}/file", 10, 4, 3)
     staging = await storage.begin_parts(plan)
     parts = [await storage.write_part(plan, staging, number, body(b"abcd"[: 10 - 4 * number])) for number in range(3)]
     directory = f"{base}/._qs_parts_{staging}"
-    # As a process leaves it that died between two calls of CONCAT.
+    # As left by a process that died between two CONCAT calls.
     await storage.tree.upload(f"{directory}/joined", body(), _new_file())
     await storage.tree.concat(f"{directory}/joined", [f"{directory}/{parts[0].receipt}"])
     status = await storage.join_parts(plan, staging, parts, overwrite=False)
@@ -190,7 +190,7 @@ def _new_file() -> NewFile:
 
 
 @pytest.mark.storage(86)
-async def test_leftovers_of_a_crash_are_swept_and_old_files_brought_back(storage, base):
+async def test_crash_leftovers_are_swept_and_old_files_restored(storage, base):
     tree = storage.tree
     await tree.upload(f"{base}/._qs_upload_{'0' * 32}", body(b"half"), _new_file())
     await tree.make_directory(f"{base}/._qs_parts_{'1' * 32}", 0o700)
@@ -207,7 +207,7 @@ async def test_leftovers_of_a_crash_are_swept_and_old_files_brought_back(storage
     assert [entry.name async for entry in tree.all_entries(base)] == ["lost", "replaced"]
 
 
-async def test_the_first_of_several_name_nodes_may_be_gone(hdfs_cluster):
+async def test_first_of_several_name_nodes_may_be_down(hdfs_cluster):
     urls = ["http://127.0.0.1:1/webhdfs/v1", hdfs_cluster.webhdfs_url]
     file_system = WebHdfsFileSystem(WebHdfsAddress(urls, SERVICE_USER))
     storage, path = file_system.as_user(ALICE), f"user/alice/{uuid4().hex}"
@@ -221,7 +221,7 @@ async def test_the_first_of_several_name_nodes_may_be_gone(hdfs_cluster):
     await alone.close()
 
 
-async def test_many_files_at_once_go_through_one_pool(storage, base):
+async def test_many_concurrent_files_share_one_pool(storage, base):
     written = [put(storage, f"{base}/{number}", b"%d" % number * 1000) for number in range(30)]
     assert not [outcome for outcome in await asyncio.gather(*written) if isinstance(outcome, QueryServerError)]
     read = await asyncio.gather(*(content(storage, f"{base}/{number}") for number in range(30)))

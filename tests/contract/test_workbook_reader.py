@@ -1,4 +1,4 @@
-"""`ProcessWorkbooks` over real workbooks of all formats, and over hostile ones."""
+"""`ProcessWorkbooks` over real workbooks in all formats, and over hostile ones."""
 
 import asyncio
 import os
@@ -103,7 +103,7 @@ def write_xls(path: Path) -> Path:
 @pytest.mark.importer(42)
 @pytest.mark.importer(44)
 @pytest.mark.parametrize("write", [write_xls, write_xlsx])
-async def test_xls_and_xlsx_give_the_same_answers(workbooks, tmp_path, write):
+async def test_xls_and_xlsx_return_the_same_results(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
     assert await workbooks.sheet_names(path) == ["Values", "Hidden"]
     found = await workbooks.first_rows(path, "Values", limit=100)
@@ -114,7 +114,7 @@ async def test_xls_and_xlsx_give_the_same_answers(workbooks, tmp_path, write):
 
 
 @pytest.mark.importer(42)
-async def test_an_old_workbook_may_count_days_from_1904(workbooks, tmp_path):
+async def test_xls_may_count_days_from_1904(workbooks, tmp_path):
     book = xlwt.Workbook()
     book.dates_1904 = True
     book.add_sheet("A").write(0, 0, 43844, xlwt.easyxf(num_format_str="yyyy-mm-dd"))
@@ -123,8 +123,8 @@ async def test_an_old_workbook_may_count_days_from_1904(workbooks, tmp_path):
     assert found.rows == [["2024-01-15"]]
 
 
-async def test_rows_of_an_old_workbook_may_be_packed(workbooks, tmp_path):
-    """Neighbours that are whole numbers or hundredths share a record (MULRK)."""
+async def test_xls_rows_may_be_packed(workbooks, tmp_path):
+    """Adjacent cells with integers or hundredths share a record (MULRK)."""
     book = xlwt.Workbook()
     sheet = book.add_sheet("A")
     style = xlwt.easyxf(num_format_str="yyyy-mm-dd hh:mm")
@@ -136,7 +136,7 @@ async def test_rows_of_an_old_workbook_may_be_packed(workbooks, tmp_path):
 
 
 @pytest.mark.importer(15)
-async def test_an_old_workbook_with_a_password_says_so(workbooks, tmp_path):
+async def test_password_protected_xls_is_reported(workbooks, tmp_path):
     whole = bytearray(write_xls(tmp_path / "a").read_bytes())
     # The record after the first becomes FILEPASS (MS-XLS 2.4.117).
     place = 512 + 4 + int.from_bytes(whole[514:516], "little")
@@ -146,7 +146,7 @@ async def test_an_old_workbook_with_a_password_says_so(workbooks, tmp_path):
         await workbooks.sheet_names(tmp_path / "a")
 
 
-async def test_an_open_document_spreadsheet_is_read(workbooks, tmp_path):
+async def test_open_document_spreadsheet_is_read(workbooks, tmp_path):
     cells = [
         '<table:table-cell office:value-type="float" office:value="1"/>',
         '<table:table-cell office:value-type="float" office:value="1.5"/>',
@@ -174,7 +174,7 @@ async def test_an_open_document_spreadsheet_is_read(workbooks, tmp_path):
     ]
 
 
-async def test_first_rows_are_at_most_as_many_as_asked(workbooks, tmp_path):
+async def test_sample_has_at_most_the_requested_rows(workbooks, tmp_path):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml(["<c><v>1</v></c>"] * 60)}))
     first = await workbooks.first_rows(path, "A", limit=50)
     assert (len(first.rows), first.is_whole) == (50, False)
@@ -184,7 +184,7 @@ async def test_first_rows_are_at_most_as_many_as_asked(workbooks, tmp_path):
 
 @pytest.mark.importer(21)
 @pytest.mark.parametrize("write", [write_xls, write_xlsx])
-async def test_an_unknown_sheet_is_not_found(workbooks, tmp_path, write):
+async def test_unknown_sheet_is_not_found(workbooks, tmp_path, write):
     path = write(tmp_path / "a")
     with raises_code("sheet_not_found"):
         await workbooks.first_rows(path, "values", limit=5)
@@ -192,19 +192,19 @@ async def test_an_unknown_sheet_is_not_found(workbooks, tmp_path, write):
         await anext(workbooks.rows(path, "Nope"))
 
 
-async def test_a_file_that_vanished_is_not_found(workbooks, tmp_path):
+async def test_vanished_file_is_not_found(workbooks, tmp_path):
     with raises_code("file_not_found"):
         await workbooks.sheet_names(tmp_path / "none")
 
 
-async def test_a_file_of_another_kind_is_not_supported(workbooks, tmp_path):
+async def test_unsupported_file_kind_is_not_supported(workbooks, tmp_path):
     (tmp_path / "a").write_text("a,b\n")
     with pytest.raises(UnsupportedFormat):
         await workbooks.sheet_names(tmp_path / "a")
 
 
 async def all_answers(workbooks: ProcessWorkbooks, path: Path) -> None:
-    """The names, and all rows of the first sheet, which begin with the same look as the first rows."""
+    """Read the sheet names and all rows of the first sheet, which starts with the same check as the first rows."""
     (sheet, *_) = await workbooks.sheet_names(path)
     async with aclosing(workbooks.rows(path, sheet)) as portions:
         async for _ in portions:
@@ -219,7 +219,7 @@ CELL = "<c><v>1</v></c>"
 
 
 def package(**changes: str | bytes | None):
-    """A maker of a workbook with changed parts; `_` stands for `/` in names of parts, None for a part left out."""
+    """Return a writer of a workbook with changed parts; `_` stands for `/` in part names, and None omits a part."""
 
     def write(path: Path) -> Path:
         parts = workbook_parts({"A": column_xml([CELL, '<c t="s"><v>0</v></c>'])}, strings=["<t>a</t>"], formats=[14])
@@ -239,7 +239,7 @@ def ratio_bomb(path: Path) -> Path:
 
 
 def lying_sizes(path: Path) -> Path:
-    """A sheet that says it has a thousand bytes, and has 40 million."""
+    """Write a sheet that declares a thousand bytes but has 40 million."""
     ratio_bomb(path)
     whole = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as made:
@@ -256,7 +256,7 @@ def twenty_thousand_entries(path: Path) -> Path:
 
 
 def repeated_strings(path: Path) -> Path:
-    """A text of 32,000 characters in 5,000 cells, each of which holds it as its own."""
+    """Write 5,000 cells, each holding a text of 32,000 characters as its own."""
     row = "<row>" + '<c t="s"><v>0</v></c>' * 100 + "</row>"
     parts = workbook_parts({"A": sheet_xml(row * 50)}, strings=[f"<t>{'x' * 32_000}</t>"])
     return write_package(path, parts)
@@ -273,7 +273,7 @@ NUMBER = 'office:value-type="float" office:value="1"'
 @pytest.mark.slow
 @pytest.mark.importer(49)
 @pytest.mark.importer(61)
-async def test_a_bomb_is_too_complex(workbooks, tmp_path, subtests: pytest.Subtests):
+async def test_zip_bomb_is_too_complex(workbooks, tmp_path, subtests: pytest.Subtests):
     for what, write in [
         ("a part packed 1000:1", ratio_bomb),
         ("sizes that are lies", lying_sizes),
@@ -303,8 +303,8 @@ async def test_a_bomb_is_too_complex(workbooks, tmp_path, subtests: pytest.Subte
 
 
 @pytest.mark.importer(61)
-async def test_a_range_that_is_too_large_for_the_memory_is_too_complex(workbooks, tmp_path):
-    """Two cells in opposite corners of a sheet: calamine makes room for all between them."""
+async def test_range_exceeding_memory_is_too_complex(workbooks, tmp_path):
+    """Two cells lie in opposite corners of a sheet: calamine allocates all cells between them."""
     rows = '<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="BXZ1048576"><v>1</v></c></row>'
     path = write_package(tmp_path / "a", workbook_parts({"A": sheet_xml(rows)}))
     with raises_code("file_too_complex"):
@@ -312,7 +312,7 @@ async def test_a_range_that_is_too_large_for_the_memory_is_too_complex(workbooks
 
 
 @pytest.mark.importer(15)
-async def test_a_broken_workbook_is_corrupt(workbooks, tmp_path, subtests: pytest.Subtests):
+async def test_broken_workbook_is_corrupt(workbooks, tmp_path, subtests: pytest.Subtests):
     for what, write in [
         ("no sheet", package(sheet1__xml=None)),
         ("no strings", package(sharedStrings__xml=None)),
@@ -342,7 +342,7 @@ async def test_a_broken_workbook_is_corrupt(workbooks, tmp_path, subtests: pytes
 
 
 @pytest.mark.importer(15)
-async def test_bytes_that_were_changed_are_noticed(workbooks, tmp_path):
+async def test_modified_bytes_are_detected(workbooks, tmp_path):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL] * 3000)}))
     whole = bytearray(path.read_bytes())
     for place in range(len(whole) // 3, len(whole) // 3 + 20):
@@ -353,7 +353,7 @@ async def test_bytes_that_were_changed_are_noticed(workbooks, tmp_path):
 
 
 @pytest.mark.importer(15)
-async def test_an_encrypted_workbook_says_so(workbooks, tmp_path):
+async def test_encrypted_workbook_is_reported(workbooks, tmp_path):
     (tmp_path / "a").write_bytes(compound_file(["EncryptionInfo", "EncryptedPackage"]))
     with raises_code("file_encrypted"):
         await workbooks.sheet_names(tmp_path / "a")
@@ -362,10 +362,10 @@ async def test_an_encrypted_workbook_says_so(workbooks, tmp_path):
         await workbooks.sheet_names(write_ods(tmp_path / "b", "", manifest=entry))
 
 
-async def test_a_text_that_many_cells_name_is_passed_on_in_portions(workbooks, tmp_path):
+async def test_text_shared_by_many_cells_is_streamed_in_chunks(workbooks, tmp_path):
     path = await asyncio.to_thread(repeated_strings, tmp_path / "a")
     found = await workbooks.first_rows(path, "A", limit=200)
-    # Each row has 3.2 million characters, and a sample ends with the row that reaches 8 MiB.
+    # Each row has 3.2 million characters, and a sample stops after the row that reaches 8 MiB.
     assert (len(found.rows), found.is_whole) == (3, False)
     seen = 0
     async with aclosing(workbooks.rows(path, "A")) as portions:
@@ -376,7 +376,7 @@ async def test_a_text_that_many_cells_name_is_passed_on_in_portions(workbooks, t
                 break
 
 
-async def test_links_to_other_files_are_not_followed(workbooks, tmp_path):
+async def test_external_links_are_not_followed(workbooks, tmp_path):
     parts = workbook_parts({"A": column_xml([CELL])})
     parts["xl/_rels/workbook.xml.rels"] = parts["xl/_rels/workbook.xml.rels"].replace(
         'Target="worksheets', 'TargetMode="External" Target="http://127.0.0.1:9/worksheets'
@@ -388,13 +388,13 @@ async def test_links_to_other_files_are_not_followed(workbooks, tmp_path):
 def workers() -> set[int]:
     found = set[int]()
     for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # its end may come between
+        with suppress(psutil.NoSuchProcess):  # the worker may exit in between
             if "queryserver.workbooks.worker" in str(child.cmdline()):
                 found.add(child.pid)
     return found
 
 
-async def test_a_reader_that_leaves_takes_the_worker_with_it(workbooks, tmp_path):
+async def test_leaving_reader_ends_worker(workbooks, tmp_path):
     cells = [f"<c><v>{number}</v></c>" for number in range(60_000)]
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml(cells)}))
     async with aclosing(workbooks.rows(path, "A")) as portions:
@@ -403,9 +403,9 @@ async def test_a_reader_that_leaves_takes_the_worker_with_it(workbooks, tmp_path
     assert not workers()
 
 
-async def test_a_cancelled_call_takes_the_worker_with_it(workbooks, tmp_path):
+async def test_canceled_call_ends_worker(workbooks, tmp_path):
     path = tmp_path / "a"
-    os.mkfifo(path)  # nobody writes: the worker never ends by itself
+    os.mkfifo(path)  # nothing writes to the pipe, so the worker never ends by itself
     call = asyncio.create_task(workbooks.first_rows(path, "A", limit=50))
     try:
         await until(workers)
@@ -414,13 +414,13 @@ async def test_a_cancelled_call_takes_the_worker_with_it(workbooks, tmp_path):
         assert call.cancelled()
         assert not workers()
     finally:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # ends a worker that is left
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # end a leftover worker
 
 
 AVRO = (Path(__file__).parents[1] / "unit" / "formats" / "avro" / "null.avro").read_bytes()
 
 
-async def test_what_a_store_raises_is_raised_although_the_worker_may_have_a_whole_file(workbooks):
+async def test_store_error_is_raised_even_if_worker_has_whole_file(workbooks):
     async def pieces() -> AsyncGenerator[bytes]:
         yield AVRO
         raise StorageUnavailable("The store is gone.")
@@ -431,7 +431,7 @@ async def test_what_a_store_raises_is_raised_although_the_worker_may_have_a_whol
 
 
 @pytest.mark.storage(44)
-async def test_a_view_that_is_full_takes_the_worker_with_it(workbooks):
+async def test_abandoned_avro_view_ends_worker(workbooks):
     header, block = AVRO[: AVRO.index(AVRO[-16:]) + 16], AVRO[AVRO.index(AVRO[-16:]) + 16 :]
 
     async def pieces() -> AsyncGenerator[bytes]:
@@ -446,7 +446,7 @@ async def test_a_view_that_is_full_takes_the_worker_with_it(workbooks):
 
 
 @pytest.mark.importer(61)
-async def test_a_worker_that_takes_too_long_is_too_complex(workbooks, tmp_path, monkeypatch):
+async def test_slow_worker_is_too_complex(workbooks, tmp_path, monkeypatch):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL])}))
     monkeypatch.setattr(frames, "TIME_S", 0.001)
     with raises_code("file_too_complex"):
@@ -455,7 +455,7 @@ async def test_a_worker_that_takes_too_long_is_too_complex(workbooks, tmp_path, 
 
 
 @pytest.mark.importer(61)
-async def test_a_worker_that_was_killed_is_too_complex(workbooks, tmp_path):
+async def test_killed_worker_is_too_complex(workbooks, tmp_path):
     cells = [f"<c><v>{number}</v></c>" for number in range(60_000)]
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml(cells)}))
     async with aclosing(workbooks.rows(path, "A")) as portions:
@@ -466,7 +466,7 @@ async def test_a_worker_that_was_killed_is_too_complex(workbooks, tmp_path):
             [_ async for _ in portions]
 
 
-async def test_looks_wait_for_a_place(tmp_path):
+async def test_lookups_wait_for_a_slot(tmp_path):
     path = write_xlsx(tmp_path / "a")
     async with ProcessWorkbooks(processes=1) as workbooks:
         names = await asyncio.gather(*(workbooks.sheet_names(path) for _ in range(3)))
@@ -475,7 +475,7 @@ async def test_looks_wait_for_a_place(tmp_path):
 
 @pytest.mark.importer(45)
 @pytest.mark.slow
-async def test_a_large_workbook_gives_all_its_rows_in_little_memory(workbooks, tmp_path):
+async def test_large_workbook_is_read_completely_in_little_memory(workbooks, tmp_path):
     rows = (
         f'<row r="{n}"><c r="A{n}"><v>{n}</v></c><c r="B{n}" t="s"><v>{n % 9}</v></c></row>' for n in range(1, 30_001)
     )

@@ -1,4 +1,4 @@
-"""What the TLS settings of a connector's url accept and refuse, at every server of SQL."""
+"""What a connector url's TLS settings accept and refuse, on every SQL server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 
 class TlsContract(ABC):
-    """Inherited by a class that gives the names below and four fixtures.
+    """Inherited by a class that provides the attributes below and four fixtures.
 
-    `server` has a certificate of `authority` for `localhost`, not for 127.0.0.1, and lets the user `private` in by TLS
-    only; `plain_server` has none. `verifying` are the modes that check the authority, `requiring` those that never go
-    without TLS.
+    `server` has a certificate of `authority` for `localhost`, not for 127.0.0.1, and admits the user `private` only
+    over TLS; `plain_server` has no TLS. `verifying` lists the modes that check the authority, `requiring` the modes
+    that insist on TLS.
     """
 
     engine_name: ClassVar[str]
     without_tls: ClassVar[str]
     strictest: ClassVar[str]
-    """The modes that never asks for TLS, and that checks the name too."""
+    """The mode that never uses TLS, and the mode that also checks the name."""
     slow_sql: ClassVar[str]
     password: ClassVar[str]
-    """Of `private`."""
+    """The password of `private`."""
     refused_without_tls: ClassVar[str]
     refused_password: ClassVar[str]
     """The server's own words."""
 
     @abstractmethod
     def url(self, server: ServerAddress, mode: str, host: str = "localhost", password: str = "") -> str:
-        """A connector's url for `private`, with its own password unless another is given."""
+        """Return a connector url for `private`, with its own password by default."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -45,11 +45,11 @@ class TlsContract(ABC):
 
     @pytest.fixture
     def trusted(self, authority: Authority, trust: Callable[[str], None]) -> None:
-        """The authority is one of the system's: urls name no files."""
+        """Add the authority to the system's, because urls name no files."""
         trust(authority.certificate)
 
     @pytest.mark.usefixtures("trusted")
-    async def test_a_statement_is_canceled_over_tls(self, server: ServerAddress) -> None:
+    async def test_statement_is_canceled_over_tls(self, server: ServerAddress) -> None:
         async with (
             built("sqlalchemy", url=self.url(server, self.strictest)) as engine,
             engine.session(USER, NO_OPTIONS) as session,
@@ -59,9 +59,7 @@ class TlsContract(ABC):
             await session.cancel(handle)
             assert (await ended(session, handle, within_s=5)).state is OperationState.CANCELED
 
-    async def test_a_certificate_of_an_unknown_authority_is_refused(
-        self, server: ServerAddress, verifying: str
-    ) -> None:
+    async def test_certificate_of_unknown_authority_is_refused(self, server: ServerAddress, verifying: str) -> None:
         async with built("sqlalchemy", url=self.url(server, verifying)) as engine:
             error = await refusal(engine)
             assert isinstance(error, EngineUnavailable)
@@ -79,20 +77,20 @@ class TlsContract(ABC):
             assert "its certificate was not accepted (IP address mismatch" in error.message
             assert_tells_nothing(error, self.password)
 
-    async def test_a_login_without_the_tls_that_the_server_wants_is_refused(self, server: ServerAddress) -> None:
+    async def test_login_without_required_tls_is_refused(self, server: ServerAddress) -> None:
         async with built("sqlalchemy", url=self.url(server, self.without_tls)) as engine:
             error = await refusal(engine)
             assert isinstance(error, CredentialsRequired)
             assert error.message == self.refused_without_tls
 
     @pytest.mark.usefixtures("trusted")
-    async def test_a_wrong_password_over_tls_is_a_refused_login(self, server: ServerAddress) -> None:
+    async def test_wrong_password_over_tls_is_a_refused_login(self, server: ServerAddress) -> None:
         async with built("sqlalchemy", url=self.url(server, self.strictest, password="wrong")) as engine:
             error = await refusal(engine)
             assert isinstance(error, CredentialsRequired)
             assert error.message == self.refused_password
 
-    async def test_no_login_is_sent_to_a_server_without_tls_that_must_have_it(
+    async def test_no_login_is_sent_to_plain_server_if_tls_is_required(
         self, plain_server: ServerAddress, requiring: str
     ) -> None:
         async with built("sqlalchemy", url=self.url(plain_server, requiring)) as engine:

@@ -1,4 +1,4 @@
-"""What the suites of Trino share: the address, and what the coordinator says is at work."""
+"""Shared code of the Trino suites: the address, and which statements the coordinator is running."""
 
 from typing import Any
 from uuid import uuid4
@@ -14,15 +14,15 @@ SOURCE = f"tests-{uuid4().hex[:8]}"
 
 
 def address_of(server: HttpAddress, **changes: Any) -> TrinoAddress:
-    """The memory catalogue of a server."""
+    """Return the address of the server's memory catalogue."""
     return TrinoAddress(server.url, "memory", "default", source=SOURCE, **changes)
 
 
 class TrinoBasis:
-    """To be inherited before the contract."""
+    """Inherited before the contract."""
 
     async def running_statements(self, engine: Engine) -> int:
-        """Statements of this run that have not ended, by the coordinator's own list."""
+        """Return how many of this run's statements have not finished, from the coordinator's own list."""
         sql = (
             "SELECT count(*) FROM system.runtime.queries"
             f" WHERE source = '{SOURCE}' AND state NOT IN ('FINISHED', 'FAILED') AND query NOT LIKE '%runtime.queries%'"
