@@ -1,4 +1,4 @@
-"""Contract editor 6.3: what each Arrow value becomes in both forms, and where a page ends."""
+"""Contract editor 6.3: the raw and Hue forms of Arrow values, and page ends."""
 
 import math
 from datetime import UTC, date, datetime
@@ -108,7 +108,7 @@ def test_decimals_have_the_declared_scale_and_no_exponent(value: str, kind: pa.D
 
 
 @pytest.mark.item(31)
-def test_the_declared_type_decides_over_integers():
+def test_declared_type_overrides_integers():
     assert raw(pa.array([1, None]), ResultType.DECIMAL) == ["1", None]
     assert raw(pa.array([0, 1, 2, None]), ResultType.BOOLEAN) == [False, True, 2, None]
     assert hue(pa.array([0, 1]), ResultType.BOOLEAN) == [False, True]
@@ -163,11 +163,11 @@ def test_the_declared_type_decides_over_integers():
         ),
     ],
 )
-def test_times_as_text(array: pa.Array, expected: list[str]):
+def test_temporal_values_as_text(array: pa.Array, expected: list[str]):
     assert raw(array) == expected
 
 
-def test_infinite_days_and_instants():
+def test_infinite_dates_and_timestamps():
     days = pa.array([2**31 - 1, -(2**31) + 1, None], pa.int32())
     assert raw(days.view(pa.date32())) == ["infinity", "-infinity", None]
     ticks = pa.array([2**63 - 1, -(2**63) + 1, 0, None])
@@ -177,8 +177,8 @@ def test_infinite_days_and_instants():
 
 @pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
 @pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
-def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
-    """The calendar repeats after 400 years, which have 146,097 days."""
+def test_years_beyond_arrow_limits(day: date, eras: int):
+    """The calendar repeats every 400 years, that is, every 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097
     expected = f"{day.year + 400 * eras:04d}{day:-%m-%d}"
     assert raw(pa.array([days], pa.int32()).view(pa.date32())) == [expected]
@@ -190,7 +190,7 @@ def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
 
 @pytest.mark.item(28)
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()])
-def test_binary_is_base64_and_in_hue_form_text(kind: pa.DataType):
+def test_binary_is_base64_in_raw_form_and_text_in_hue_form(kind: pa.DataType):
     array = pa.array([b"<\xff", None], kind)
     assert raw(array, ResultType.BINARY) == ["PP8=", None]
     assert hue(array, ResultType.BINARY) == ["&lt;\ufffd", "NULL"]
@@ -255,14 +255,14 @@ def test_nested_values_are_native(array: pa.Array, expected: list[object]):
         ("[" * 100_000, "[" * 100_000),
     ],
 )
-def test_complex_values_handed_over_as_json_text_are_parsed(text: str, expected: object):
+def test_complex_values_given_as_json_text_are_parsed(text: str, expected: object):
     for result_type in (ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION):
         assert raw(pa.array([text, None]), result_type) == [expected, None]
     assert raw(pa.array([text]), ResultType.STRING) == [text]
     orjson.dumps(raw(pa.array([text]), ResultType.ARRAY))
 
 
-def test_wrapped_arrays_are_what_they_hold():
+def test_wrapped_arrays_render_as_their_content():
     words = pa.array(["a", None, "a"])
     assert raw(words.dictionary_encode()) == ["a", None, "a"]
     assert raw(pa.RunEndEncodedArray.from_arrays([2, 3], [1.5, None])) == [1.5, 1.5, None]
@@ -273,7 +273,7 @@ def test_wrapped_arrays_are_what_they_hold():
     assert raw(pa.ExtensionArray.from_storage(pa.bool8(), pa.array([2, 0, None], pa.int8()))) == [True, False, None]
 
 
-def test_text_that_is_no_utf8_gets_replacement_characters():
+def test_invalid_utf8_gets_replacement_characters():
     offsets = pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0")
     array = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a\xffb")])
     assert raw(array) == ["a\ufffd", "b"]
@@ -311,7 +311,7 @@ def test_hue_form(array: pa.Array, expected: list[object]):
 
 
 @pytest.mark.item(29)
-def test_hue_form_of_json_text_of_a_complex_column():
+def test_hue_form_of_a_complex_column_given_as_json_text():
     assert hue(pa.array(['{"a": [1, 2]}']), ResultType.MAP) == ["{&quot;a&quot;:[1,2]}"]
 
 
@@ -338,7 +338,7 @@ def table(rows: int, text: str = "x") -> pa.Table:
 COLUMNS = [Column("id", ResultType.BIGINT, "bigint"), Column("text", ResultType.STRING, "string")]
 
 
-def test_batches_of_one_page_may_differ_in_their_arrow_types():
+def test_batches_of_a_page_may_differ_in_arrow_types():
     batches = [
         pa.table({"a": pa.array([1], pa.int8()), "b": pa.nulls(1)}),
         pa.table({"a": pa.array([2**40]), "b": pa.array(["x"]).dictionary_encode()}).to_batches()[0],
@@ -351,7 +351,7 @@ def test_batches_of_one_page_may_differ_in_their_arrow_types():
 
 
 @pytest.mark.item(30)
-def test_a_page_without_rows():
+def test_page_without_rows():
     for batches in ([], [table(0)]):
         page = render_page(batches, columns=COLUMNS, escape=False, max_bytes=1000)
         assert (page.json, page.rows) == (b"[]", 0)
@@ -363,7 +363,7 @@ def test_rows_without_columns_are_empty_arrays():
 
 
 @pytest.mark.parametrize("max_bytes", [1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000])
-def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
+def test_page_ends_before_the_row_that_would_exceed_its_size(max_bytes: int):
     whole = orjson.dumps([[n, "x"] for n in range(12)])
     batches = [table(12).slice(0, 5), table(12).slice(5)]
     page = render_page(batches, columns=COLUMNS, escape=False, max_bytes=max_bytes)
@@ -379,7 +379,7 @@ def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
 @pytest.mark.parametrize(
     "encode", [lambda text: text, lambda text: text.dictionary_encode(), lambda text: text.cast(pa.string_view())]
 )
-def test_a_wide_page_is_made_in_blocks(encode):
+def test_wide_page_is_rendered_in_blocks(encode):
     batch = pa.table({"id": pa.array(range(300), pa.int64()), "text": encode(pa.array(["y" * 100_000] * 300))})
     page = render_page([batch], columns=COLUMNS, escape=False, max_bytes=12_000_000)
     assert page.rows == 119
@@ -390,7 +390,7 @@ def test_a_wide_page_is_made_in_blocks(encode):
 @pytest.mark.parametrize(
     ("text", "escape"), [("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True)]
 )
-def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(text, escape, monkeypatch) -> None:
+def test_row_above_the_limit_is_not_rendered(text, escape, monkeypatch) -> None:
     batch = pa.table({"id": [1, 2], "text": ["small", text]})
     rendered = cells.cell_values
 
@@ -404,7 +404,7 @@ def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(text, escape
 
 
 @pytest.mark.parametrize("shape", ["slice", "chunks"])
-def test_slices_and_chunks_give_their_own_rows(shape: str):
+def test_slices_and_chunks_render_their_own_rows(shape: str):
     whole = pa.table({"id": [1, 2, 3, 4], "text": pa.array([["a"], None, [], ["b", "c"]])})
     batch = whole.slice(1, 3) if shape == "slice" else pa.concat_tables([whole.slice(1, 1), whole.slice(2, 2)])
     page = render_page([batch], columns=COLUMNS, escape=False, max_bytes=1000)
@@ -412,14 +412,14 @@ def test_slices_and_chunks_give_their_own_rows(shape: str):
 
 
 class TestBigNumbers:
-    """Numbers beyond 2**53 as text, where a caller wants them so (Contract editor 6.3)."""
+    """Numbers beyond 2**53 are text if the caller requests it (Contract editor 6.3)."""
 
     LARGE = 2**63 - 1
 
     def as_text(self, array: pa.Array, result_type: ResultType, *, escape: bool = False) -> list[object]:
         return cell_values(array, column(result_type), escape=escape, big_numbers_as_text=True)
 
-    def test_every_cell_of_a_wide_integer_column_is_text(self):
+    def test_wide_integer_column_is_all_text(self):
         array = pa.array([1, None, -self.LARGE], pa.int64())
         assert self.as_text(array, ResultType.BIGINT) == ["1", None, str(-self.LARGE)]
         assert self.as_text(array, ResultType.BIGINT, escape=True) == ["1", "NULL", str(-self.LARGE)]
@@ -427,7 +427,7 @@ class TestBigNumbers:
         encoded = pa.array([self.LARGE, self.LARGE]).dictionary_encode()
         assert self.as_text(pa.chunked_array([encoded]), ResultType.BIGINT) == [str(self.LARGE)] * 2
 
-    def test_smaller_types_and_doubles_stay_numbers(self):
+    def test_narrow_integers_and_doubles_stay_numbers(self):
         for kind in (ResultType.INT, ResultType.SMALLINT, ResultType.TINYINT):
             assert self.as_text(pa.array([1, 2]), kind) == [1, 2]
         assert self.as_text(pa.array([1, 0]), ResultType.BOOLEAN) == [True, False]
@@ -435,14 +435,14 @@ class TestBigNumbers:
         decimal = pa.array([Decimal("12.50")], pa.decimal128(10, 2))
         assert self.as_text(decimal, ResultType.DECIMAL) == raw(decimal, ResultType.DECIMAL) == ["12.50"]
 
-    def test_integers_of_columns_of_other_types_are_text_where_a_double_loses_digits(self):
+    def test_integers_in_other_columns_are_text_beyond_double_precision(self):
         array = pa.array([2**53 - 1, 2**53, None, -(2**53) + 1, -(2**53)])
         assert self.as_text(array, ResultType.STRING) == [2**53 - 1, str(2**53), None, -(2**53) + 1, str(-(2**53))]
         assert self.as_text(array.slice(2, 2), ResultType.STRING) == [None, -(2**53) + 1]
         for empty in (array.slice(0, 0), pa.array([None], pa.int64())):
             assert self.as_text(empty, ResultType.STRING) == [None] * len(empty)
 
-    def test_members_of_nested_values_go_by_their_type(self):
+    def test_nested_members_follow_their_type(self):
         kind = pa.struct([("a", pa.int64()), ("b", pa.int32()), ("c", pa.list_(pa.int64()))])
         array = pa.array([{"a": 1, "b": 2, "c": [self.LARGE, None]}], kind)
         assert self.as_text(array, ResultType.STRUCT) == [{"a": "1", "b": 2, "c": [str(self.LARGE), None]}]
@@ -451,13 +451,13 @@ class TestBigNumbers:
         union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["x", "y"])])
         assert self.as_text(union, ResultType.UNION) == ["1", "y"]
 
-    def test_nested_values_that_came_as_text_go_by_their_digits(self):
+    def test_nested_values_given_as_text_follow_their_digits(self):
         array = pa.array([f'{{"a": [1, {2**53 - 1}, {2**53}, -{2**53}, {"9" * 30}], "b": 1.5}}', "no json"])
         found = [1, 2**53 - 1, str(2**53), f"-{2**53}", "9" * 30]
         assert self.as_text(array, ResultType.STRUCT) == [{"a": found, "b": 1.5}, "no json"]
         assert raw(pa.array([f"[{2**53}]"]), ResultType.ARRAY) == [[2**53]]
 
-    def test_a_page_has_the_form(self):
+    def test_page_uses_the_requested_number_form(self):
         page = render_page(
             [pa.table({"c": pa.array([1])})],
             columns=[column(ResultType.BIGINT)],

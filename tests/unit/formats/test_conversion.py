@@ -1,4 +1,4 @@
-"""Rows, columns and single cells as values of a table (Contract importer 13.2)."""
+"""Conversion of rows, columns and cells to table values (Contract importer 13.2)."""
 
 import math
 from datetime import date, datetime, time, timedelta
@@ -35,7 +35,7 @@ moment = datetime.fromisoformat
         (B.DURATION, "30:00:00", timedelta(hours=30)), (B.DURATION, "-0:30", timedelta(minutes=-30)),
         (B.STRING, " a ", " a "), (B.STRING, "007", "007"), (B.NULL, "x", "x")],
 )  # fmt: skip
-def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> None:
+def test_valid_cell_is_converted(base: BaseType, cell: str, value: object) -> None:
     found = converter(ColumnType(base))(cell)
     assert found == value
     assert type(found) is type(value)
@@ -53,13 +53,13 @@ def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> No
         (B.DATETIME, ("0001-01-01T00:00+01:00", "2024-01-01T10:30:00.")),
         (B.TIME, ("24:00", "10:60", "1030", "30:00:00")),
         (B.DURATION, ("1", "1:60", "1:00:60"))])  # fmt: skip
-def test_what_does_not_fit_is_refused(base: BaseType, cells: tuple[str, ...]) -> None:
+def test_invalid_cell_is_rejected(base: BaseType, cells: tuple[str, ...]) -> None:
     for cell in cells:
         with pytest.raises(CellMisfit):
             converter(ColumnType(base))(cell)
 
 
-def test_decimals_take_what_they_hold_without_loss() -> None:
+def test_decimals_accept_lossless_values_only() -> None:
     convert = converter(ColumnType(B.DECIMAL, 5, 2))
     assert [convert(cell) for cell in ("1.5", "-999.99", "1.500", "12", "1e1")] == [
         Decimal("1.50"), Decimal("-999.99"), Decimal("1.50"), Decimal("12.00"), Decimal("10.00"),
@@ -70,7 +70,7 @@ def test_decimals_take_what_they_hold_without_loss() -> None:
 
 
 @pytest.mark.security("T29")
-def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
+def test_error_shows_the_start_of_a_cell_on_one_line() -> None:
     with pytest.raises(CellMisfit) as raised:
         converter(ColumnType(B.INT32))("line\none" + "x" * 5000)
     assert "\n" not in str(raised.value)
@@ -82,7 +82,7 @@ def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
         ("a", False, False), (QuotedText(""), False, True), (QuotedText("null"), False, False),
         (QuotedText(" "), True, True), ("NA", False, False),
         (TypedText("", CellKind.NULL), True, True), (TypedText("null", CellKind.TEXT), False, False)])  # fmt: skip
-def test_null_cells_are_null_but_for_empty_quoted_text(cell: str, in_text: bool, elsewhere: bool) -> None:
+def test_null_cells_are_null_except_quoted_empty_text(cell: str, in_text: bool, elsewhere: bool) -> None:
     assert is_null(cell, is_text=True) is in_text
     assert is_null(cell, is_text=False) is elsewhere
 
@@ -105,17 +105,17 @@ def rows(portions: list[Portion]) -> list[list[object]]:
     return [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
 
 
-def test_a_header_is_no_row_and_columns_are_those_asked_for() -> None:
+def test_header_is_skipped_and_columns_are_the_requested_ones() -> None:
     assert rows(converted("id,name\n1,a\n2,b\n", NAME, ID)) == [["a", 1], ["b", 2]]
     assert rows(converted("1,a\n", ID, has_header=False)) == [[1]]
 
 
-def test_short_rows_are_filled_and_nulls_are_null() -> None:
+def test_short_rows_are_filled_and_null_cells_are_null() -> None:
     assert rows(converted('id,name\n1\n,""\n\\N,null\n', ID, NAME)) == [[1, None], [None, ""], [None, None]]
 
 
 @pytest.mark.importer(54)
-def test_bad_rows_are_left_out_and_explained() -> None:
+def test_bad_rows_are_omitted_and_explained() -> None:
     strict = TargetColumn(1, "name", STRING, nullable=False)
     (portion,) = converted("id,name\nx,a\n1,b\n2,c,d\n3,\n", ID, strict)
     assert rows([portion]) == [[1, "b"]]
@@ -127,19 +127,19 @@ def test_bad_rows_are_left_out_and_explained() -> None:
     ]
 
 
-def test_only_so_many_bad_rows_are_explained() -> None:
+def test_explanations_of_bad_rows_are_limited() -> None:
     (portion,) = converted("id\n" + "x\n" * 20, ID, explain=3)
     assert (portion.bad, len(portion.explained)) == (20, 3)
 
 
-def test_rows_are_counted_even_if_no_column_can_make_them_bad() -> None:
+def test_rows_are_counted_without_target_columns() -> None:
     assert NAME.takes_all
     (portion,) = converted("id,name\n1,a\n1,2,3\n")
     assert (portion.rows, portion.bad) == (2, 1)
 
 
 @pytest.mark.importer(44)
-def test_cells_of_workbooks_are_what_the_workbook_says_they_are() -> None:
+def test_workbook_cells_keep_their_workbook_class() -> None:
     cells = [
         [TypedText("1", CellKind.INTEGER), TypedText("null", CellKind.TEXT)],
         [TypedText("", CellKind.NULL), TypedText("", CellKind.NULL)],

@@ -1,11 +1,9 @@
-"""Detection over the data files of vega-datasets, scikit-learn and statsmodels: at least 98 % come out right.
+"""Detection on the data files of vega-datasets, scikit-learn and statsmodels: at least 98 % are correct.
 
-`delimited/corpus_labels.tsv` says of each file what a person sees in it: separator, quote, header. Files of one column
-count as separated by commas. Files that are no delimited table are marked with the reason:
-- prose: texts for people (readme, licence, notes, reports of results);
-- fixed width: columns are aligned by runs of blanks;
-- svmlight: a format of its own.
-The folder JMulTi_results holds printed reports only, and is left out as a whole.
+`delimited/corpus_labels.tsv` gives separator, quote and header of each file as a person sees them. Files with one
+column count as comma-separated. Files other than delimited tables are marked with a reason: prose (readme, license,
+notes, reports), fixed width (columns aligned by blanks), or svmlight (a separate format). The folder JMulTi_results,
+which holds printed reports only, is omitted.
 """
 
 import csv
@@ -30,7 +28,7 @@ MISSED = {
     "statsmodels/datasets/scotland/src/scotvote.csv": "the first column has no name, and blanks must fit everywhere",
     "statsmodels/discrete/tests/results/poisson_resid.csv": "one record of more columns than a table may have",
 }
-"""Files that do not come out as their labels say. The rules are not bent for them."""
+"""Files whose detection differs from their labels. The rules are not adapted to them."""
 
 
 def folder(package: str) -> Path:
@@ -55,7 +53,7 @@ def labels() -> list[dict[str, str]]:
 
 
 def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
-    """Separator, quote, and whether there is a header; None where the file cannot be read so far."""
+    """Return separator, quote, and header presence, which is None for an unreadable file."""
     with file.open("rb") as content:
         sample = content.read(SAMPLE_BYTES)
     is_whole = file.stat().st_size == len(sample)
@@ -69,13 +67,13 @@ def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
     return found.delimiters.field, found.delimiters.quote, header
 
 
-def test_every_data_file_of_the_packages_has_a_label():
+def test_every_data_file_has_a_label():
     assert {label["file"] for label in labels()} == set(data_files())
 
 
 @pytest.mark.importer(12)
 @pytest.mark.slow
-def test_separator_quote_and_header_of_98_percent_of_the_files_come_out():
+def test_98_percent_of_the_files_are_detected_correctly():
     files = data_files()
     tables = [label for label in labels() if not label["skipped"]]
     wrong = {

@@ -1,4 +1,4 @@
-"""What a file is and how it is delimited (Contract importer 9, 10), and separators as clients send them (7.2)."""
+"""File types and delimiters (Contract importer 9, 10), and separators as sent by clients (7.2)."""
 
 import bz2
 import gzip
@@ -17,7 +17,7 @@ from queryserver.formats.detection import Detected, delimiters_of, detect, recog
 from queryserver.formats.table_files import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
-"""What guess_header looks at first."""
+"""The sample size that guess_header reads first."""
 
 CSV, TSV, DELIMITED = FileType.CSV, FileType.TSV, FileType.DELIMITED
 D1 = "id,name\n1,a\n2,b\n3,c\n"
@@ -76,7 +76,7 @@ def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, 
 
 
 @pytest.mark.importer(12)
-def test_d31_json_is_no_delimited_text():
+def test_d31_json_is_not_delimited_text():
     assert recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileType.NDJSON
     with pytest.raises(UnsupportedFormat):
         recognise(b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', is_whole=True)
@@ -93,7 +93,7 @@ def test_d31_json_is_no_delimited_text():
         (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
     ],
 )
-def test_d32_the_encoding_does_not_matter(sample, encoding):
+def test_d32_encoding_does_not_affect_detection(sample, encoding):
     assert recognise(sample, is_whole=True) is FileType.DELIMITED
     found = detect(sample, is_whole=True)
     assert found.encoding == encoding
@@ -105,7 +105,7 @@ def test_d32_the_encoding_does_not_matter(sample, encoding):
 @pytest.mark.parametrize(
     ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
 )
-def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
+def test_d33_single_byte_encodings_are_distinguished(sample, encoding):
     assert recognise(sample, is_whole=True) is FileType.DELIMITED
     found = detect(sample, is_whole=True)
     assert (found.type, found.encoding) == (CSV, encoding)
@@ -118,7 +118,7 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
 @pytest.mark.parametrize(("sample", "error"),
     [(PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"),
     (b"\n\n", "file_empty")])  # fmt: skip
-def test_d34_what_is_no_text_is_refused(sample, error):
+def test_d34_binary_or_empty_data_is_rejected(sample, error):
     with raises_code(error) as caught:
         recognise(sample, is_whole=True)
     if error == "file_empty":
@@ -126,39 +126,39 @@ def test_d34_what_is_no_text_is_refused(sample, error):
 
 
 @pytest.mark.parametrize("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
-def test_the_long_separators_come_before_their_parts(text):
+def test_long_separators_precede_their_parts(text):
     assert seen(text).delimiters.field in {"|~|", "~|~"}
 
 
-def test_a_run_of_three_is_a_separator_and_one_of_four_is_none():
+def test_run_of_three_is_a_separator_and_a_run_of_four_is_not():
     assert seen("a|||b\n1|||2\n").delimiters.field == "|||"
     assert seen("a||||b\n1||||2\n").delimiters.field == "|"
 
 
-def test_a_run_within_quotes_does_not_speak_against_doubling():
+def test_run_within_quotes_does_not_prevent_a_doubled_separator():
     assert seen('a||b\n"x|y"||2\n').delimiters.field == "||"
 
 
-def test_a_run_that_the_end_of_the_sample_cuts_does_not_speak_against_doubling():
+def test_run_cut_by_the_end_of_the_sample_does_not_prevent_a_doubled_separator():
     assert seen("a||b\n1||2\n3|", is_whole=False).delimiters.field == "||"
 
 
-def test_single_quotes_need_two_good_fields_and_no_broken_one():
+def test_single_quotes_require_two_valid_fields_and_no_broken_field():
     assert seen("'a';b\n1;2\n").delimiters.quote == '"'
     assert seen("'a';'b'\n'c;2\n'd';e\n").delimiters.quote == '"'
     assert seen("'a';'b'\n\"1\";'2'\n").delimiters.quote == '"'
 
 
-def test_the_last_record_of_a_partial_sample_does_not_count():
+def test_last_record_of_a_partial_sample_is_ignored():
     assert seen("a,b\n1,2\n3", is_whole=False).confidence == 1.0
     assert seen("'a','b'\n'c','d'\n'e','f", is_whole=False).delimiters.quote == "'"
 
 
-def test_a_first_line_that_the_sample_cuts_still_counts():
+def test_first_line_of_a_partial_sample_counts():
     assert seen("a,b,c", is_whole=False).delimiters.field == ","
 
 
-def test_a_separator_for_one_column_does_not_occur_in_the_text():
+def test_single_column_gets_a_separator_absent_from_the_text():
     text = "a,b\tc|d;e\nx\ny\nz\n"
     found = seen(text)
     assert found.confidence == 0.5
@@ -170,15 +170,15 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
 @pytest.mark.parametrize(
     ("pairs", "others", "field", "confidence"), [(4, 1, ",", 0.8), (16, 4, ",", 0.8), (19, 5, "\t", 0.5)]
 )
-def test_a_separator_fits_when_four_records_of_five_have_one_width(pairs, others, field, confidence):
-    """(19, 5) is a share of 0.79: the text is one column, and the separator one that it does not hold."""
+def test_separator_fits_if_four_of_five_records_have_the_same_width(pairs, others, field, confidence):
+    """(19, 5) is a share of 0.79, so the text is a single column with a separator it does not contain."""
     found = seen("a,b\n" + "1,2\n" * (pairs - 1) + "x\n" * others)
     assert (found.delimiters.field, found.confidence) == (field, confidence)
 
 
 @pytest.mark.importer(12)
 @pytest.mark.parametrize("quote", ["", '"', "'"])
-def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
+def test_too_many_columns_do_not_hide_the_separator(quote):
     found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)
     assert (found.delimiters.field, found.delimiters.quote, found.confidence) == (",", quote or '"', 1.0)
     assert seen("a;b\n" * 99 + "1;" * 5_000 + "\n").delimiters.field == ";"
@@ -190,7 +190,7 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     "1,"])  # fmt: skip
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.slow
-def test_no_sample_keeps_detection_busy(unit, is_whole):
+def test_detection_time_is_bounded_for_any_sample(unit, is_whole):
     sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
 
     def look() -> None:
@@ -207,7 +207,7 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
 @pytest.mark.parametrize("sample",
     [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n",
     " \n".encode("utf-16")])  # fmt: skip
-def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
+def test_file_of_a_byte_order_mark_and_blanks_is_empty(sample):
     with raises_code("file_empty"):
         recognise(sample, is_whole=True)
 
@@ -233,7 +233,7 @@ def test_zip_and_compound_files_may_be_workbooks(sample):
         '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
     ],
 )
-def test_known_other_formats_are_unsupported(sample):
+def test_other_known_formats_are_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         recognise(sample, is_whole=True)
 
@@ -250,7 +250,7 @@ def test_json_is_unsupported(text):
     [(b"PAR1....", FileType.PARQUET), (b"Obj\x01....", FileType.AVRO), (b"ARROW1\0\0....", FileType.ARROW),
     (b"\xff\xff\xff\xff\x10\0\0\0....", FileType.ARROW), (b'{"a": 1}', FileType.NDJSON),
     (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileType.NDJSON)])  # fmt: skip
-def test_files_of_records_are_recognised(sample, kind):
+def test_record_files_are_recognized(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileType.NDJSON:
         with raises_code("format_mismatch"):
@@ -260,7 +260,7 @@ def test_files_of_records_are_recognised(sample, kind):
 @pytest.mark.parametrize("text",
     ["{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
     "<a,b\n"])  # fmt: skip
-def test_what_only_looks_like_another_format_is_text(text):
+def test_text_resembling_another_format_is_delimited(text):
     assert recognise(text.encode(), is_whole=True) is FileType.DELIMITED
 
 
@@ -268,22 +268,22 @@ def test_what_only_looks_like_another_format_is_text(text):
     [(r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"), (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
     (r"\ud83d\ude00", "😀"), (r"\|", "\\|"), (r"\x1", "\\x1"), (r"\u12", "\\u12"), (r"\\t", "\\t"), ("\\", "\\"),
     ("a\\", "a\\"), ("\t", "\t"), ("é", "é")])  # fmt: skip
-def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
+def test_known_escapes_are_decoded_and_other_text_is_unchanged(sent, meant):
     assert unescaped(sent) == meant
 
 
 @pytest.mark.importer(18, 19)
 @pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
-def test_raw_and_escaped_separators_mean_the_same(field, record):
+def test_raw_and_escaped_separators_are_equivalent(field, record):
     assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
 
 
-def test_what_is_absent_or_empty_is_as_usual():
+def test_missing_or_empty_delimiters_use_the_defaults():
     assert delimiters_of(",", quote="", record="") == delimiters_of(",") == Delimiters()
 
 
 @pytest.mark.importer(34)
-def test_the_escape_of_nul_switches_quoting_off():
+def test_escaped_nul_disables_quoting():
     assert delimiters_of(",", quote=r"\0") == Delimiters(",", None, "\n")
 
 
@@ -306,7 +306,7 @@ def test_separators_have_up_to_8_characters():
         (",", '"', '#"#'),
     ],
 )
-def test_equal_separators_and_one_within_another_are_refused(field, quote, record):
+def test_equal_or_nested_separators_are_rejected(field, quote, record):
     with pytest.raises(InvalidParameter):
         delimiters_of(field, quote=quote, record=record)
 
@@ -322,6 +322,6 @@ def test_equal_separators_and_one_within_another_are_refused(field, quote, recor
         (r"\ud83d", '"', "\n"),
     ],
 )
-def test_too_long_ones_raw_nul_and_half_characters_are_refused(field, quote, record):
+def test_overlong_nul_or_surrogate_separators_are_rejected(field, quote, record):
     with pytest.raises(InvalidParameter):
         delimiters_of(field, quote=quote, record=record)

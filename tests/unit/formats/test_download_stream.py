@@ -1,4 +1,4 @@
-"""How downloads flow: errors, endings, memory (Contract editor 8.2)."""
+"""Download streams: errors, cancellation, memory (Contract editor 8.2)."""
 
 import asyncio
 import gzip
@@ -48,7 +48,7 @@ def test_every_format_has_its_content_type():
 
 
 @pytest.mark.parametrize("wanted", ALL)
-async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, wanted):
+async def test_failure_of_the_first_read_is_raised_before_the_first_chunk(threads, wanted):
     source = StoredTables(COLUMNS, [table(10)], fails_after=0)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         with pytest.raises(StorageError):
@@ -57,7 +57,7 @@ async def test_a_first_read_that_fails_is_told_before_the_first_piece(threads, w
 
 
 @pytest.mark.parametrize("wanted", [wanted for wanted in ALL if wanted is not DownloadFormat.XLSX])
-async def test_a_later_read_that_fails_ends_the_stream_with_the_error(threads, wanted):
+async def test_failure_of_a_later_read_ends_the_stream_with_the_error(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 2, fails_after=1)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         assert await anext(pieces)
@@ -72,7 +72,7 @@ async def read_to_the_end(pieces: AsyncGenerator[bytes]) -> None:
 
 
 @pytest.mark.parametrize("wanted", ALL)
-async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
+async def test_disconnected_reader_stops_the_work(threads, wanted):
     source = StoredTables(COLUMNS, [table(200_000)] * 3)
     async with aclosing(download(source, FileForm(wanted), threads=threads)) as pieces:
         assert await anext(pieces)
@@ -80,7 +80,7 @@ async def test_a_reader_who_goes_away_ends_the_work(threads, wanted):
 
 
 @pytest.mark.parametrize("wanted", ALL)
-async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
+async def test_download_may_be_cancelled_at_any_time(threads, wanted):
     for step in range(8):
         source = StoredTables(COLUMNS, [table(20_000)] * 3)
 
@@ -96,7 +96,7 @@ async def test_a_download_may_be_cancelled_at_any_moment(threads, wanted):
 
 
 class SlowEncoder:
-    """Its first call ends when `go` is set."""
+    """An encoder whose first call blocks until `go` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -123,7 +123,7 @@ class SlowEncoder:
         self.closed = True
 
 
-async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
+async def test_encoder_is_closed_after_its_thread_finishes(threads):
     encoder = SlowEncoder()
     work = Ahead(encoder, threads)
     assert await asyncio.to_thread(encoder.begun.wait, 60)
@@ -136,13 +136,13 @@ async def test_an_encoder_is_closed_once_its_thread_is_done_with_it(threads):
 
 
 @pytest.mark.parametrize("wanted", ALL)
-async def test_small_results_come_in_one_piece(threads, wanted):
+async def test_small_result_is_a_single_chunk(threads, wanted):
     async with aclosing(download(StoredTables(COLUMNS, [table(10)]), FileForm(wanted), threads=threads)) as pieces:
         assert len([piece async for piece in pieces]) == 1
 
 
 class Endless(StoredTables):
-    """The same table over and over, `times` times."""
+    """Repeats the same table `times` times."""
 
     def __init__(self, times: int) -> None:
         self._part = table(5000)
@@ -173,14 +173,14 @@ async def test_memory_does_not_grow_with_the_result(threads, wanted):
     assert peaks[1] < peaks[0] * 1.3 + 4 * 1024 * 1024
 
 
-async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
+async def test_encoding_rows_does_not_block_the_event_loop(threads):
     async def held_up_s() -> tuple[float, None]:
         longest, running = 0.0, True
 
         async def watch() -> None:
             nonlocal longest
             while running:
-                # Processor time of the thread of the loop: other work on the machine does not count.
+                # Processor time of the event loop thread excludes other load on the machine.
                 before = time.thread_time()
                 await asyncio.sleep(0.001)
                 longest = max(longest, time.thread_time() - before)
@@ -198,7 +198,7 @@ async def test_the_event_loop_stays_free_while_rows_are_encoded(threads):
 
 @pytest.mark.parametrize("wanted", ALL)
 @pytest.mark.parametrize("coding", list(ContentCoding))
-async def test_the_same_result_always_gives_the_same_bytes(wanted, coding, monkeypatch):
+async def test_same_result_gives_identical_bytes_in_every_format(wanted, coding, monkeypatch):
     times = iter([0.0, 1_700_000_000.0])
     made = []
     for _ in range(2):
@@ -209,7 +209,7 @@ async def test_the_same_result_always_gives_the_same_bytes(wanted, coding, monke
 
 
 @pytest.mark.parametrize("wanted", [wanted for wanted in ALL if not wanted.is_compressed])
-async def test_a_coding_changes_the_way_not_the_file(wanted):
+async def test_content_coding_leaves_the_file_unchanged(wanted):
     source = StoredTables(COLUMNS, [table(3000), table(200)])
     plain = await downloaded(source, wanted)
     packed = await downloaded(source, wanted, coding=ContentCoding.GZIP)
@@ -219,7 +219,7 @@ async def test_a_coding_changes_the_way_not_the_file(wanted):
     assert max(len(packed), len(framed)) < len(plain) / 2
 
 
-async def test_a_compressed_file_comes_in_pieces(threads):
+async def test_compressed_file_is_streamed_in_chunks(threads):
     form = FileForm(DownloadFormat.CSV, coding=ContentCoding.ZSTD)
     pieces = [piece async for piece in download(StoredTables(COLUMNS, [noise(20_000)] * 5), form, threads=threads)]
     assert len(pieces) > 5
@@ -230,7 +230,7 @@ def noise(rows: int) -> pa.Table:
     return pa.table({"n": range(rows), "text": texts})
 
 
-def test_the_coding_that_a_client_prefers():
+def test_preferred_content_coding_follows_the_header():
     for header, coding in {
         "": "identity",
         "identity": "identity",

@@ -18,7 +18,7 @@ from queryserver.formats.download.encoder import DownloadFormat
 
 
 async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=False) -> list[str]:
-    """What stands for the values of one column, beside another one."""
+    """Download the array next to a boolean column; return the text of its values."""
     separator = "," if wanted is DownloadFormat.CSV else "\t"
     table = pa.table([pa.repeat(True, len(array)), array], names=["b", "c"])
     source = StoredTables([column("b", R.BOOLEAN), column("c", kind)], [table])
@@ -29,19 +29,19 @@ async def lines(array: pa.Array, kind: R, *, wanted=DownloadFormat.CSV, guard=Fa
 
 
 @pytest.mark.item(54)
-async def test_a_csv_has_a_header_row_crlf_and_no_mark():
+async def test_csv_has_a_header_row_crlf_and_no_byte_order_mark():
     table = pa.table({"id": [1, 2], "name": ["blue pen", None]})
     source = StoredTables([column("id", R.BIGINT), column("a name", R.STRING)], [table])
     assert await downloaded(source, DownloadFormat.CSV) == b"id,a name\r\n1,blue pen\r\n2,\r\n"
 
 
-async def test_a_result_without_rows_is_its_header():
+async def test_csv_without_rows_is_its_header():
     source = StoredTables([column("a", R.BIGINT), column('b,"', R.STRING)], [])
     assert await downloaded(source, DownloadFormat.CSV) == b'a,"b,"""\r\n'
 
 
 @pytest.mark.item(54)
-async def test_null_is_nothing_and_an_empty_text_is_quoted():
+async def test_null_is_empty_and_empty_text_is_quoted():
     for wanted in (DownloadFormat.CSV, DownloadFormat.TSV):
         assert await lines(pa.array(["", None, "NULL", " "]), R.STRING, wanted=wanted) == ['""', "", "NULL", " "]
 
@@ -50,12 +50,12 @@ async def test_null_is_nothing_and_an_empty_text_is_quoted():
 @pytest.mark.parametrize(
     "array", [pa.array([1, None, 3, None]), pa.array(["1", "", "3", None])], ids=lambda array: str(array.type)
 )
-async def test_a_null_is_quoted_where_it_is_alone_in_its_row(wanted, array):
+async def test_null_in_a_single_column_is_quoted(wanted, array):
     """Readers skip empty lines (`tests/api/test_field_values.py`)."""
     assert await downloaded(one_column(array, R.BIGINT), wanted) == b'c\r\n1\r\n""\r\n3\r\n""\r\n'
 
 
-async def test_texts_are_quoted_only_where_needed():
+async def test_text_is_quoted_only_if_necessary():
     values = ["plain", "a,b", 'say "hi"', "two\nlines", "cr\ronly", "tab\there", "é😀", "'", "a;b"]
     text = await downloaded(one_column(pa.array(values), R.STRING), DownloadFormat.CSV)
     assert text.decode() == (
@@ -67,7 +67,7 @@ async def test_texts_are_quoted_only_where_needed():
     )
 
 
-async def test_tsv_has_tabs_between_cells():
+async def test_tsv_separates_cells_by_tabs():
     table = pa.table({"a": [1, None], "b": ["x", "y"], "c": [None, True]})
     source = StoredTables([column("a", R.INT), column("b", R.STRING), column("c", R.BOOLEAN)], [table])
     assert await downloaded(source, DownloadFormat.TSV) == b"a\tb\tc\r\n1\tx\t\r\n\ty\ttrue\r\n"
@@ -139,7 +139,7 @@ async def test_values_have_the_raw_text_form(array, kind, expected):
     assert await lines(array, kind) == expected
 
 
-async def test_values_of_mixed_kinds_in_one_column_are_each_as_they_are():
+async def test_union_values_keep_their_own_form():
     union = pa.UnionArray.from_dense(
         pa.array([0, 1, 2], pa.int8()),
         pa.array([0, 0, 0], pa.int32()),
@@ -151,7 +151,7 @@ async def test_values_of_mixed_kinds_in_one_column_are_each_as_they_are():
 
 @pytest.mark.item(54)
 @pytest.mark.security("T5")
-async def test_guard_puts_a_quote_before_what_a_spreadsheet_would_run():
+async def test_guard_prefixes_formulas_with_a_quote():
     values = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "x=1", "", None, " =1", '=HYPERLINK("a","b")']
     assert await lines(pa.array(values), R.STRING, guard=True) == [
         "'=1+1",
@@ -170,7 +170,7 @@ async def test_guard_puts_a_quote_before_what_a_spreadsheet_would_run():
 
 
 @pytest.mark.security("T5")
-async def test_guard_leaves_numbers_alone_but_not_texts_in_columns_of_numbers():
+async def test_guard_spares_numbers_but_not_text_in_number_columns():
     assert await lines(pa.array([-1, 1]), R.BIGINT, guard=True) == ["-1", "1"]
     assert await lines(pa.array([float("-inf"), -1.5]), R.DOUBLE, guard=True) == ["-Infinity", "-1.5"]
     texts = pa.array(["-12.50", "-1e5", "=1+1", "-1+1", "-cmd"])
@@ -178,7 +178,7 @@ async def test_guard_leaves_numbers_alone_but_not_texts_in_columns_of_numbers():
 
 
 @pytest.mark.security("T5")
-async def test_guard_holds_for_the_header_and_for_tsv():
+async def test_guard_applies_to_the_header_and_to_tsv():
     source = StoredTables([column("=1+1", R.STRING)], [pa.table({"c": ["@x"]})])
     assert await downloaded(source, DownloadFormat.CSV, guard=True) == b"'=1+1\r\n'@x\r\n"
     assert await downloaded(source, DownloadFormat.TSV, guard=True) == b"'=1+1\r\n'@x\r\n"
@@ -189,7 +189,7 @@ cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @pytest.mark.parametrize(("wanted", "separator"), [(DownloadFormat.CSV, ","), (DownloadFormat.TSV, "\t")])
 @given(rows=st.lists(st.tuples(cells, cells), min_size=1))
-async def test_other_readers_read_the_same_texts(wanted, separator, rows):
+async def test_csv_reader_reads_the_same_text(wanted, separator, rows):
     columns = [column("a", R.STRING), column("b", R.STRING)]
     table = pa.table({name: [row[i] for row in rows] for i, name in enumerate("ab")})
     text = (await downloaded(StoredTables(columns, [table]), wanted)).decode()
@@ -198,7 +198,7 @@ async def test_other_readers_read_the_same_texts(wanted, separator, rows):
 
 
 @given(numbers=st.lists(st.floats(), min_size=1))
-async def test_floats_read_back_the_same(numbers):
+async def test_floats_round_trip(numbers):
     read = await lines(pa.array(numbers), R.DOUBLE)
     assert [repr(float(text)) for text in read] == [repr(number) for number in numbers]
 
@@ -209,7 +209,7 @@ async def test_decimals_keep_their_scale_and_have_no_exponent(numbers):
 
 
 @given(moments=st.lists(st.datetimes(), min_size=1))
-async def test_timestamps_are_what_python_writes(moments):
+async def test_timestamps_match_python(moments):
     assert await lines(pa.array(moments, pa.timestamp("us")), R.TIMESTAMP) == [str(moment) for moment in moments]
 
 
@@ -220,7 +220,7 @@ async def values(array: pa.Array, kind: R) -> list:
 
 
 @pytest.mark.item(54)
-async def test_a_row_is_one_object_on_one_line():
+async def test_row_is_one_object_on_one_line():
     table = pa.table({"id": [1, 2], "name": ['say "hi"\n', None]})
     source = StoredTables([column("id", R.BIGINT), column('a "name"', R.STRING)], [table])
     assert await downloaded(source, DownloadFormat.NDJSON) == (
@@ -228,11 +228,11 @@ async def test_a_row_is_one_object_on_one_line():
     )
 
 
-async def test_a_result_without_rows_is_an_empty_file():
+async def test_ndjson_without_rows_is_an_empty_file():
     assert await downloaded(StoredTables([column("a", R.BIGINT)], []), DownloadFormat.NDJSON) == b""
 
 
-async def test_repeated_names_are_numbered_and_take_nobodys_name():
+async def test_repeated_names_are_numbered_without_collisions():
     names = ["a", "a", "a_2", "a", "b"]
     table = pa.table([[n] for n in range(5)], names=names)
     source = StoredTables([column(name, R.BIGINT) for name in names], [table])
@@ -262,12 +262,12 @@ async def test_repeated_names_are_numbered_and_take_nobodys_name():
         (pa.nulls(1), R.STRING, [None]),
     ],
 )
-async def test_values_have_the_raw_form(array, kind, expected):
+async def test_ndjson_values_have_the_raw_form(array, kind, expected):
     assert await values(array, kind) == expected
 
 
 @given(texts=st.lists(st.none() | st.text(st.characters(codec="utf-8")), min_size=1))
-async def test_texts_are_read_back_the_same(texts):
+async def test_ndjson_text_round_trips(texts):
     assert await values(pa.array(texts, pa.string()), R.STRING) == texts
 
 
@@ -303,6 +303,6 @@ BROKEN_TEXT = pa.Array.from_buffers(
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value.name,
 )
-async def test_a_download_holds_what_a_page_shows(array, kind):
-    """Both write the raw form, a page value by value, a download by whole columns."""
+async def test_download_values_equal_page_values(array, kind):
+    """Both write the raw form: a page value by value, a download column by column."""
     assert await values(array, kind) == cell_values(array, column("c", kind))

@@ -69,14 +69,14 @@ async def test_types_and_values_are_kept(wanted, array):
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
 )
-async def test_other_types_become_the_nearest_that_all_readers_know(wanted, array, kind, expected):
+async def test_other_types_become_the_nearest_portable_type(wanted, array, kind, expected):
     table = await read(one_column(array, R.STRING), wanted)
     assert table.schema.field("c").type.equals(kind)
     assert table["c"].to_pylist() == expected
 
 
 @pytest.mark.parametrize("wanted", FORMATS)
-async def test_what_parquet_cannot_hold_is_text(wanted):
+async def test_types_unknown_to_parquet_become_text(wanted):
     dense = pa.UnionArray.from_dense(
         pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([7]), pa.array(["x"])]
     )
@@ -88,7 +88,7 @@ async def test_what_parquet_cannot_hold_is_text(wanted):
 
 
 @pytest.mark.parametrize("wanted", FORMATS)
-async def test_integers_among_floats_are_floats_where_the_column_is_declared_so(wanted):
+async def test_integers_in_a_declared_float_column_become_floats(wanted):
     mixed = pa.UnionArray.from_dense(
         pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([5, None]), pa.array([5.25])]
     )
@@ -132,7 +132,7 @@ async def test_integers_among_floats_are_floats_where_the_column_is_declared_so(
         (R.BOOLEAN, [pa.array([True]), pa.array(["x"])], pa.string(), ["true", "x"]),
     ],
 )
-async def test_parts_of_different_types_get_one_that_loses_nothing(wanted, kind, arrays, common, expected):
+async def test_parts_of_different_types_get_a_lossless_common_type(wanted, kind, arrays, common, expected):
     table = await read(parts(kind, *arrays), wanted)
     assert table.schema.field("c").type.equals(common)
     assert table["c"].to_pylist() == expected
@@ -143,7 +143,7 @@ async def test_parts_of_different_types_get_one_that_loses_nothing(wanted, kind,
     [(R.BIGINT, pa.int64()), (R.DOUBLE, pa.float64()), (R.BOOLEAN, pa.bool_()), (R.DATE, pa.date32()),
     (R.TIMESTAMP, pa.timestamp("us")), (R.BINARY, pa.binary()), (R.DECIMAL, pa.string()),
     (R.ARRAY, pa.string())])  # fmt: skip
-async def test_without_values_the_declared_type_decides(wanted, kind, declared):
+async def test_declared_type_applies_without_values(wanted, kind, declared):
     for source in (parts(kind), parts(kind, pa.nulls(2))):
         table = await read(source, wanted)
         assert table.schema.field("c").type.equals(declared)
@@ -158,7 +158,7 @@ async def test_repeated_names_are_numbered(wanted):
 
 
 @pytest.mark.parametrize("wanted", FORMATS)
-async def test_all_rows_are_there_in_order(wanted):
+async def test_all_rows_are_present_in_order(wanted):
     tables = [
         pa.table({"n": range(start, start + 1000), "text": ["x" * 2000] * 1000}) for start in range(0, 30_000, 1000)
     ]
@@ -166,7 +166,7 @@ async def test_all_rows_are_there_in_order(wanted):
     assert (await read(source, wanted))["n"].to_pylist() == list(range(30_000))
 
 
-async def test_row_groups_are_of_a_useful_size():
+async def test_row_groups_have_a_useful_size():
     tables = [pa.table({"text": [f"{n:0>2000}" for n in range(1000)]})] * 20
     stored = await downloaded(StoredTables([column("text", R.STRING)], tables), DownloadFormat.PARQUET)
     metadata = pq.ParquetFile(io.BytesIO(stored)).metadata
@@ -176,7 +176,7 @@ async def test_row_groups_are_of_a_useful_size():
 
 
 def of_duckdb(sql: str) -> pa.Array:
-    """A column of DuckDB; pyarrow itself makes no map whose keys are of the null type."""
+    """Return a DuckDB column; pyarrow cannot create a map with null-typed keys."""
     return duckdb.connect().sql(sql).to_arrow_table().column(0).combine_chunks()
 
 
@@ -184,13 +184,13 @@ def of_duckdb(sql: str) -> pa.Array:
 @pytest.mark.parametrize(("sql", "expected"),
     [("SELECT MAP {}", []), ("SELECT [MAP {}]", [[]]), ("SELECT {'a': MAP {}, 'b': 1}", {"a": [], "b": 1}),
     ("SELECT [NULL]", [None])])  # fmt: skip
-async def test_types_without_a_known_member_can_be_written(wanted, sql, expected):
+async def test_types_without_a_known_member_are_writable(wanted, sql, expected):
     table = await read(one_column(of_duckdb(sql), R.MAP), wanted)
     assert table["c"].to_pylist() == [expected]
 
 
 @pytest.mark.parametrize("wanted", FORMATS)
-async def test_a_map_that_was_empty_at_first_takes_the_type_of_the_later_ones(wanted):
+async def test_initially_empty_map_takes_the_type_of_later_maps(wanted):
     table = await read(parts(R.MAP, of_duckdb("SELECT MAP {}"), of_duckdb("SELECT MAP {'a': 1}")), wanted)
     assert table.schema.field("c").type == pa.map_(pa.string(), pa.int32())
     assert table["c"].to_pylist() == [[], [("a", 1)]]

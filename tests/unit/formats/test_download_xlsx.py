@@ -1,4 +1,4 @@
-"""XLSX, read by openpyxl and by a plain XML parser (Contract editor 8.2)."""
+"""XLSX files, read by openpyxl and a plain XML parser (Contract editor 8.2)."""
 
 import io
 import itertools
@@ -45,7 +45,7 @@ async def sheet_texts(values: list[str]) -> list[str]:
 
 
 @pytest.mark.item(54)
-async def test_one_sheet_with_a_header_and_typed_cells():
+async def test_sheet_has_a_header_and_typed_cells():
     table = pa.table(
         {
             "id": [1, None],
@@ -65,7 +65,7 @@ async def test_one_sheet_with_a_header_and_typed_cells():
     ]
 
 
-async def test_a_result_without_rows_is_its_header():
+async def test_sheet_without_rows_is_its_header():
     assert await rows(StoredTables([column("a", R.BIGINT), column("b", R.STRING)], [])) == [("a", "b")]
 
 
@@ -106,18 +106,18 @@ async def test_text_is_never_a_formula():
         (pa.array([[1]]), R.ARRAY, ["[1]"]),
     ],
 )
-async def test_numbers_are_numbers_up_to_15_digits(array, kind, expected):
+async def test_numbers_up_to_15_digits_are_numeric(array, kind, expected):
     assert await cells(array, kind) == expected
 
 
-async def test_values_of_mixed_kinds_in_one_column_are_each_as_they_are():
+async def test_union_cells_keep_their_own_types():
     union = pa.UnionArray.from_dense(
         pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([7, 10**15]), pa.array(["12"])]
     )
     assert await cells(union, R.STRING) == [7, "12", str(10**15)]
 
 
-async def test_characters_that_xml_lacks_are_escaped_as_excel_does():
+async def test_characters_invalid_in_xml_are_escaped_as_in_excel():
     values = ["\x01", "\x00a\x1f", "a\rb", "tab\tand\nline", "\ufffe\uffff", "_x0041_", "_x0041_x0042_", "_x41_", " a "]
     assert await sheet_texts(values) == [
         "_x0001_",
@@ -133,12 +133,12 @@ async def test_characters_that_xml_lacks_are_escaped_as_excel_does():
 
 
 @given(values=st.lists(st.text(st.characters(codec="utf-8"), max_size=10), min_size=1))
-async def test_any_text_is_read_back_the_same(values):
+async def test_any_text_round_trips(values):
     stored = await sheet_texts(values)
     assert [openpyxl.utils.escape.unescape(text) for text in stored] == values
 
 
-async def test_a_cell_above_the_limit_is_found_before_the_first_byte():
+async def test_overlong_cell_is_rejected_before_the_first_byte():
     short, long = pa.table({"c": ["x" * 32_767]}), pa.table({"c": ["x" * 32_768]})
     await downloaded(StoredTables([column("c", R.STRING)], [short]), DownloadFormat.XLSX)
     source = StoredTables([column("note", R.STRING)], [short, long])
@@ -152,7 +152,7 @@ async def test_a_cell_above_the_limit_is_found_before_the_first_byte():
     (pa.array(["é" * 32_768]), False), (pa.array([b"x" * 24_573]), True), (pa.array([b"x" * 24_576]), False),
     (pa.array([["x" * 32_763]]), True), (pa.array([["x" * 32_764]]), False),
     (pa.array(["x" * 32_768]).dictionary_encode(), False)])  # fmt: skip
-async def test_the_limit_of_a_cell_counts_what_excel_counts(array, fits):
+async def test_cell_limit_counts_as_excel_does(array, fits):
     kind = R.ARRAY if pa.types.is_list(array.type) else R.STRING
     if fits:
         assert len(await cells(array, kind)) == 1
@@ -161,7 +161,7 @@ async def test_the_limit_of_a_cell_counts_what_excel_counts(array, fits):
             await downloaded(one_column(array, kind), DownloadFormat.XLSX)
 
 
-def test_rows_and_columns_above_the_limit_are_refused():
+def test_too_many_rows_or_columns_are_rejected():
     few = (column("c", R.INT),)
     XlsxLimits(few, 1_048_575)
     with pytest.raises(InvalidParameter, match="at most 1048575 rows; the result has 1048576"):
@@ -171,12 +171,12 @@ def test_rows_and_columns_above_the_limit_are_refused():
         XlsxLimits(few * 16_385, 1)
 
 
-def test_columns_have_the_letters_of_excel():
+def test_columns_have_excel_letters():
     letters = [column_letters(number) for number in range(16_384)]
     assert letters == [openpyxl.utils.get_column_letter(number + 1) for number in range(16_384)]
 
 
-async def test_cells_name_their_place_and_the_sheet_its_size():
+async def test_cells_have_references_and_the_sheet_a_dimension():
     table = pa.table({"a": [1, None], "b": [None, "x"]})
     source = StoredTables([column("a", R.INT), column("b", R.STRING)], [table, table])
     stored = await downloaded(source, DownloadFormat.XLSX)
@@ -188,14 +188,14 @@ async def test_cells_name_their_place_and_the_sheet_its_size():
     assert [row.get("r") for row in sheet.iter(f"{MAIN}row")] == ["1", "2", "3", "4", "5"]
 
 
-async def test_the_same_result_gives_the_same_bytes():
+async def test_same_result_gives_identical_workbooks():
     sources = [one_column(pa.array(["a", "b"]), R.STRING) for _ in range(2)]
     first, second = [await downloaded(source, DownloadFormat.XLSX) for source in sources]
     assert first == second
 
 
 @pytest.mark.slow
-def test_sheets_of_many_bytes_get_64_bit_sizes():
+def test_huge_sheets_use_64_bit_sizes():
     columns = (column("c", R.STRING),)
     limits = XlsxLimits(columns, 1_000_000)
     assert not limits.is_huge
@@ -217,7 +217,7 @@ def _at(*of: int) -> datetime:
 
 
 @pytest.mark.item(54)
-async def test_dates_and_times_are_numbers_that_a_sheet_shows_as_such():
+async def test_dates_and_times_are_formatted_numbers():
     utc = pa.timestamp("us", "UTC")
     berlin = pa.timestamp("ms", "Europe/Berlin")
     for array, kind, expected, shown in (
@@ -242,7 +242,7 @@ async def test_dates_and_times_are_numbers_that_a_sheet_shows_as_such():
 
 
 @pytest.mark.item(54)
-async def test_what_a_sheet_has_no_number_for_stays_text():
+async def test_dates_outside_the_sheet_calendar_stay_text():
     for array, kind, expected in (
         (pa.array([_at(1900, 2, 28)], pa.date32()), R.DATE, "1900-02-28"),
         (pa.array([_at(1, 1, 1)], pa.timestamp("us")), R.TIMESTAMP, "0001-01-01 00:00:00"),
@@ -253,7 +253,7 @@ async def test_what_a_sheet_has_no_number_for_stays_text():
         cell = await only_cell(array, kind)
         assert (cell.value, cell.data_type) == (expected, "s")
     words = pa.array(["infinity", "2024-01-31 10:20:30.5", None, "2024-02-30 10:20:30", "2024-01-31 24:00:00"])
-    # As DuckDB gives a column with an infinity: timestamps and texts in one.
+    # DuckDB returns a column with an infinity as a union of timestamps and text.
     kinds, places = pa.array([1, 0, 1, 1, 1], pa.int8()), pa.array([0, 0, 2, 3, 4], pa.int32())
     at = pa.array([_at(2024, 1, 31, 10, 20, 30, 500000)], pa.timestamp("us"))
     union = pa.UnionArray.from_dense(kinds, places, [at, words])
@@ -270,7 +270,7 @@ async def test_what_a_sheet_has_no_number_for_stays_text():
 
 
 @pytest.mark.item(54)
-async def test_times_that_an_engine_gives_as_text():
+async def test_times_given_as_text_are_converted():
     clocks = pa.table({"c": ["10:20:30", "10:20:30.5", None, "100:00:00"]})
     for native, is_time in (("time without time zone", True), ("time(3)", True), ("TIME", True), ("text", False)):
         source = StoredTables([Column("c", R.STRING, native)], [clocks])
@@ -284,7 +284,7 @@ async def only_cell(array: pa.Array, kind: R):
     return openpyxl.load_workbook(io.BytesIO(stored))["result"]["A2"]
 
 
-async def test_the_header_is_bold_and_stays_and_columns_are_as_wide_as_their_values():
+async def test_header_is_bold_and_frozen_and_columns_fit_their_values():
     table = pa.table(
         {"id": [1], "text": ["x" * 500], "a name of some length": [True], "at": [_at(2024, 1, 31, 1, 2, 3)]}
     )

@@ -1,4 +1,4 @@
-"""Multipart bodies with a file, read as they arrive."""
+"""Multipart bodies with a file, read while they arrive."""
 
 import asyncio
 import random
@@ -48,9 +48,9 @@ async def read(body: bytes, *, sizes: Iterable[int] = (65536,), **more: object) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_file_is_the_same_however_its_body_is_cut(seed: int) -> None:
+async def test_file_is_the_same_at_any_chunk_boundary(seed: int) -> None:
     chance = random.Random(seed)
-    # Much that looks like the beginning of a boundary.
+    # Many substrings resemble the start of a boundary.
     likenesses = [b"\r\n--", b"\r\n", b"--", BOUNDARY.encode(), b"\r\n--" + BOUNDARY.encode()[:-1], b"x", b"\0"]
     content = b"".join(chance.choice(likenesses) for _ in range(300))
     while b"\r\n--" + BOUNDARY.encode() in content:
@@ -59,7 +59,7 @@ async def test_a_file_is_the_same_however_its_body_is_cut(seed: int) -> None:
     assert await read(body, sizes=[chance.randint(1, 40) for _ in range(7)]) == ("a.csv", content)
 
 
-async def test_pieces_are_joined_up_to_a_mebibyte_and_never_above() -> None:
+async def test_chunks_are_joined_up_to_one_mebibyte() -> None:
     content = random.Random(1).randbytes(3 * PIECE_BYTES + 5)
     for sizes in ([64 * 1024], [len(content) * 2]):
         stream = MultipartStream(pieces(file(content) + END, sizes), TYPE)
@@ -75,18 +75,18 @@ async def test_fields_before_the_file_are_known_before_its_content() -> None:
     assert stream.fields == [("dest", "/é")]
 
 
-async def test_the_file_may_be_empty() -> None:
+async def test_file_may_be_empty() -> None:
     assert await read(file(b"") + END) == ("a.csv", b"")
 
 
 @pytest.mark.storage(84)
-async def test_a_field_that_steers_the_upload_comes_before_the_file() -> None:
+async def test_fields_controlling_the_upload_must_precede_the_file() -> None:
     with pytest.raises(InvalidParameter, match="before the file"):
         await read(file(b"abc") + field("dest", "/") + END, leading_fields={"dest"})
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20, 300])
-async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) -> None:
+async def test_truncated_body_is_aborted_before_its_file_ends(cut: int) -> None:
     body = field("a", "b") + file(b"x" * 300) + END
     with raises_code("upload_aborted"):
         await read(body[: -cut - 2])
@@ -108,14 +108,14 @@ async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) 
         (b"no multipart at all" + END, InvalidParameter),
     ],
 )
-async def test_bodies_that_are_not_one_file(body: bytes, error: type[Exception]) -> None:
+async def test_body_without_exactly_one_file_is_rejected(body: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         await read(body, file_fields=("local_file", "file"))
 
 
 @pytest.mark.security("S11")
 @pytest.mark.security("T6")
-async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
+async def test_excessive_parts_are_rejected_early() -> None:
     stream = MultipartStream(pieces(field("a", "b") * 10_000, [4096]), TYPE)
     with raises_code("too_many_parts"):
         await stream.file_name()
@@ -126,13 +126,13 @@ async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
 @pytest.mark.parametrize("body",
     [f"--{BOUNDARY}\r\nX: ".encode() + b"x" * 9000, f"--{BOUNDARY}\r\n".encode() + b"X: y\r\n" * 2000,
     field("a", "x" * 70_000), file(b"abc") + END + b"x" * 600_000])  # fmt: skip
-async def test_what_is_not_the_file_has_limits(body: bytes) -> None:
+async def test_everything_but_the_file_is_limited(body: bytes) -> None:
     with pytest.raises(PayloadTooLarge):
         await read(body)
 
 
 @pytest.mark.security("T6")
-async def test_a_slow_body_is_given_up_and_a_slow_taker_is_not() -> None:
+async def test_slow_body_is_abandoned_and_slow_consumer_is_not() -> None:
     limits = MultipartLimits(slow_bytes=1000, slow_s=0.3)
 
     async def dripping() -> AsyncIterator[bytes]:
@@ -171,7 +171,7 @@ async def test_a_slow_body_is_given_up_and_a_slow_taker_is_not() -> None:
         ('name="file"; filename=""', ""),
     ],
 )
-async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str) -> None:
+async def test_file_name_is_decoded_as_the_client_sent_it(disposition: str, name: str) -> None:
     assert await read(part(disposition) + END) == (name, b"")
 
 
@@ -180,12 +180,12 @@ async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str)
     "name=file; filename*0=a; filename*1=b", 'name=file; filename="=?none?B?YQ==?="',
     'name=file; filename="=?undefined?Q?a?="', 'name=file; filename="=?euc-jp?Q?=8F=B0=A1?="',
     'name=file; filename="=?a\0b?Q?a?="', 'name=file; filename="=?é?Q?a?="'])  # fmt: skip
-async def test_a_file_name_that_cannot_be_read_is_refused(disposition: str) -> None:
+async def test_undecodable_file_name_is_rejected(disposition: str) -> None:
     with pytest.raises(InvalidName):
         await read(part(disposition) + END)
 
 
-async def test_a_content_type_needs_a_boundary_of_a_sane_length() -> None:
+async def test_content_type_requires_a_boundary_of_valid_length() -> None:
     for content_type in ("multipart/form-data", f"multipart/form-data; boundary={'b' * 300}"):
         with pytest.raises(InvalidParameter):
             MultipartStream(pieces(b""), content_type)

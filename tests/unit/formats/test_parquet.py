@@ -40,7 +40,7 @@ ENCODINGS = (
 )  # fmt: skip
 PATHS = {"list": "list.list.element", "struct": "struct.y"}
 POSSIBLE = 42
-"""Pairs of a column and an encoding that the format has."""
+"""The number of valid pairs of column and encoding."""
 
 
 def lines_of(content: bytes) -> list[dict]:
@@ -55,13 +55,13 @@ def written(table: pa.Table, **options) -> bytes:
 
 @pytest.mark.importer(64)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_columns_are_read_in_every_encoding_that_their_type_can_have(version):
+def test_columns_are_read_in_every_valid_encoding(version):
     read = 0
     for (name, (values, expected)), encoding in product(COLUMNS.items(), ENCODINGS):
         options = {"column_encoding": {PATHS.get(name, name): encoding}, "data_page_version": version}
         try:
             content = written(pa.table({name: values}), use_dictionary=False, data_page_size=64, **options)
-        except (OSError, pa.ArrowException):  # the format has no such pair
+        except (OSError, pa.ArrowException):  # the format does not allow this pair
             continue
         assert [line[name] for line in lines_of(content)] == expected, (name, encoding)
         read += 1
@@ -81,8 +81,8 @@ def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, di
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
-def test_categories_may_be_written_in_encodings_of_values(encoding):
-    """The types of Arrow that the file notes ask for dictionaries, which Arrow cannot make of these encodings."""
+def test_categories_may_use_plain_value_encodings(encoding):
+    """The Arrow types noted in the file request dictionaries, which Arrow cannot build from these encodings."""
     values = pa.array(TEXTS)
     nested = pa.StructArray.from_arrays([values.dictionary_encode()], ["y"])
     table = pa.table({"x": values.dictionary_encode(), "s": nested, "n": range(SAME)})
@@ -90,13 +90,13 @@ def test_categories_may_be_written_in_encodings_of_values(encoding):
     assert lines_of(content) == [{"x": text, "s": {"y": text}, "n": at} for at, text in enumerate(TEXTS)]
 
 
-def test_a_column_may_have_dictionaries_in_some_row_groups_only():
+def test_column_may_have_dictionaries_in_some_row_groups_only():
     names = [f"{number:050}" for number in range(4000)]
     content = written(pa.table({"s": names + ["same"] * 4000}), row_group_size=4000, dictionary_pagesize_limit=1000)
     assert [line["s"] for line in lines_of(content)] == [*names, *["same"] * 4000]
 
 
-def test_files_of_the_field_are_shown():
+def test_field_files_are_readable():
     delta = (FIELD / "parquet_delta_byte_array.parquet").read_bytes()
     assert [line["s"] for line in lines_of(delta)] == ["a", "b", "c"]
     assert lines_of((FIELD / "parquet_negative_time.parquet").read_bytes()) == [{"t": "-00:00:05"}]

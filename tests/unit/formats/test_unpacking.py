@@ -1,4 +1,4 @@
-"""Unpacking: streams, containers, and files that lie."""
+"""Unpacking: streams, containers, and malicious files."""
 
 import bz2
 import collections
@@ -35,7 +35,7 @@ LIMIT = 64 * 1024 * 1024
 
 
 def framed(content: bytes) -> bytes:
-    """The framing format: a plain chunk, a skippable one, and packed ones."""
+    """Pack in the framing format: a plain chunk, a skippable chunk, and packed chunks."""
     start = b"\xff\x06\x00\x00sNaPpY"
     pieces = [content[place : place + 65536] for place in range(0, len(content), 65536)]
     chunks = [bytes(cramjam.snappy.compress(piece))[len(start) :] for piece in pieces]
@@ -49,7 +49,7 @@ def raw(content: bytes) -> bytes:
 
 
 def hadoop(content: bytes) -> bytes:
-    """Blocks of 256 KiB, each in parts of 64 KiB."""
+    """Pack blocks of 256 KiB, each in parts of 64 KiB."""
     made = b""
     for start in range(0, len(content), 256 * 1024):
         block = content[start : start + 256 * 1024]
@@ -93,7 +93,7 @@ def pieces(codec: Codec, packed: bytes, *, fed: int = 65536) -> Iterator[bytes]:
 
 
 def whole(value: int) -> bytes:
-    """An int or a long of Avro."""
+    """Encode an Avro int or long."""
     value = (value << 1) ^ (value >> 63)
     made = b""
     while value > 0x7F:
@@ -103,7 +103,7 @@ def whole(value: int) -> bytes:
 
 
 def avro(schema: object, blocks: list[tuple[int, bytes]], *, codec: str = "null") -> bytes:
-    """A container file of blocks: how many records they say they have, and their bytes."""
+    """Build a container file; each block has its claimed record count and its bytes."""
     text = schema if isinstance(schema, str) and schema not in {"long", "bytes"} else orjson.dumps(schema).decode()
     metadata = {b"avro.schema": text.encode(), b"avro.codec": codec.encode()}
     made = b"Obj\x01" + whole(len(metadata))
@@ -116,19 +116,19 @@ def avro(schema: object, blocks: list[tuple[int, bytes]], *, codec: str = "null"
 
 
 def record(name: str, fields: int, kind: object) -> dict[str, object]:
-    """A record with as many fields of one kind."""
+    """Return a record schema with the given number of fields of one type."""
     return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": kind} for n in range(fields)]}
 
 
 def again(name: str, kind: object, named: str) -> dict[str, object]:
-    """A record with ten fields of a kind that is declared in the first and named in the others."""
+    """Return a record schema with ten fields of one type, declared in the first field and referenced in the others."""
     made = record(name, 10, named)
     made["fields"][0]["type"] = kind
     return made
 
 
 async def refused(workbooks: ProcessWorkbooks, packed: bytes, *errors: type[Exception]) -> None:
-    """The worker refuses the file or dies of it, and the caller gets one of the errors."""
+    """Expect one of the errors, whether the worker rejects the file or dies of it."""
 
     async def file() -> AsyncGenerator[bytes]:
         yield packed
@@ -146,12 +146,12 @@ def parquet(table: pa.Table, **options: object) -> io.BytesIO:
 class TestStreams:
     @pytest.mark.storage(44)
     @each_packed
-    def test_it_is_recognised_and_unpacked_to_the_last_byte(self, codec: Codec, name: str, packed: bytes):
+    def test_packed_file_is_recognized_and_unpacked_completely(self, codec: Codec, name: str, packed: bytes):
         assert detect(name, packed[: head_bytes(name)], len(packed)) is codec
         assert b"".join(pieces(codec, packed)) == TEXT
 
     @each_packed
-    def test_however_it_is_cut(self, codec: Codec, name: str, packed: bytes):
+    def test_stream_is_unpacked_at_any_chunk_boundary(self, codec: Codec, name: str, packed: bytes):
         assert b"".join(pieces(codec, packed, fed=997)) == TEXT
         small = packed[:50]
         one = opened(codec, packed)
@@ -160,38 +160,38 @@ class TestStreams:
         assert b"".join([*one.feed(packed[50:]), *one.end()])[-20:] == TEXT[-20:]
 
     @each_packed
-    def test_no_piece_is_large(self, codec: Codec, name: str, packed: bytes):
+    def test_unpacked_chunks_are_small(self, codec: Codec, name: str, packed: bytes):
         assert max(map(len, pieces(codec, packed))) <= 64 * 1024
 
     @each_packed
-    def test_an_early_end_is_told(self, codec: Codec, name: str, packed: bytes):
+    def test_truncated_stream_is_an_error(self, codec: Codec, name: str, packed: bytes):
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, packed[:-700]))
 
     @each_packed
-    def test_a_flipped_bit_is_told(self, codec: Codec, name: str, packed: bytes):
+    def test_flipped_bit_is_an_error(self, codec: Codec, name: str, packed: bytes):
         broken = bytearray(packed)
         place = 12 if codec is Codec.SNAPPY and "framed" not in name else len(packed) // 2
         if name == "a.snappy":
-            broken[0] ^= 0x40  # no check sum: only lengths can show it
+            broken[0] ^= 0x40  # there is no checksum, so only lengths can reveal it
         broken[place] ^= 0x10
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, bytes(broken)))
 
     @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2, Codec.SNAPPY, Codec.AVRO])
     @pytest.mark.parametrize("content", [b"", b"just text\n", b"id,name\n" * 5000])
-    def test_what_is_not_packed_so_is_told(self, codec: Codec, content: bytes):
+    def test_content_not_packed_by_the_codec_is_an_error(self, codec: Codec, content: bytes):
         with pytest.raises(DecompressionFailed):
             list(pieces(codec, content))
 
-    def test_empty_contents_are_no_failure(self):
+    def test_empty_content_is_valid(self):
         for codec, packed in ((Codec.GZIP, gzip.compress(b"")), (Codec.BZ2, bz2.compress(b"")), (Codec.SNAPPY, b"\0")):
             assert b"".join(pieces(codec, packed)) == b""
 
     @pytest.mark.security("S10")
     @pytest.mark.storage(45)
     @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.BZ2])
-    def test_a_bomb_is_stopped_in_bounded_memory(self, codec: Codec):
+    def test_decompression_bomb_is_stopped_in_bounded_memory(self, codec: Codec):
         content = bytes(80 * 1024 * 1024)
         packed = gzip.compress(content, 9) if codec is Codec.GZIP else bz2.compress(content)
         del content
@@ -204,7 +204,7 @@ class TestStreams:
         assert peak < 16 * 1024 * 1024
 
     @pytest.mark.security("S10")
-    def test_a_snappy_block_that_claims_too_much_is_not_unpacked(self):
+    def test_snappy_block_claiming_too_much_is_not_unpacked(self):
         length = b"\xff\xff\xff\xff\x0f"
         with pytest.raises((DecompressionLimit, DecompressionFailed)):
             list(pieces(Codec.SNAPPY, length + raw(b"x" * 100)[1:]))
@@ -213,7 +213,7 @@ class TestStreams:
         with pytest.raises(DecompressionLimit):
             [*one.feed(raw(TEXT)), *one.end()]
 
-    def test_a_frame_with_a_wrong_check_sum_is_refused(self):
+    def test_frame_with_a_wrong_checksum_is_rejected(self):
         content = bytearray(framed(TEXT[:100]))
         content[-1] ^= 1
         with pytest.raises(DecompressionFailed, match="check sum"):
@@ -224,10 +224,10 @@ class TestDetection:
     @pytest.mark.storage(44)
     @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
     @pytest.mark.parametrize("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
-    def test_text_is_text_whatever_it_is_called(self, name: str, head: bytes):
+    def test_plain_text_is_recognized_under_any_name(self, name: str, head: bytes):
         assert detect(name, head, len(head)) is Codec.NONE
 
-    def test_bytes_alone_do_not_do_except_for_parquet(self):
+    def test_magic_bytes_alone_suffice_for_parquet_only(self):
         assert detect("a", gzip.compress(b"x"), 30) is Codec.NONE
         assert detect("a.txt", bz2.compress(b"x"), 30) is Codec.NONE
         assert detect("a.txt", b"Obj\x01", 30) is Codec.NONE
@@ -236,7 +236,7 @@ class TestDetection:
 
 class TestWindow:
     @pytest.mark.parametrize("cut", [1, 7, 1000, 10**6])
-    def test_it_holds_the_asked_bytes_and_little_around_them(self, cut: int):
+    def test_window_holds_the_requested_bytes_and_a_small_margin(self, cut: int):
         window = Window(10_000, 500, LIMIT)
         for start in range(0, len(TEXT), cut):
             window.take(TEXT[start : start + cut])
@@ -249,7 +249,7 @@ class TestWindow:
         assert len(found.content) == 508
         assert not found.is_last
 
-    def test_the_limit_counts_what_was_unpacked_not_what_was_asked(self):
+    def test_limit_counts_unpacked_bytes(self):
         window = Window(90, 20, 100)
         window.take(bytes(100))
         with pytest.raises(DecompressionLimit):
@@ -265,8 +265,8 @@ class TestWindow:
 class TestAvro:
     @pytest.mark.storage(44)
     @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
-    def test_files_of_another_writer_in_every_codec(self, codec: str):
-        """The files come from fastavro; every type and logical type is in them."""
+    def test_files_of_another_writer_are_read_in_every_codec(self, codec: str):
+        """The files come from fastavro and contain every type and logical type."""
         packed = (AVRO / f"{codec}.avro").read_bytes()
         assert detect("a.avro", packed[: head_bytes("a.avro")], len(packed)) is Codec.AVRO
         lines = b"".join(pieces(Codec.AVRO, packed)).decode().splitlines()
@@ -286,7 +286,7 @@ class TestAvro:
         assert json.loads(lines[2])["inner"]["again"] == {"x": 3, "suit": "HEARTS", "again": None}
 
     @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz", "zstandard"])
-    def test_cut_off_or_changed_blocks_are_told(self, codec: str):
+    def test_truncated_or_altered_blocks_are_errors(self, codec: str):
         packed = (AVRO / f"{codec}.avro").read_bytes()
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, packed[:-5]))
@@ -299,16 +299,16 @@ class TestAvro:
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, bytes(broken)))
 
-    def test_a_codec_that_is_unknown(self):
+    def test_unknown_codec_is_an_error(self):
         with pytest.raises(CodecNotAvailable, match="lz77"):
             list(pieces(Codec.AVRO, avro("long", [(1, b"\x02")], codec="lz77")))
 
-    def test_values_that_are_no_records(self):
+    def test_values_other_than_records_are_read(self):
         assert b"".join(pieces(Codec.AVRO, avro("long", [(2, b"\x02\x03")]))) == b"1\n-2\n"
 
     @pytest.mark.slow
     @pytest.mark.security("S10")
-    async def test_records_that_grow_in_memory_end_with_the_worker(self):
+    async def test_records_growing_in_memory_are_stopped_by_the_worker_limit(self):
         multiplied: object = "null"
         for level in range(12):
             name = f"r{level}"
@@ -321,7 +321,7 @@ class TestAvro:
             await refused(workbooks, avro(multiplied, [(1, b"")]), FileTooComplex)
 
     @pytest.mark.security("S10")
-    async def test_depth_ends_with_the_worker(self):
+    async def test_deep_nesting_is_stopped_by_the_worker_limit(self):
         chain = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
         nested = '{"type":"array","items":' * 5000 + '"null"' + "}" * 5000
         async with ProcessWorkbooks() as workbooks:
@@ -330,7 +330,7 @@ class TestAvro:
             await refused(workbooks, avro(nested, [(1, b"\0")]), FileTooComplex, DecompressionFailed)
 
     @pytest.mark.security("S10")
-    async def test_a_block_that_unpacks_to_gigabytes(self):
+    async def test_block_unpacking_to_gigabytes_is_stopped(self):
         part = bytes(16 * 1024 * 1024)
         deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
         bombs = {
@@ -347,18 +347,18 @@ class TestAvro:
     @pytest.mark.parametrize("schema",
         ["", "{", "nonsense", '{"type": "record"}', '{"type": "fixed", "name": "f", "size": -1}', '["null", 7]',
         "[]"])  # fmt: skip
-    def test_broken_schemas_are_told(self, schema: str):
+    def test_broken_schemas_are_errors(self, schema: str):
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, avro(schema, [(1, b"\0")])))
 
     @pytest.mark.parametrize(
         "block", [(1, b""), (1, b"\x80" * 12), (2, b"\x02"), (1, b"\x02\x02"), (-1, b"\x02"), (1, b"\xff\xff")]
     )
-    def test_broken_blocks_are_told(self, block: tuple[int, bytes]):
+    def test_broken_blocks_are_errors(self, block: tuple[int, bytes]):
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, avro("long", [block])))
 
-    def test_names_are_found_in_their_name_spaces(self):
+    def test_names_are_resolved_in_their_namespaces(self):
         inner = {"type": "enum", "name": "E", "namespace": "x", "symbols": ["A", "B"]}
         fields = [{"name": "a", "type": inner}, {"name": "b", "type": "x.E"}, {"name": "c", "type": "R2"}]
         fields[2]["type"] = {"type": "record", "name": "x.R2", "fields": [{"name": "d", "type": "E"}]}
@@ -367,7 +367,7 @@ class TestAvro:
         assert lines == b'{"a":"A","b":"B","c":{"d":"B"}}\n'
 
     @pytest.mark.parametrize("value", [2**62, -(2**62)])
-    def test_times_that_no_calendar_reaches_are_numbers(self, value: int):
+    def test_times_beyond_the_calendar_are_numbers(self, value: int):
         schema = {"type": "long", "logicalType": "timestamp-micros"}
         assert b"".join(pieces(Codec.AVRO, avro(schema, [(1, whole(value))]))) == b"%d\n" % value
 
@@ -400,16 +400,16 @@ class TestParquet:
         ]
 
     @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-    def test_every_codec_of_pages(self, codec: str):
+    def test_every_page_codec_is_read(self, codec: str):
         table = pa.table({"n": range(3000), "s": [f"text {n % 7}" for n in range(3000)]})
         lines = b"".join(parquet_lines(parquet(table, compression=codec, row_group_size=700))).splitlines()
         assert [json.loads(line) for line in lines] == table.to_pylist()
 
-    def test_a_file_without_rows_or_columns(self):
+    def test_file_without_rows_gives_no_lines(self):
         assert b"".join(parquet_lines(parquet(pa.table({"a": pa.array([], pa.int32())})))) == b""
 
     @pytest.mark.security("S10")
-    def test_a_long_text_in_many_rows_takes_its_room_once(self):
+    def test_long_text_repeated_in_many_rows_is_held_once(self):
         text = "x" * (1024 * 1024)
         column = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), [text])
         before = pa.total_allocated_bytes()
@@ -420,12 +420,12 @@ class TestParquet:
         assert most < 32 * 1024 * 1024
 
     @pytest.mark.parametrize("cut", [0, 3, 8, 100])
-    def test_broken_files_are_told(self, cut: int):
+    def test_broken_files_are_errors(self, cut: int):
         content = parquet(pa.table({"a": range(1000)})).getvalue()
         with pytest.raises(DecompressionFailed):
             list(parquet_lines(io.BytesIO(content[: len(content) - cut] if cut else b"PAR1" + bytes(100))))
 
-    def test_what_the_file_raises_comes_through(self):
+    def test_errors_raised_by_the_file_propagate(self):
         class Gone(io.BytesIO):
             def read(self, *_):
                 raise EntryChanged("It was changed.")
@@ -438,8 +438,8 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.storage(44)
-def test_an_index_without_a_dictionary_is_broken_data() -> None:
-    """A page of a dictionary lost its values, which Arrow finds out only when they are used."""
+def test_index_without_a_dictionary_is_broken_data() -> None:
+    """A dictionary page lost its values, which Arrow detects only when it uses them."""
     content = (HERE / "parquet" / "index_out_of_bounds.parquet").read_bytes()
     with pytest.raises(DecompressionFailed):
         list(parquet_lines(io.BytesIO(content)))

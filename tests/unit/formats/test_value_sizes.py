@@ -1,4 +1,4 @@
-"""The sizes of values."""
+"""Value sizes."""
 
 import pyarrow as pa
 import pytest
@@ -37,14 +37,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sizes_of_values(name: str) -> None:
+def test_value_sizes(name: str) -> None:
     array, sizes = CASES[name]
     assert value_sizes(array).to_pylist() == sizes
     assert value_sizes(array.slice(1)).to_pylist() == sizes[1:]
     assert value_sizes(array.slice(2, 0)).to_pylist() == []
 
 
-def test_the_first_large_value_is_found_by_row_then_column() -> None:
+def test_first_large_value_is_found_by_row_then_column() -> None:
     batch = pa.record_batch({"a": ["", "", TEXT], "b": ["", TEXT, TEXT], "c": [1, 2, 3]})
     assert first_large_value(batch, 99) == (1, 1)
     assert first_large_value(batch.slice(2), 99) == (0, 0)
@@ -53,7 +53,7 @@ def test_the_first_large_value_is_found_by_row_then_column() -> None:
     assert first_large_row(batch, 216) is None
 
 
-def test_what_takes_no_bytes_in_arrow_still_counts_inside_of_a_list() -> None:
+def test_list_members_without_arrow_bytes_still_count() -> None:
     batch = pa.record_batch({"a": pa.array([[None] * 1000], pa.list_(pa.null()))})
     assert first_large_value(batch, 1000) == (0, 0)
     batch = pa.record_batch({"a": pa.array([[True] * 1000])})

@@ -126,7 +126,7 @@ def excerpt(content: bytes, offset: int, length: int) -> ByteExcerpt:
 
 
 def read_through(content: bytes, size: int, encoding: str) -> str:
-    """The text, as a client reads it that goes on at `end`."""
+    """Return the text as read by a client that resumes at each `end`."""
     offset, text = 0, ""
     while offset < len(content):
         part = window(content, offset, size, encoding)
@@ -137,24 +137,24 @@ def read_through(content: bytes, size: int, encoding: str) -> str:
     return text
 
 
-def test_every_encoding_of_the_list_is_tried():
+def test_every_listed_encoding_is_covered():
     assert set(TEXTS) == set(ENCODINGS)
 
 
 @pytest.mark.storage(42)
 @pytest.mark.parametrize("encoding", TEXTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
-def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
+def test_consecutive_windows_give_the_whole_text_once(encoding: str, size: int):
     assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
 
 
 @pytest.mark.storage(42)
 @pytest.mark.parametrize("encoding", TEXTS)
 @pytest.mark.parametrize("size", [7, 10])
-def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
+def test_window_at_any_offset_starts_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
-    # Where characters begin, and the text from there on.
+    # Character boundaries, and the text from each boundary on.
     mark = 2 if encoding == "utf-16" else 0
     plain = "utf-16-le" if mark else encoding
     borders = {mark + len(text[:place].encode(plain)): text[place:] for place in range(len(text) + 1)}
@@ -166,41 +166,41 @@ def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, siz
         assert part.end in borders or part.end < begins, offset
 
 
-def test_utf16_goes_by_its_mark_in_every_window():
+def test_utf16_byte_order_mark_applies_to_every_window():
     content = b"\xfe\xff" + "aé日😀b".encode("utf-16-be")
     assert read_through(content, 3, "utf-16") == "aé日😀b"
     assert window(content, 4, 4, "utf-16").text == "é日"
 
 
-def test_utf16_without_a_mark_has_the_small_end_first():
+def test_utf16_without_a_byte_order_mark_is_little_endian():
     assert window("hé".encode("utf-16-le"), 0, 10, "utf-16") == TextWindow("hé", 4, is_valid=True)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 10])
-def test_the_mark_of_utf8_is_left_out_at_the_beginning_only(length: int):
+def test_utf8_byte_order_mark_is_dropped_at_the_start_only(length: int):
     content = b"\xef\xbb\xbfab"
     first = window(content, 0, length, "utf-8")
     assert first.text + window(content, first.end, 10, "utf-8").text == "ab"
     assert window(b"x\xef\xbb\xbf", 0, 10, "utf-8").text == "x\ufeff"
 
 
-def test_a_character_that_is_cut_at_the_end_of_the_file_is_no_text():
+def test_character_cut_by_the_end_of_the_file_is_invalid():
     assert not window("日".encode()[:2], 0, 10, "utf-8").is_valid
     assert not window("日".encode()[:2], 0, 1, "utf-8").is_valid
     assert not window(b"a\x82", 0, 10, "shift_jis").is_valid
     assert not window(b"a\0b", 0, 10, "utf-16-le").is_valid
 
 
-def test_what_is_no_text_is_shown_with_replacements():
+def test_invalid_text_is_shown_with_replacement_characters():
     assert window(b"ab\xff\xfec", 0, 10, "utf-8") == TextWindow("ab\ufffd\ufffdc", 5, is_valid=False)
     assert window(b"Hi\0!", 0, 10, "utf-8") == TextWindow("Hi\ufffd!", 4, is_valid=False)
 
 
-def test_a_stray_byte_at_the_start_is_not_taken_for_a_cut_character():
+def test_stray_leading_byte_is_not_a_cut_character():
     assert not window(b"ab\x80\x80cd", 2, 4, "utf-8").is_valid
 
 
-def test_the_same_place_is_right_however_far_the_nearest_plain_character_is():
+def test_window_is_correct_at_any_distance_from_a_plain_character():
     content = ("日本" * 5000 + "\n表").encode("shift_jis")
     far = len("日本" * 5000) * 2
     assert window(content, far - 4, 10, "shift_jis").text == "日本\n表"
@@ -213,6 +213,6 @@ def test_behind_the_end_there_is_nothing(offset: int):
         assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)
 
 
-def test_an_empty_window_stays_where_it_is():
+def test_empty_window_keeps_its_offset():
     assert window("日本".encode(), 1, 0, "utf-8") == TextWindow("", 1, is_valid=True)
     assert window(b"\xef\xbb\xbfa", 0, 0, "utf-8") == TextWindow("", 0, is_valid=True)

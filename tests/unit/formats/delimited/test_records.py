@@ -31,21 +31,21 @@ def test_quoted_fields_are_data(text, records):
 
 
 @pytest.mark.importer(33)
-def test_an_unclosed_quote_does_not_swallow_the_file():
+def test_unclosed_quote_does_not_consume_the_file():
     reader = RecordReader(Delimiters())
     assert reader.feed('a,b\n1,"x\n2,y\n3,z\n', final=True) == [["a", "b"], ["1", '"x'], ["2", "y"], ["3", "z"]]
     assert reader.unclosed == [2]
 
 
 @pytest.mark.importer(33)
-def test_a_quote_with_text_behind_it_makes_the_field_unquoted():
+def test_quote_followed_by_text_makes_the_field_unquoted():
     reader = RecordReader(Delimiters())
     assert reader.feed('"a"b,c\n"d,e" f\n', final=True) == [['"a"b', "c"], ['"d', 'e" f']]
     assert reader.unclosed == [1, 2]
 
 
 @pytest.mark.importer(33)
-def test_an_unclosed_quote_swallows_no_more_of_a_large_file_than_is_looked_ahead():
+def test_unclosed_quote_in_a_large_file_consumes_at_most_the_look_ahead():
     reader = RecordReader(Delimiters())
     line = "0123456789,0123456789\n"
     found = reader.feed('"open,1\n')
@@ -56,7 +56,7 @@ def test_an_unclosed_quote_swallows_no_more_of_a_large_file_than_is_looked_ahead
 
 
 @pytest.mark.importer(34)
-def test_without_a_quote_nothing_is_quoted():
+def test_no_quote_character_disables_quoting():
     assert read('"a,b",c\n', Delimiters(quote=None)) == [['"a', 'b"', "c"]]
 
 
@@ -72,7 +72,7 @@ def test_without_a_quote_nothing_is_quoted():
         ('a,"b c",d###1,2,', Delimiters(record="###")),
     ],
 )
-def test_separators_may_have_several_characters_and_be_any_character(text, delimiters):
+def test_separators_may_be_long_and_of_any_character(text, delimiters):
     assert read(text, delimiters) == [["a", "b c", "d"], ["1", "2", ""]]
 
 
@@ -81,7 +81,7 @@ def test_separators_may_have_several_characters_and_be_any_character(text, delim
     [("a,b\n1,2\n3,4\n", "\n"), ("a,b\r\n1,2\r\n3,4\r\n", "\n"), ("a,b\r1,2\r3,4\r", "\r"),
     ("a,b\r\n1,2\n3,4\r\n", "\n")])  # fmt: skip
 @pytest.mark.parametrize("times", [1, 2000])
-def test_ends_of_lines_do_not_matter(text, record, times):
+def test_line_endings_do_not_matter(text, record, times):
     expected = [["a", "b"], ["1", "2"], ["3", "4"]] * times
     delimiters = Delimiters(record=record)
     assert read(text * times, delimiters) == expected
@@ -90,34 +90,34 @@ def test_ends_of_lines_do_not_matter(text, record, times):
     assert [list(row.values()) for block in blocks for row in block.columns.to_pylist()] == expected
 
 
-def test_only_the_last_return_before_a_line_feed_is_dropped():
+def test_only_the_last_carriage_return_before_a_line_feed_is_dropped():
     assert read("a\r\r\nb\rc\r") == [["a\r"], ["b\rc\r"]]
 
 
-def test_blank_lines_are_skipped_and_an_empty_quoted_field_is_no_blank_line():
+def test_blank_lines_are_skipped_except_an_empty_quoted_field():
     reader = RecordReader(Delimiters())
     assert reader.feed('\n a\n  \n\t\n\r\n""\nb\n\n', final=True) == [[" a"], [""], ["b"]]
     assert reader.records == 3
 
 
-def test_a_line_of_separators_is_no_blank_line():
+def test_line_of_separators_is_not_blank():
     assert read(" \n\t\n", Delimiters("\t")) == [["", ""]]
     assert read(",\n") == [["", ""]]
 
 
-def test_cells_say_that_they_were_quoted_where_it_matters():
+def test_cells_record_quoting_where_it_matters():
     cells = read('"",null,"null"," NULL ","  ","x",x\n')[0]
     assert [isinstance(cell, QuotedText) for cell in cells] == [True, False, True, True, True, False, False]
 
 
-def test_more_columns_than_a_table_may_have_are_refused():
+def test_too_many_columns_are_rejected():
     for row in ("," * MAX_COLUMNS, '"",' * MAX_COLUMNS, ' "",' * MAX_COLUMNS):
         assert len(read(row[row.index(",") + 1 :] + "\n")[0]) == MAX_COLUMNS
         with raises_code("too_many_columns"):
             read(row + "\n")
 
 
-def test_a_field_of_more_than_1_mib_is_refused():
+def test_field_above_1_mib_is_rejected():
     longest = "x" * MAX_FIELD_CHARACTERS
     assert [len(cell) for cell in read(f'{longest},"{longest}"\n')[0]] == [MIB, MIB]
     for text in (f"a,{longest}x\n", f'a,"{longest}x"\n', f'a,"{longest}\n"\n'):
@@ -125,7 +125,7 @@ def test_a_field_of_more_than_1_mib_is_refused():
             read(text)
 
 
-def test_a_record_of_more_than_16_mib_is_refused():
+def test_record_above_16_mib_is_rejected():
     field = "x" * MIB + ","
     assert len(read(field * 15 + "\n")[0]) == 16
     for text in (field * 16 + "\n", '"",' + field * 16 + "\n"):
@@ -133,7 +133,7 @@ def test_a_record_of_more_than_16_mib_is_refused():
             read(text)
 
 
-def test_a_record_that_does_not_end_is_refused_before_it_fills_the_memory():
+def test_endless_record_is_rejected_before_it_fills_the_memory():
     reader = RecordReader(Delimiters())
     half_mib = ("x" * 1023 + ",") * 512
     for _ in range(32):
@@ -145,7 +145,7 @@ def test_a_record_that_does_not_end_is_refused_before_it_fills_the_memory():
 @pytest.mark.importer(33, 50)
 @pytest.mark.parametrize("record", ["\n", "\r", "###"])
 @pytest.mark.slow
-def test_what_a_quote_held_back_comes_in_parts(record):
+def test_records_held_back_by_a_quote_are_returned_in_parts(record):
     text = 'a,"b' + record + f"c{record}" * 1_000_000
     reader = RecordReader(Delimiters(record=record))
     sizes, unclosed = [], []
@@ -165,8 +165,8 @@ def feed_all(reader: RecordReader, text: str, times: int) -> None:
 @pytest.mark.parametrize("unit",
     ['"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
     '"",\n'])  # fmt: skip
-def test_reading_takes_time_in_proportion_to_the_text(unit):
-    """Searching the rest of the text for each quote takes 7 seconds and more."""
+def test_reading_time_is_linear_in_the_text(unit):
+    """Searching the rest of the text for each quote takes 7 seconds or more."""
     assert any(seconds_for(unit, MIB // 4) < 4 for _ in range(TRIES))
 
 
@@ -184,7 +184,7 @@ def seconds_for(unit: str, characters: int) -> float:
 
 
 MANY = 4000
-"""Enough records for Arrow."""
+"""A record count at which Arrow is used."""
 
 
 def blocks_of(content: bytes, width: int, delimiters: Delimiters | None = None, encoding: str = "utf-8") -> list[Block]:
@@ -208,13 +208,13 @@ def rows_of(blocks: list[Block]) -> list[list[str | None]]:
         ("é,\u2028,\ufeff,\x00\n".encode(), ["é", "\u2028", "\ufeff", "\x00"]),
     ],
 )
-def test_cells_are_the_text_of_the_file_or_null(line, cells, times):
+def test_cells_are_file_text_or_null(line, cells, times):
     assert rows_of(blocks_of(line * times, 4)) == [cells] * times
 
 
 @pytest.mark.importer(32)
 @pytest.mark.parametrize("times", [1, MANY])
-def test_short_rows_are_filled_and_long_ones_cut(times):
+def test_short_rows_are_filled_and_long_rows_cut(times):
     blocks = blocks_of(b'a,b\n1\n1,2,3\n"x,2\n' * times, 2)
     assert rows_of(blocks) == [["a", "b"], ["1", None], ["1", "2"], ['"x', "2"]] * times
     assert numbers(blocks, "short_rows") == list(range(2, 4 * times, 4))
@@ -226,7 +226,7 @@ def numbers(blocks: list[Block], name: str) -> list[int]:
     return [row + block.first_record for block in blocks for row in getattr(block, name)]
 
 
-def test_records_are_numbered_without_blank_lines():
+def test_record_numbers_skip_blank_lines():
     content = b"a,b\n\n  \n1,2\n" * (4 * MANY) + b'"\n",3\n' + b"a,b\n" * MANY
     blocks = blocks_of(content, 2)
     assert len(blocks) > 2
@@ -248,19 +248,19 @@ def test_arrow_reads_text_with_any_separator(separator):
 @pytest.mark.parametrize(
     "content", [b"a\rb,c\n", b"a, null\n", b"a\n", b"a,b,c\n", b"\xef\xbb\xbfa,b\n", b"a,b\n   \n", b"\n\n"]
 )
-def test_arrow_leaves_what_it_reads_otherwise_to_the_exact_reader(content):
+def test_text_arrow_would_misread_is_left_to_the_exact_reader(content):
     batch = PlainReader(Delimiters(), 2).batch(content)
     assert batch is None or not batch.num_rows
 
 
-def test_text_in_other_encodings_is_read_as_well():
+def test_other_encodings_are_read():
     text = "é,ß\n" * MANY
     for encoding in ("iso-8859-1", "windows-1252", "utf-16-le", "utf-16"):
         assert rows_of(blocks_of(text.encode(encoding), 2, encoding=encoding)) == [["é", "ß"]] * MANY
     assert rows_of(blocks_of(("你,好\n" * MANY).encode("gb18030"), 2, encoding="gb18030")) == [["你", "好"]] * MANY
 
 
-def test_limits_hold_in_long_files():
+def test_limits_apply_in_long_files():
     good = b"a,b\n" * MANY
     with raises_code("too_many_columns"):
         blocks_of(good + b"," * 2000 + b"\n" + good, 2)
@@ -273,7 +273,7 @@ def test_limits_hold_in_long_files():
 def test_memory_does_not_grow_with_the_file(line, pieces):
     reader = BlockReader(Delimiters(), "utf-8", 4)
     piece = line * (256 * 1024 // len(line))
-    list(BlockReader(Delimiters(), "utf-8", 4).feed(piece))  # imports what the first cells need: 29 MB
+    list(BlockReader(Delimiters(), "utf-8", 4).feed(piece))  # the first cells trigger imports of 29 MB
     tracemalloc.start()
     try:
         rows = sum(block.columns.num_rows for _ in range(pieces) for block in reader.feed(piece))
@@ -287,7 +287,7 @@ def test_memory_does_not_grow_with_the_file(line, pieces):
 def in_two_pieces(
     text: str, cut: int, delimiters: Delimiters, skipped: SkippedLines
 ) -> tuple[list[list[str]], list[Any]]:
-    """What both readers make of a text that comes in two pieces."""
+    """Feed a text in two chunks to both readers; return their records and rows."""
     reader = RecordReader(delimiters, skipped=skipped)
     records = reader.feed(text[:cut]) + reader.feed(text[cut:], final=True)
     blocks = BlockReader(delimiters, "utf-8", 2, skipped=skipped)
@@ -297,7 +297,7 @@ def in_two_pieces(
 
 @pytest.mark.importer(69)
 @pytest.mark.parametrize("record", ["\n", "\r", "##"])
-def test_skipped_and_comment_lines_are_left_out_whatever_the_pieces(record: str) -> None:
+def test_skipped_and_comment_lines_are_omitted_at_any_chunk_boundary(record: str) -> None:
     text = 'skip me, "x\nline 2\n!c,1,"\na,b\n! comment "q\n1,2\n!\n3,4'.replace("\n", record)
     for cut in range(len(text)):
         records, rows = in_two_pieces(text, cut, Delimiters(record=record), SkippedLines(2, "!"))
@@ -306,14 +306,14 @@ def test_skipped_and_comment_lines_are_left_out_whatever_the_pieces(record: str)
 
 @pytest.mark.importer(70)
 @pytest.mark.parametrize("field", [",", "||"])
-def test_escapes_are_read_whatever_the_pieces(field: str) -> None:
+def test_escapes_are_read_at_any_chunk_boundary(field: str) -> None:
     text = 'a,b\n1,x\\\ny\n2,\\N\n3,q\\,\\"\n4,"q\\"\\\\ \\x ""z"""\n5,tab\\tz\n6,end\\'.replace(",", field)
     expected = [
         ["a", "b"], ["1", "x\ny"], ["2", "\\N"], ["3", f'q{field}"'], ["4", 'q"\\ \\x "z"'], ["5", "tab\tz"],
         ["6", "end\\"],
     ]  # fmt: skip
     if field == "||":
-        # An escape takes the meaning of one character only.
+        # An escape applies to a single character.
         text = text.replace("q\\||", "q\\|\\|")
     for cut in range(len(text)):
         records, rows = in_two_pieces(text, cut, Delimiters(field, escape="\\"), SkippedLines())
