@@ -1,4 +1,4 @@
-"""How an API token narrows a user, and the throttle of refused ones (issue 20, section 2; ADR 62)."""
+"""API token limits of a user, and the throttle of rejected tokens (issue 20, section 2; ADR 62)."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -30,14 +30,14 @@ class Clock:
 
 
 class TestNarrowing:
-    def test_a_user_keeps_the_own_rights_and_gains_none(self):
+    def test_narrowed_user_keeps_rights_and_gains_none(self):
         narrow = ANA.narrowed(token(Scope.QUERY, Scope.ADMIN))
         assert (narrow.rights, narrow.is_admin, narrow.groups) == (ANA.rights, False, ANA.groups)
         assert [scope for scope in Scope if narrow.has_scope(scope)] == [Scope.QUERY]
         assert [scope for scope in Scope if ANA.has_scope(scope)] == list(Scope)
         assert (narrow.is_in_any({"g"}), narrow.is_in_any({"h"})) == (True, False)
 
-    def test_without_admin_an_administrator_has_the_other_rights_by_name(self):
+    def test_administrator_without_admin_scope_has_the_other_rights(self):
         narrow = ROOT.narrowed(token(Scope.QUERY))
         assert not narrow.is_admin
         assert all(narrow.may(right) for right in ("download", "importer", "metadata", "filebrowser.s3_access"))
@@ -46,11 +46,11 @@ class TestNarrowing:
         assert narrow.may_use("connector:7")
         assert narrow.is_in_any({"analysts"})
 
-    def test_with_admin_an_administrator_is_one(self):
+    def test_administrator_with_admin_scope_remains_administrator(self):
         assert ROOT.narrowed(token(Scope.ADMIN)).is_admin
 
     @pytest.mark.parametrize("user", [ANA, ROOT])
-    def test_a_limit_to_connectors_holds_for_stored_and_configured_ones(self, user: User):
+    def test_connector_limit_applies_to_stored_and_configured_connectors(self, user: User):
         narrow = user.narrowed(token(Scope.QUERY, connectors={"7", "duckdb"}))
         assert [narrow.reaches(key) for key in ("7", "duckdb", "77", "sqlite")] == [True, True, False, False]
         assert narrow.may_use("connector:7")
@@ -61,17 +61,17 @@ class TestNarrowing:
 @pytest.mark.parametrize("text", [
     PREFIX, PREFIX + "A" * 42, PREFIX + "A" * 44, PREFIX + "A" * 42 + "=", PREFIX + "é" * 43,
     "QST_" + "A" * 43, PREFIX + "A" * 43 + "\n", "eyJ.e30.c2ln"])  # fmt: skip
-def test_what_is_written_otherwise_is_no_token(text: str):
+def test_malformed_token_has_no_digest(text: str):
     assert digest_of(text) is None
 
 
-def test_a_token_of_another_kind_is_left_to_others():
+def test_other_kinds_of_tokens_are_not_api_tokens():
     assert is_api_token(PREFIX)
     assert not is_api_token("eyJ.e30.c2ln")
 
 
 class TestThrottle:
-    def test_a_window_begins_with_its_first_failure_and_never_moves(self):
+    def test_throttle_window_starts_at_the_first_failure_and_stays_fixed(self):
         clock = Clock()
         failures = FailedTokens(2, 300, clock=clock)
         failures.count("10.0.0.1", b"a")
@@ -84,7 +84,7 @@ class TestThrottle:
         clock.now += 100
         failures.require_free("10.0.0.1")
 
-    def test_a_token_counts_once_in_a_window_of_its_network(self):
+    def test_token_counts_once_per_window_and_network(self):
         clock = Clock()
         failures = FailedTokens(2, 300, clock=clock)
         for _ in range(2):
@@ -98,7 +98,7 @@ class TestThrottle:
             failures.require_free("10.0.0.2")
             clock.now += 300
 
-    async def test_a_refused_token_is_refused_again_without_a_query_for_a_while(self):
+    async def test_rejected_token_is_cached_for_a_while(self):
         class Records:
             asked = 0
 
@@ -114,23 +114,23 @@ class TestThrottle:
                         await bearers.user(PREFIX + text, "10.0.0.1")
             assert records.asked == expected
             clock.now += 10
-        for letter in "BCDE":  # others of its network are still looked for
+        for letter in "BCDE":  # other tokens of the network are still looked up
             with pytest.raises(InvalidToken):
                 await bearers.user(PREFIX + letter * 43, "10.0.0.1")
 
-    def test_networks_of_ipv6_count_as_one(self):
+    def test_ipv6_network_counts_as_one_address(self):
         failures = FailedTokens(1, 300)
         failures.count("2001:db8::1", b"a")
         with pytest.raises(LoginThrottled):
             failures.require_free("2001:db8::2")
 
-    def test_0_is_no_limit(self):
+    def test_zero_means_no_limit(self):
         failures = FailedTokens(0, 300)
         failures.count("10.0.0.1", b"a")
         failures.require_free("10.0.0.1")
 
 
-async def test_uses_that_could_not_be_noted_are_noted_later():
+async def test_unrecorded_uses_are_recorded_later():
     class Records:
         noted: list[set[Any]] = []  # noqa: RUF012
         is_away = True

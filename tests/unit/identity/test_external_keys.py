@@ -1,4 +1,4 @@
-"""Public keys of other issuers, and how long they are kept (Contract platform 3.9)."""
+"""Public keys of other issuers, and their caching (Contract platform 3.9)."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ GOOD = jwk(rsa_key("one"), "one")
 
 
 @pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]}])
-def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None:
+def test_rs256_signature_keys_are_usable(more: dict[str, Any]) -> None:
     assert [key.kid for key in keys_named(keys_in(document(GOOD | more)), "one")] == ["one"]
 
 
@@ -50,32 +50,32 @@ def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None
         [],
     ],
 )
-def test_others_are_passed_over(bad: Any) -> None:
+def test_unusable_keys_are_skipped(bad: Any) -> None:
     keys = keys_in(document(bad, jwk(rsa_key("two"), "two")))
     assert [key.kid for key in keys] == ["two"]
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
-def test_what_is_no_document_is_refused(text: str) -> None:
+def test_malformed_key_document_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
         keys_in(text.encode("latin-1"))
 
 
-def test_without_an_id_only_a_set_of_one_key_answers() -> None:
+def test_missing_key_id_matches_only_a_single_key_without_id() -> None:
     alone = keys_in(document(jwk(rsa_key("one"), None)))
     assert keys_named(alone, None) == alone
     assert keys_named(alone, "") == keys_named(alone, "one") == ()
     assert keys_named(keys_in(document(GOOD, jwk(rsa_key("two"), "two"))), None) == ()
 
 
-def test_keys_of_one_id_are_all_tried() -> None:
+def test_all_keys_of_an_id_are_candidates() -> None:
     keys = keys_named(keys_in(document(GOOD, jwk(rsa_key("two"), "one"))), "one")
     assert len(keys) == 2
     assert keys[0] != keys[1]
 
 
 class Source:
-    """Keys on demand; `gate` holds a fetch up."""
+    """A key source that records fetches; `gate` blocks a fetch."""
 
     def __init__(self) -> None:
         self.kids = ["one"]
@@ -122,7 +122,7 @@ async def keys(source: Source, clock: Clock) -> AsyncIterator[KeyCache]:
 
 
 @pytest.mark.platform(41)
-async def test_a_set_serves_for_its_time(keys: KeyCache, source: Source, clock: Clock) -> None:
+async def test_key_set_is_cached_for_its_lifetime(keys: KeyCache, source: Source, clock: Clock) -> None:
     (key,) = await keys.find("one")
     clock.now += 3599
     assert await keys.find("one")
@@ -136,7 +136,7 @@ async def test_a_set_serves_for_its_time(keys: KeyCache, source: Source, clock: 
 
 
 @pytest.mark.platform(41)
-async def test_unknown_ids_wait_for_the_floor(keys: KeyCache, source: Source, clock: Clock) -> None:
+async def test_unknown_ids_wait_for_the_refetch_interval(keys: KeyCache, source: Source, clock: Clock) -> None:
     assert await keys.find("one")
     assert not await keys.find("two")
     assert source.fetches == 2
@@ -150,13 +150,13 @@ async def test_unknown_ids_wait_for_the_floor(keys: KeyCache, source: Source, cl
 
 
 @pytest.mark.platform(41)
-async def test_the_first_fetch_answers_for_an_unknown_id_too(keys: KeyCache, source: Source) -> None:
+async def test_first_fetch_also_serves_unknown_ids(keys: KeyCache, source: Source) -> None:
     for number in range(100):
         assert not await keys.find(f"unknown{number}")
     assert source.fetches == 1
 
 
-async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, source: Source) -> None:
+async def test_concurrent_calls_share_a_fetch_even_if_one_is_cancelled(keys: KeyCache, source: Source) -> None:
     source.gate.clear()
     calls = [asyncio.ensure_future(keys.find("one")) for _ in range(20)]
     await settle()
@@ -167,7 +167,7 @@ async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, 
 
 
 @pytest.mark.platform(43)
-async def test_known_keys_serve_through_an_outage_and_not_for_ever(keys, source, clock) -> None:
+async def test_cached_keys_survive_an_outage_until_they_are_too_old(keys, source, clock) -> None:
     (key,) = await keys.find("one")
     source.is_down = True
     began = clock.now
@@ -184,7 +184,7 @@ async def test_known_keys_serve_through_an_outage_and_not_for_ever(keys, source,
 
 
 @pytest.mark.platform(43)
-async def test_nobody_waits_long_for_keys_that_are_only_due(keys: KeyCache, source: Source, clock: Clock) -> None:
+async def test_callers_do_not_wait_for_the_refresh_of_valid_keys(keys: KeyCache, source: Source, clock: Clock) -> None:
     (key,) = await keys.find("one")
     clock.now += 3600
     source.gate.clear()
@@ -198,7 +198,7 @@ async def test_nobody_waits_long_for_keys_that_are_only_due(keys: KeyCache, sour
 
 
 @pytest.mark.platform(42)
-async def test_without_any_keys_calls_ask_again_after_a_second(keys: KeyCache, source: Source, clock: Clock) -> None:
+async def test_failed_first_fetch_is_retried_after_a_second(keys: KeyCache, source: Source, clock: Clock) -> None:
     source.is_down = True
     for _ in range(5):
         with pytest.raises(KeyServerUnavailable):
@@ -209,7 +209,7 @@ async def test_without_any_keys_calls_ask_again_after_a_second(keys: KeyCache, s
     assert await keys.find("one")
 
 
-async def test_closing_gives_up_a_fetch(source: Source, clock: Clock) -> None:
+async def test_close_cancels_a_running_fetch(source: Source, clock: Clock) -> None:
     cache = KeyCache(source, JwtSettings(), clock=clock)
     source.gate.clear()
     call = asyncio.ensure_future(cache.find("one"))

@@ -25,7 +25,7 @@ class MemoryFacts:
         return self.kept.setdefault(name, value)
 
 
-def test_each_purpose_has_a_key_of_its_own() -> None:
+def test_each_purpose_has_its_own_key() -> None:
     assert len({FIRST.signing, FIRST.sealing, SECOND.signing, SECOND.sealing}) == 4
     assert FIRST.id not in FIRST.signing.hex() + FIRST.sealing.hex()
     assert "secret" not in repr(FIRST)
@@ -34,7 +34,7 @@ def test_each_purpose_has_a_key_of_its_own() -> None:
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-def test_a_missing_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
+def test_missing_key_is_created_once_and_kept_private(tmp_path: Path) -> None:
     desktop = DesktopSettings(data_dir=tmp_path / "state" / "data")
     first = load_keyring(desktop)
     assert load_keyring(desktop) == first
@@ -45,7 +45,7 @@ def test_a_missing_key_is_made_once_and_kept_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.platform(25)
-def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
+def test_processes_starting_together_agree_on_the_key(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from queryserver.identity.keys import load_keyring\n"
@@ -65,7 +65,7 @@ def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
 @pytest.mark.parametrize("content", ["", "short", "changeme" * 8, "a" * 64])
-def test_a_bad_key_file_stops_the_start(tmp_path: Path, content: str) -> None:
+def test_bad_key_file_prevents_the_start(tmp_path: Path, content: str) -> None:
     (tmp_path / "secret_key").write_text(content)
     with pytest.raises(ConfigurationError, match=r"desktop\.secret_key"):
         load_keyring(DesktopSettings(data_dir=tmp_path))
@@ -77,7 +77,7 @@ GOOD = "Zr8#a-former-key-of-this-deployment"
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
 @pytest.mark.parametrize("bad", ["", "planted-short", "planted-changeme" * 8, "a" * 64])
-def test_a_bad_former_key_is_named_by_number_and_stops_the_start(tmp_path: Path, bad: str) -> None:
+def test_bad_former_key_is_named_by_number_and_prevents_the_start(tmp_path: Path, bad: str) -> None:
     keys = (SecretStr(GOOD), SecretStr(bad))
     with pytest.raises(ConfigurationError) as refused:
         load_keyring(DesktopSettings(data_dir=tmp_path, secret_key=SecretStr("short"), secret_key_fallbacks=keys))
@@ -89,7 +89,7 @@ def test_a_bad_former_key_is_named_by_number_and_stops_the_start(tmp_path: Path,
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-def test_bad_former_keys_are_problems_of_the_settings(tmp_path: Path) -> None:
+def test_bad_former_keys_are_reported_as_settings_problems(tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(f'[desktop]\nsecret_key_fallbacks = ["planted-1", "{GOOD}", "planted-3"]')
     with pytest.raises(ConfigurationError) as refused:
@@ -98,7 +98,7 @@ def test_bad_former_keys_are_problems_of_the_settings(tmp_path: Path) -> None:
     assert refused.value.problems == [f"desktop.secret_key_fallbacks: Entry 1 {short} Entry 3 {short}"]
 
 
-def test_a_comma_is_part_of_a_former_key_that_stands_in_a_list() -> None:
+def test_former_key_in_a_json_list_may_contain_commas() -> None:
     key = f"{GOOD},and,more"
     settings = load_settings(None, {"QUERYSERVER__DESKTOP__SECRET_KEY_FALLBACKS": f'["{key}"]'})
     assert [one.get_secret_value() for one in settings.desktop.secret_key_fallbacks] == [key]
@@ -106,7 +106,7 @@ def test_a_comma_is_part_of_a_former_key_that_stands_in_a_list() -> None:
 
 
 @pytest.mark.platform(26)
-async def test_a_database_keeps_to_the_key_it_was_first_used_with() -> None:
+async def test_database_accepts_only_the_key_of_its_first_use() -> None:
     facts = MemoryFacts()
     await require_known_key(Keyring(FIRST), facts)
     await require_known_key(Keyring(FIRST), facts)
@@ -117,7 +117,7 @@ async def test_a_database_keeps_to_the_key_it_was_first_used_with() -> None:
 
 
 @pytest.mark.security("T9")
-def test_what_is_sealed_opens_and_never_looks_the_same() -> None:
+def test_sealed_data_can_be_opened_and_never_repeats() -> None:
     sealer = AesSealer(Keyring(FIRST))
     one, other = sealer.seal(b"password"), sealer.seal(b"password")
     assert one != other
@@ -126,7 +126,7 @@ def test_what_is_sealed_opens_and_never_looks_the_same() -> None:
 
 
 @pytest.mark.security("T9")
-def test_a_changed_or_foreign_seal_is_refused() -> None:
+def test_altered_or_foreign_seal_is_rejected() -> None:
     sealer = AesSealer(Keyring(FIRST))
     sealed = sealer.seal(b"password")
     changed = [sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :] for place in range(len(sealed))]
@@ -136,6 +136,6 @@ def test_a_changed_or_foreign_seal_is_refused() -> None:
 
 
 @pytest.mark.security("T9")
-def test_a_former_key_still_opens_its_seals() -> None:
+def test_former_key_still_opens_its_seals() -> None:
     sealed = AesSealer(Keyring(FIRST)).seal(b"password")
     assert AesSealer(Keyring(SECOND, (FIRST,))).unseal(sealed) == b"password"

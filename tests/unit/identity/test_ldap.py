@@ -1,4 +1,4 @@
-"""Logins by a directory: settings, escaping, the rules of a login, and connections (Contract platform 4.1)."""
+"""Directory logins: settings, escaping, login rules, and connections (Contract platform 4.1)."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ def problems(ldap: LdapSettings) -> list[str]:
     return raised.value.problems
 
 
-def test_without_its_package_the_name_ldap_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_for_the_ldap_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ldap3", None)
     monkeypatch.delitem(sys.modules, "queryserver.identity.ldap.ldap3_directory", raising=False)
     [problem] = problems(LdapSettings.model_validate(GOOD))
@@ -46,7 +46,7 @@ def test_without_its_package_the_name_ldap_cannot_be_used(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
+def test_unusable_certificate_file_is_named(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "authorities.pem"
     if content is not None:
         file.write_text(content)
@@ -54,11 +54,11 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path, cont
     assert problem.startswith(f"desktop.ldap.ldap_cert: {file}")
 
 
-def test_a_good_configuration_sends_nothing_at_the_start() -> None:
+def test_valid_configuration_sends_nothing_at_startup() -> None:
     directory_login(LdapSettings.model_validate(GOOD), UsernameRule()).close()
 
 
-def test_servers_without_a_directory_do_without_its_package() -> None:
+def test_servers_without_a_directory_do_not_load_its_package() -> None:
     code = "import sys, queryserver.identity.build; sys.exit('ldap3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -77,7 +77,7 @@ def test_servers_without_a_directory_do_without_its_package() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_work_are_named(tmp_path: Path, ldap: str, key: str) -> None:
+def test_invalid_settings_are_named(tmp_path: Path, ldap: str, key: str) -> None:
     file = tmp_path / "queryserver.toml"
     file.write_text(f"[desktop.auth]\nbackend = 'local,ldap'\n[desktop.ldap]\n{ldap}\n")
     assert [problem.partition(":")[0] for problem in read_settings(file, {}).problems] == [f"desktop.ldap.{key}"]
@@ -86,7 +86,7 @@ def test_settings_that_cannot_work_are_named(tmp_path: Path, ldap: str, key: str
 @pytest.mark.parametrize("ldap", [
     "", "search_bind_authentication = false\nldap_username_pattern = 'uid=<username>,dc=test'\n",
              "search_bind_authentication = false\nnt_domain = 'corp.test'\n"])  # fmt: skip
-def test_settings_that_can_work_are_taken(tmp_path: Path, ldap: str) -> None:
+def test_valid_settings_are_accepted(tmp_path: Path, ldap: str) -> None:
     file = tmp_path / "queryserver.toml"
     address = "ldap_url = 'ldap://d:3890'\nbase_dn = 'dc=test'\n"
     file.write_text(f"[desktop.auth]\nbackend = 'ldap'\n[desktop.ldap]\n{address}{ldap}")
@@ -106,7 +106,7 @@ _TEXT = st.text(
 @example("\0")
 @example("\\2a")
 @example("a\\")
-def test_a_filter_has_one_equality_and_its_value_is_the_text(text: str) -> None:
+def test_filter_has_one_equality_with_the_escaped_text(text: str) -> None:
     parsed = parse_filter(both("objectclass=*", f"uid={filter_value(text)}"), None, False, False, None, False)
     [conjunction] = parsed.elements
     present, equal = conjunction.elements
@@ -121,19 +121,19 @@ def test_a_filter_has_one_equality_and_its_value_is_the_text(text: str) -> None:
 @example(" #a ")
 @example("\0")
 @example(" ")
-def test_a_name_has_one_part_of_one_value_and_that_is_the_text(text: str) -> None:
+def test_distinguished_name_has_one_part_with_the_escaped_text(text: str) -> None:
     parts = parse_dn(f"uid={name_value(text)},dc=example,dc=test")
     assert [(attribute, end) for attribute, _, end in parts] == [("uid", ","), ("dc", ","), ("dc", "")]
     assert _unescaped(parts[0][1]) == text
 
 
 @pytest.mark.parametrize("given", ["objectclass=person", "(objectclass=person)"])
-def test_filters_of_the_settings_may_lack_parentheses(given: str) -> None:
+def test_configured_filter_may_lack_parentheses(given: str) -> None:
     assert both(given, "uid=ana") == "(&(objectclass=person)(uid=ana))"
 
 
 def _unescaped(value: str | bytes) -> str:
-    """What a server reads: pairs of digits are bytes."""
+    """Unescape as a server does: a pair of hexadecimal digits is one byte."""
     raw = value if isinstance(value, bytes) else value.encode()
     return re.sub(rb"\\([0-9a-f]{2})", lambda pair: bytes([int(pair[1], 16)]), raw).decode()
 
@@ -174,7 +174,7 @@ async def login(
 DIRECT = {"search_bind_authentication": False, "ldap_username_pattern": f"uid=<username>,ou=people,{BASE}"}
 
 
-async def test_search_and_bind_finds_the_entry_and_then_lets_it_log_in() -> None:
+async def test_search_and_bind_finds_the_entry_and_binds_with_its_name() -> None:
     asked = directory()
     assert await login(asked) == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", ("a", "b"))
     assert [name for name, _ in asked.logins] == [SERVICE, ANA.dn, SERVICE]
@@ -182,14 +182,14 @@ async def test_search_and_bind_finds_the_entry_and_then_lets_it_log_in() -> None
     assert asked.searches[0].filter == "(&(objectclass=*)(uid=ana))"
 
 
-async def test_a_direct_bind_uses_the_pattern_and_reads_the_own_entry_only() -> None:
+async def test_direct_bind_uses_the_pattern_and_reads_its_own_entry_only() -> None:
     asked = FakeDirectory({ANA.dn: PASSWORD}, {ANA.dn: [ANA]})
     assert await login(asked, **DIRECT) == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", ())
     assert asked.logins == [(ANA.dn, PASSWORD)]
     assert (asked.searches[0].base, asked.searches[0].only_base) == (ANA.dn, True)
 
 
-async def test_a_domain_makes_the_login_of_a_direct_bind() -> None:
+async def test_domain_forms_the_login_name_of_a_direct_bind() -> None:
     asked = FakeDirectory({"ana@corp.test": PASSWORD}, {"uid=ana)": [ANA]})
     accepted = await login(asked, search_bind_authentication=False, nt_domain="corp.test", sync_groups_on_login=False)
     assert accepted == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", None)
@@ -197,7 +197,7 @@ async def test_a_domain_makes_the_login_of_a_direct_bind() -> None:
 
 
 @pytest.mark.security("T16")
-async def test_what_joins_parts_of_a_name_is_escaped_in_the_pattern() -> None:
+async def test_name_separators_are_escaped_in_the_pattern() -> None:
     asked = FakeDirectory({})
     assert await login(asked, "ana+bob", **DIRECT) is None
     assert asked.logins == [(f"uid=ana\\2bbob,ou=people,{BASE}", PASSWORD)]
@@ -205,7 +205,7 @@ async def test_what_joins_parts_of_a_name_is_escaped_in_the_pattern() -> None:
 
 @pytest.mark.platform(48)
 @pytest.mark.parametrize("settings", [{}, DIRECT])
-async def test_an_empty_password_is_never_sent(settings: dict[str, Any]) -> None:
+async def test_empty_password_is_never_sent(settings: dict[str, Any]) -> None:
     asked = directory()
     assert await login(asked, password="", **settings) is None
     assert (asked.logins, asked.searches) == ([], [])
@@ -214,13 +214,13 @@ async def test_an_empty_password_is_never_sent(settings: dict[str, Any]) -> None
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
 @pytest.mark.parametrize("username", ["*", "ana)(uid=*", "ana\\2a", "a\0na", "(ana)", "ana,ou=admins", " ", "."])
-async def test_names_that_no_user_can_have_are_never_sent(username: str) -> None:
+async def test_invalid_user_names_are_never_sent(username: str) -> None:
     asked = directory()
     assert await login(asked, username) is None
     assert (asked.logins, asked.searches) == ([], [])
 
 
-async def test_a_wrong_password_and_an_unknown_name_cost_the_same_steps() -> None:
+async def test_wrong_password_and_unknown_name_take_the_same_steps() -> None:
     wrong, unknown = directory(), directory()
     assert await login(wrong, password="wrong") is None
     assert await login(unknown, "nobody") is None
@@ -231,14 +231,14 @@ async def test_a_wrong_password_and_an_unknown_name_cost_the_same_steps() -> Non
     assert (name, sent) not in {(SERVICE, "service"), (ANA.dn, PASSWORD)}
 
 
-async def test_a_name_of_two_entries_is_nobodys() -> None:
+async def test_name_with_two_entries_cannot_log_in() -> None:
     asked = directory(**{"uid=ana)": [ANA, person("ana2", "ana")]})
     assert await login(asked) is None
     assert ANA.dn not in {name for name, _ in asked.logins}
 
 
-async def test_the_entry_says_what_the_user_is_called() -> None:
-    # Directories compare names without case and without width: what was typed is only how the entry was found.
+async def test_entry_determines_the_user_name() -> None:
+    # Directories ignore case and width in names, so the typed name only finds the entry.
     rule = UsernameRule(ignore_case=False, force_lowercase=False)
     typed = {"uid=ANA)": [person("ana")]}
     accepted = await login(directory(**typed), "ANA", rule=rule, sync_groups_on_login=False)
@@ -246,7 +246,7 @@ async def test_the_entry_says_what_the_user_is_called() -> None:
     assert accepted.username == "ana"
 
 
-async def test_of_several_names_the_typed_one_counts() -> None:
+async def test_typed_name_is_chosen_among_several() -> None:
     asked = directory(**{"uid=ana)": [person("ana", "a b", "anabel", "ANA")]})
     accepted = await login(asked)
     assert accepted is not None
@@ -257,23 +257,23 @@ async def test_of_several_names_the_typed_one_counts() -> None:
     ("written", "name"),
     [("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")],
 )
-async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(written, name) -> None:
+async def test_entry_name_may_differ_from_the_user_name_in_case_only(written, name) -> None:
     entry = person(written)
     asked = FakeDirectory({SERVICE: "service", entry.dn: PASSWORD}, {"uid=ana)": [entry]})
     accepted = await login(asked)
     assert (accepted and accepted.username) == name
 
 
-async def test_an_entry_without_a_usable_name_lets_nobody_in() -> None:
+async def test_entry_without_a_usable_name_cannot_log_in() -> None:
     assert await login(directory(**{"uid=ana)": [Entry(ANA.dn, {})]})) is None
 
 
 @pytest.mark.parametrize(("groups", "enters"), [(("B", "c"), True), (("c",), False), ((), True)])
-async def test_login_groups_limit_who_enters(groups: tuple[str, ...], enters: bool) -> None:
+async def test_login_groups_restrict_logins(groups: tuple[str, ...], enters: bool) -> None:
     assert (await login(directory(), login_groups=groups) is not None) is enters
 
 
-async def test_without_synchronisation_groups_are_read_for_login_groups_only() -> None:
+async def test_groups_are_read_for_login_groups_only_if_not_synchronized() -> None:
     asked = directory()
     accepted = await login(asked, sync_groups_on_login=False, login_groups=("a",))
     assert accepted is not None
@@ -283,7 +283,7 @@ async def test_without_synchronisation_groups_are_read_for_login_groups_only() -
     assert len(unread.searches) == 1
 
 
-async def test_groups_of_names_hold_names() -> None:
+async def test_groups_may_list_members_by_user_name() -> None:
     asked = directory(**{"memberUid=ana)": [group("posix")]})
     accepted = await login(asked, groups={"group_member_attr": "memberUid", "group_filter": "(objectclass=posixGroup)"})
     assert accepted is not None
@@ -291,7 +291,7 @@ async def test_groups_of_names_hold_names() -> None:
     assert asked.searches[1].filter == "(&(objectclass=posixGroup)(memberUid=ana))"
 
 
-async def test_a_refused_service_is_a_directory_out_of_reach() -> None:
+async def test_rejected_service_login_makes_the_directory_unavailable() -> None:
     with pytest.raises(LoginBackendUnavailable, match="bind_dn"):
         await login(directory(), bind_password="old")
 
@@ -306,7 +306,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The beginning of a long answer, byte by byte: no single read takes long."""
+    """Send the start of a long response byte by byte, so that no single read takes long."""
     await reader.read(1000)
     try:
         writer.write(b"\x30\x84\x00\x10\x00\x00")
@@ -337,7 +337,7 @@ async def listening(peer: Peer) -> AsyncIterator[int]:
 
 
 async def refused(url: str) -> tuple[float, None]:
-    """How long it took; without a sign of the password in the reason."""
+    """Return the seconds until the login failed; the error must not reveal the password."""
     ldap, context = LdapSettings(base_dn="dc=test", timeout_s=1), ssl.create_default_context()
     began = time.monotonic()
     with closing(LdapLogin(lambda: closing(Ldap3Session(url, 1, context)), ldap, UsernameRule())) as backend:
@@ -360,12 +360,12 @@ def _is_busy(thread: threading.Thread) -> bool:
 
 @pytest.mark.platform(48)
 @pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
-async def test_a_server_that_is_down_is_out_of_reach(scheme: str) -> None:
+async def test_stopped_server_is_unavailable(scheme: str) -> None:
     await at_best(lambda: refused(f"{scheme}://127.0.0.1:{free_port()}"), below_s=9)
 
 
 @pytest.mark.parametrize("peer", [silent, dripping, garbage, hanging_up])
 @pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
-async def test_no_peer_holds_a_login_beyond_its_limit(scheme: str, peer: Peer) -> None:
+async def test_no_peer_delays_a_login_beyond_its_limit(scheme: str, peer: Peer) -> None:
     async with listening(peer) as port:
         await at_best(lambda: refused(f"{scheme}://127.0.0.1:{port}"), below_s=9)

@@ -1,4 +1,4 @@
-"""Limits of calls: requests per minute, and long calls (Contract editor 13)."""
+"""Call limits: requests per minute, and long calls (Contract editor 13)."""
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -32,10 +32,10 @@ class Clock:
 
 @dataclass
 class MemoryCounts:
-    """Counts of one process, in slot of `RequestCounts`."""
+    """Implements `RequestCounts` in memory, with a clock."""
 
     clock: Clock = field(default_factory=Clock)
-    """Of the database."""
+    """The database clock."""
     sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
@@ -55,7 +55,7 @@ def clock() -> Clock:
 
 
 def allowed(limits: RequestLimits, calls: int, user_id: int = 1) -> int:
-    """How many of so many calls pass."""
+    """Return how many of the calls pass."""
     passed = 0
     for _ in range(calls):
         try:
@@ -67,7 +67,7 @@ def allowed(limits: RequestLimits, calls: int, user_id: int = 1) -> int:
 
 
 @pytest.mark.security("T30")
-def test_the_call_above_the_limit_is_told_when_to_come_back(clock: Clock):
+def test_call_above_the_limit_gets_a_retry_time(clock: Clock):
     limits = RequestLimits(MemoryCounts(), most=3, clock=clock)
     clock.now += 12
     assert allowed(limits, 3) == 3
@@ -79,7 +79,7 @@ def test_the_call_above_the_limit_is_told_when_to_come_back(clock: Clock):
     assert allowed(limits, 9) == 3
 
 
-def test_without_a_limit_nothing_is_counted(clock: Clock):
+def test_no_limit_counts_nothing(clock: Clock):
     limits = RequestLimits(MemoryCounts(), most=0, clock=clock)
     assert allowed(limits, 1000) == 1000
     limits.count_address("10.0.0.1")
@@ -87,7 +87,7 @@ def test_without_a_limit_nothing_is_counted(clock: Clock):
 
 
 @pytest.mark.security("T30")
-async def test_processes_keep_one_limit_together(clock: Clock):
+async def test_processes_share_one_limit(clock: Clock):
     shared = MemoryCounts()
     here, there = (RequestLimits(shared, most=10, clock=clock) for _ in range(2))
     assert allowed(here, 6) == 6
@@ -96,7 +96,7 @@ async def test_processes_keep_one_limit_together(clock: Clock):
     await there.exchange()
     assert allowed(there, 9) == 3
     await there.exchange()
-    # Who has no news of its own hears of the others with its next call.
+    # A process without new calls learns of other processes with its next call.
     assert allowed(here, 1) == 1
     await here.exchange()
     assert allowed(here, 5) == 0
@@ -104,7 +104,7 @@ async def test_processes_keep_one_limit_together(clock: Clock):
 
 @pytest.mark.security("T30")
 @pytest.mark.parametrize("second", [5, 30, 55])
-async def test_processes_whose_clocks_differ_count_in_the_same_minutes(second: int):
+async def test_processes_with_different_clocks_count_in_the_same_minutes(second: int):
     shared = MemoryCounts()
     shared.clock.now += second
     early, late = (RequestLimits(shared, most=10, clock=Clock(shared.clock.now + ahead)) for ahead in (10, -10))
@@ -120,7 +120,7 @@ async def test_processes_whose_clocks_differ_count_in_the_same_minutes(second: i
     assert refused.value.retry_after == timedelta(seconds=60 - second)
 
 
-async def test_refused_calls_count_for_nobody(clock: Clock):
+async def test_rejected_calls_are_not_counted(clock: Clock):
     shared = MemoryCounts()
     limits = RequestLimits(shared, most=2, clock=clock)
     allowed(limits, 50)
@@ -132,7 +132,7 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
 @pytest.mark.parametrize(("one", "other", "together"),
     [("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
     ("2001:db8::1", "2001:db8:0:1::1", False)])  # fmt: skip
-def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
+def test_ipv6_caller_is_counted_by_network(clock: Clock, one: str, other: str, together: bool):
     limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
     limits.count_address(one)
     if together:
@@ -143,7 +143,7 @@ def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, togeth
 
 
 @pytest.mark.security("T30")
-def test_a_flood_of_addresses_takes_no_user_s_limit_away(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+def test_address_flood_does_not_affect_user_limits(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("queryserver.identity.limits._MOST_ADDRESSES", 3)
     limits = RequestLimits(MemoryCounts(), most=2, clock=clock)
     for number in range(10):
@@ -161,7 +161,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Only `owner` of `CallerRepository`, and a clock beside it."""
+    """Provides `owner` of `CallerRepository`, and a clock."""
 
     owner_now: TokenOwner | None
     is_down: bool = False
@@ -193,7 +193,7 @@ def require_download(user: User) -> None:
         raise PermissionDenied("no")
 
 
-async def test_a_user_is_read_again_once_in_the_time() -> None:
+async def test_user_is_read_once_per_interval() -> None:
     records = Records(owner(rights=("download",)))
     with streams_of(records).slot(ANA) as slot:
         for records.now in (0, 4.9, 5, 5.1, 9.9, 10):
@@ -204,7 +204,7 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
 @pytest.mark.parametrize(("now", "error"),
     [(None, UserNotFound), (owner(is_active=False), UserInactive), (owner(is_revoked=True), InvalidToken),
     (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied)])  # fmt: skip
-async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
+async def test_call_stops_when_its_user_loses_access(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)
     with streams_of(records).slot(ANA) as slot:
         records.now = 5
@@ -212,7 +212,7 @@ async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[
             await slot.recheck(require_download)
 
 
-async def test_a_caller_without_a_token_of_ours_has_no_epoch_to_lose() -> None:
+async def test_caller_without_our_token_ignores_the_epoch() -> None:
     records = Records(owner(epoch=9))
     with streams_of(records).slot(User(1, "ana")) as slot:
         records.now = 5
@@ -220,7 +220,7 @@ async def test_a_caller_without_a_token_of_ours_has_no_epoch_to_lose() -> None:
     assert records.asked == [TokenKey(1, "", "")]
 
 
-async def test_while_the_database_is_away_a_call_goes_on() -> None:
+async def test_call_continues_while_the_database_is_unavailable() -> None:
     records = Records(None, is_down=True)
     with streams_of(records).slot(ANA) as slot:
         records.now = 5
@@ -228,7 +228,7 @@ async def test_while_the_database_is_away_a_call_goes_on() -> None:
     assert len(records.asked) == 1
 
 
-async def test_pieces_end_and_their_source_is_closed() -> None:
+async def test_stream_stops_and_its_source_is_closed() -> None:
     records = Records(owner(is_active=False))
     is_closed = False
 

@@ -1,4 +1,4 @@
-"""Hashes of passwords."""
+"""Password hashes."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ def passwords() -> Iterator[Passwords]:
         yield opened
 
 
-async def test_a_password_fits_its_hash_only(passwords: Passwords) -> None:
+async def test_password_matches_only_its_hash(passwords: Passwords) -> None:
     made = await passwords.hash("geheim")
     assert made.startswith("$argon2id$")
     assert made != await passwords.hash("geheim")
@@ -37,7 +37,7 @@ async def test_a_password_fits_its_hash_only(passwords: Passwords) -> None:
     ["1234567890", "aaaaaaaaaa", "abcabcabcabc", "qwertyuiop", "password12", "adminadmin", "iloveyou123",
     "maria.lopez", "maria.lopez1"],
 )  # fmt: skip
-def test_passwords_that_lists_repetitions_sequences_and_the_name_lead_to_are_weak(password: str) -> None:
+def test_predictable_passwords_are_weak(password: str) -> None:
     assert strength(password, name="maria.lopez").score < AuthSettings().password_min_score
 
 
@@ -45,24 +45,24 @@ def test_passwords_that_lists_repetitions_sequences_and_the_name_lead_to_are_wea
     "password",
     ["correct horse battery", "k9$Qv2!xLp", "a password for real data", "пароль для тестов", "日本語の合言葉です"],
 )
-def test_words_that_do_not_belong_together_and_random_letters_are_strong(password: str) -> None:
+def test_unrelated_words_and_random_characters_are_strong(password: str) -> None:
     assert strength(password, name="maria.lopez").score >= AuthSettings().password_min_score
 
 
-async def test_the_estimate_of_the_longest_password_ends_soon(passwords: Passwords) -> None:
+async def test_strength_of_the_longest_password_is_estimated_quickly(passwords: Passwords) -> None:
     assert (await passwords.strength("aB3$" * 256, name="ana")).score >= 0
 
 
-async def test_without_a_hash_the_work_is_done_and_nothing_fits(passwords: Passwords) -> None:
+async def test_missing_hash_does_the_work_and_never_matches(passwords: Passwords) -> None:
     assert not await passwords.verify(None, "nobody's password")
 
 
-async def test_a_hash_of_other_parameters_is_outdated(passwords: Passwords) -> None:
+async def test_hash_with_other_parameters_is_outdated(passwords: Passwords) -> None:
     assert not passwords.is_outdated(await passwords.hash("geheim"))
     assert passwords.is_outdated(PasswordHasher(time_cost=2, memory_cost=64, parallelism=1).hash("geheim"))
 
 
-async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
+async def test_flood_is_rejected_and_the_event_loop_stays_responsive() -> None:
     with closing(Passwords(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))) as passwords:
 
         async def pause_in_a_flood() -> tuple[float, tuple[int, int]]:
@@ -77,6 +77,6 @@ async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
         assert await at_best(pause_in_a_flood, below_s=1) == (100, 500)
 
 
-def test_a_server_hashes_at_least_at_the_cost_that_owasp_recommends() -> None:
+def test_hashing_cost_meets_the_owasp_recommendation() -> None:
     assert PRODUCT.memory_cost >= 19 * 1024
     assert PRODUCT.time_cost >= 2

@@ -1,4 +1,4 @@
-"""Threads for blocking functions of others (Contract platform 4.1, 4.2)."""
+"""Threads for blocking plug-in functions (Contract platform 4.1, 4.2)."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ CLIENT = RequestInfo("192.0.2.1")
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What blocks all who wait for it; open at the end, so that no thread outlives its test."""
+    """Provide an event that blocks its waiters; it is set at the end, so that no thread outlives its test."""
     event = threading.Event()
     yield event
     event.set()
@@ -28,7 +28,7 @@ def pool(limit_s: float = 10, most_waiting: int | None = None) -> LimitedThreads
     return LimitedThreads(limit_s=limit_s, most_waiting=most_waiting)
 
 
-async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> None:
+async def test_calls_beyond_the_queue_limit_are_rejected_immediately(gate: threading.Event) -> None:
     threads = pool(most_waiting=2)
     calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS + 2)]
     await settle()
@@ -41,21 +41,21 @@ async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> 
     threads.close()
 
 
-async def test_those_who_gave_up_waiting_leave_nothing_behind(gate: threading.Event) -> None:
+async def test_cancelled_waiters_release_their_places(gate: threading.Event) -> None:
     threads = pool(limit_s=60, most_waiting=THREADS)
     for _ in range(2):
         calls = [asyncio.wait_for(threads.call(gate.wait), 0.5) for _ in range(2 * THREADS + 1)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in ended} == {TimeoutError, TooManyWaiting}
     gate.set()
-    # All threads have said themselves that they are free again: these calls end only when there are so many at once.
+    # All threads are free again: these calls end only if all of them run at the same time.
     together = threading.Barrier(THREADS, timeout=30)
     ended = await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS)))
     assert set(ended) == set(range(THREADS))
     threads.close()
 
 
-async def test_a_call_that_was_given_up_keeps_its_place_until_its_thread_has_ended(gate: threading.Event) -> None:
+async def test_abandoned_call_keeps_its_place_until_its_thread_finishes(gate: threading.Event) -> None:
     threads = LimitedThreads(threads=2, limit_s=60)
     inside = threading.Semaphore(0)
 
@@ -74,7 +74,7 @@ async def test_a_call_that_was_given_up_keeps_its_place_until_its_thread_has_end
     threads.close()
 
 
-async def test_a_call_ends_at_the_limit(gate: threading.Event) -> None:
+async def test_call_times_out_at_the_limit(gate: threading.Event) -> None:
     threads = pool(limit_s=0.05)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(threads.call(gate.wait), 30)
@@ -94,7 +94,7 @@ async def test_async_functions_need_no_thread(gate: threading.Event) -> None:
     threads.close()
 
 
-async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) -> None:
+async def test_login_beyond_the_limit_is_an_unavailable_backend(gate: threading.Event) -> None:
     class Door:
         def login(self, *_: object) -> None:
             gate.wait()
@@ -121,7 +121,7 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
         ("..", UsernameRule(), []),
     ],
 )
-async def test_others_are_asked_for_legal_names_by_the_case_rule(
+async def test_plug_ins_receive_valid_names_in_the_configured_case(
     typed: str, rule: UsernameRule, given: list[str]
 ) -> None:
     asked: list[str] = []

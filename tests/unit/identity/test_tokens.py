@@ -1,4 +1,4 @@
-"""Own tokens as text (Contract platform 3.3, security T12)."""
+"""Our own tokens as text (Contract platform 3.3, security T12)."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def codec(clock: Clock) -> JwtCodec:
 
 
 def content(**changes: Any) -> dict[str, Any]:
-    """Good claims with some changed; None leaves a claim out."""
+    """Return valid claims with some changes; None omits a claim."""
     good = {
         "token_type": "access",
         "exp": NOW + 60,
@@ -60,14 +60,14 @@ def raw(header: Mapping[str, Any], claims: Mapping[str, Any], signature: str = "
     return ".".join([*parts, signature])
 
 
-def test_what_was_signed_reads_back(codec: JwtCodec) -> None:
+def test_signed_claims_round_trip(codec: JwtCodec) -> None:
     token = codec.sign(CLAIMS)
     assert codec.read(token) == CLAIMS
     assert jwt.get_unverified_header(token) == {"alg": "HS256", "typ": "JWT", "kid": KEY.id}
     assert jwt.get_unverified_claims(token) == content()
 
 
-def test_a_token_ends_with_its_second_also_when_it_was_read_before(codec: JwtCodec, clock: Clock) -> None:
+def test_token_expires_on_time_even_if_it_was_read_before(codec: JwtCodec, clock: Clock) -> None:
     token = codec.sign(CLAIMS)
     codec.read(token)
     clock.now = NOW + 60
@@ -79,7 +79,7 @@ def test_a_token_ends_with_its_second_also_when_it_was_read_before(codec: JwtCod
 @pytest.mark.platform(28)
 @pytest.mark.security("T12")
 @pytest.mark.parametrize("algorithm", ["HS384", "HS512"])
-def test_another_algorithm_is_refused(codec: JwtCodec, algorithm: str) -> None:
+def test_other_algorithms_are_rejected(codec: JwtCodec, algorithm: str) -> None:
     with pytest.raises(InvalidToken):
         codec.read(signed(content(), algorithm=algorithm))
 
@@ -87,13 +87,13 @@ def test_another_algorithm_is_refused(codec: JwtCodec, algorithm: str) -> None:
 @pytest.mark.platform(28)
 @pytest.mark.security("T12")
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 5, ["HS256"]])
-def test_an_unsigned_token_is_refused(codec: JwtCodec, algorithm: Any) -> None:
+def test_unsigned_token_is_rejected(codec: JwtCodec, algorithm: Any) -> None:
     with pytest.raises(InvalidToken):
         codec.read(raw({"alg": algorithm, "typ": "JWT", "kid": KEY.id}, content()))
 
 
 @pytest.mark.security("T12")
-def test_keys_that_a_token_brings_are_not_looked_at(codec: JwtCodec) -> None:
+def test_keys_embedded_in_a_token_are_ignored(codec: JwtCodec) -> None:
     own = {"kty": "oct", "k": base64.urlsafe_b64encode(OTHER.signing).decode(), "alg": "HS256"}
     headers = {"kid": KEY.id, "jwk": own, "jku": "https://example.com/keys", "x5u": "https://example.com/cert"}
     with pytest.raises(InvalidToken):
@@ -101,12 +101,12 @@ def test_keys_that_a_token_brings_are_not_looked_at(codec: JwtCodec) -> None:
 
 
 @pytest.mark.parametrize("kid", [OTHER.id, "", "../../etc/passwd"])
-def test_a_key_outside_the_ring_is_refused(codec: JwtCodec, kid: str) -> None:
+def test_unknown_key_is_rejected(codec: JwtCodec, kid: str) -> None:
     with pytest.raises(InvalidToken):
         codec.read(signed(content(), key=OTHER.signing, kid=kid))
 
 
-def test_a_former_key_still_reads_and_no_longer_signs(clock: Clock) -> None:
+def test_former_key_verifies_and_no_longer_signs(clock: Clock) -> None:
     codec = JwtCodec(Keyring(OTHER, (KEY,)), clock=clock)
     assert codec.read(signed(content())) == CLAIMS
     assert jwt.get_unverified_header(codec.sign(CLAIMS))["kid"] == OTHER.id
@@ -120,7 +120,7 @@ def test_every_claim_is_required_and_typed(codec: JwtCodec, name: str, value: An
         codec.read(signed(content(**{name: value})))
 
 
-def test_a_token_without_a_user_says_so(codec: JwtCodec) -> None:
+def test_token_without_a_user_has_its_own_message(codec: JwtCodec) -> None:
     with pytest.raises(InvalidToken, match="Token contained no recognizable user identification"):
         codec.read(signed(content(user_id=None)))
 
@@ -131,7 +131,7 @@ def test_what_is_no_token_is_refused(codec: JwtCodec, token: str) -> None:
         codec.read(token)
 
 
-def test_a_changed_token_is_refused_after_the_good_one_was_read(codec: JwtCodec) -> None:
+def test_altered_token_is_rejected_after_the_valid_one_was_read(codec: JwtCodec) -> None:
     token = codec.sign(CLAIMS)
     codec.read(token)
     head, body, signature = token.split(".")
@@ -141,7 +141,7 @@ def test_a_changed_token_is_refused_after_the_good_one_was_read(codec: JwtCodec)
         codec.read(raw({"alg": "HS256", "typ": "JWT", "kid": KEY.id}, content(user_id=1), signature))
 
 
-def test_memory_of_good_tokens_is_bounded(codec: JwtCodec) -> None:
+def test_cache_of_valid_tokens_is_bounded(codec: JwtCodec) -> None:
     for number in range(5000):
         codec.read(signed(content(user_id=number)))
     assert codec._good.cache_info().maxsize == 4096

@@ -1,4 +1,4 @@
-"""Rights and groups; on a real database (Contract platform 4.3, 12)."""
+"""Rights and groups in a real database (Contract platform 4.3, 12)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ RULE = UsernameRule()
 
 @dataclass(frozen=True)
 class Ground:
-    """Groups, and the database under them."""
+    """Groups, and the database below them."""
 
     database: Database
     accounts: AccountRepository
@@ -36,7 +36,7 @@ class Ground:
 
 @pytest.fixture
 async def ground(database_dsn: str) -> AsyncIterator[Ground]:
-    """With the default group and ana, who is the only administrator, by the group admins."""
+    """Provide the default group, and ana, who is the only administrator through the group admins."""
     async with open_database(database_dsn, PATIENT) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ["download"])
@@ -48,7 +48,7 @@ async def ground(database_dsn: str) -> AsyncIterator[Ground]:
         yield ground
 
 
-async def test_what_is_so_already_stays(ground: Ground) -> None:
+async def test_group_changes_are_idempotent(ground: Ground) -> None:
     groups = ground.groups
     for _ in range(2):
         await groups.grant("default", "connector:*")
@@ -67,7 +67,7 @@ async def test_groups_are_listed_in_order(ground: Ground) -> None:
     assert [one.name for one in listed] == ["B", "a b", "admins", "b", "default", "é"]
 
 
-async def test_a_deleted_group_takes_its_rights_and_memberships_along(ground: Ground) -> None:
+async def test_deleting_a_group_deletes_its_rights_and_memberships(ground: Ground) -> None:
     groups = ground.groups
     await groups.create("a")
     await groups.grant("a", "download")
@@ -77,7 +77,7 @@ async def test_a_deleted_group_takes_its_rights_and_memberships_along(ground: Gr
     assert await ground.rights("a") == ((), 0)
 
 
-async def test_what_is_not_there_is_named(ground: Ground) -> None:
+async def test_missing_users_groups_and_rights_are_named(ground: Ground) -> None:
     groups = ground.groups
     for change in (groups.add("ana", "x"), groups.remove("ana", "x"), groups.delete("x"), groups.grants("x")):
         with pytest.raises(UnknownGroup, match="Group x does not exist"):
@@ -99,7 +99,7 @@ async def test_what_is_not_there_is_named(ground: Ground) -> None:
         await groups.add("a b", "default")
 
 
-async def test_names_that_cannot_be_listed_are_refused(ground: Ground, subtests: pytest.Subtests) -> None:
+async def test_unlistable_group_names_are_rejected(ground: Ground, subtests: pytest.Subtests) -> None:
     for name in ["", " a", "a ", "a,b", "a\tb", "a\nb", "a\0", "a" * 151]:
         with subtests.test(name=name), raises_code("invalid_group_name"):
             await ground.groups.create(name)
@@ -107,7 +107,7 @@ async def test_names_that_cannot_be_listed_are_refused(ground: Ground, subtests:
 
 @pytest.mark.platform(55)
 @pytest.mark.parametrize("change", ["remove", "ungrant", "delete", "disable"])
-async def test_the_last_administrator_stays_also_by_group(ground: Ground, change: str) -> None:
+async def test_last_administrator_by_group_cannot_be_removed(ground: Ground, change: str) -> None:
     async def attempt() -> object:
         match change:
             case "remove":
@@ -122,7 +122,7 @@ async def test_the_last_administrator_stays_also_by_group(ground: Ground, change
     with raises_code("last_administrator"):
         await attempt()
     assert await ground.rights("admins") == (("admin",), 1)
-    # A disabled one does not count.
+    # A disabled administrator does not count.
     await ground.user("cy", is_admin=True)
     await ground.accounts.change("cy", is_active=False)
     with raises_code("last_administrator"):
@@ -132,14 +132,14 @@ async def test_the_last_administrator_stays_also_by_group(ground: Ground, change
 
 
 @pytest.mark.platform(55)
-async def test_where_nobody_is_an_administrator_groups_can_change(ground: Ground) -> None:
+async def test_groups_can_change_if_nobody_is_an_administrator(ground: Ground) -> None:
     await ground.database.execute("delete from group_members")
     await ground.groups.ungrant("admins", "admin")
     await ground.groups.delete("admins")
 
 
 @pytest.mark.platform(55)
-async def test_of_changes_at_once_one_is_refused(ground: Ground) -> None:
+async def test_concurrent_removals_of_administrators_reject_one(ground: Ground) -> None:
     for round_number in range(5):
         name = f"bob{round_number}"
         await ground.user(name, is_admin=True)
