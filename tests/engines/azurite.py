@@ -1,4 +1,4 @@
-"""Azurite, the emulator of Azure's Blob service, of its npm package. It has no DFS interface: see `standin_dfs`."""
+"""Azurite, the emulator of Azure's Blob service, from its npm package. It has no DFS interface: see `standin_dfs`."""
 
 import os
 import signal
@@ -13,9 +13,9 @@ from tests.engines.servers import HttpAddress, data_directory, listens, serving
 from tests.ports import free_port
 
 ACCOUNT = "devstoreaccount1"
-"""Azurite's own account; it stands as the first name in paths."""
+"""Azurite's own account; it is the first name in paths."""
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Published with the emulator, the same everywhere."""
+"""Published with the emulator, identical everywhere."""
 
 _ENGINE = "azurite"
 _RECIPE = RECIPES / "azurite_blob"
@@ -23,7 +23,7 @@ _RECIPE = RECIPES / "azurite_blob"
 
 @contextmanager
 def azurite_server() -> Generator[HttpAddress]:
-    """Azurite 3.37 with the Blob service alone and no data."""
+    """Start an empty Azurite 3.37 with only the Blob service."""
     node = program(_ENGINE, "node")
     azurite = azurite_program()
     address = HttpAddress("127.0.0.1", free_port())
@@ -40,5 +40,5 @@ def azurite_server() -> Generator[HttpAddress]:
 
 
 def azurite_program() -> Path:
-    """What Node runs."""
+    """Return the script that Node runs."""
     return node_packages(_ENGINE, _RECIPE, cache=_ENGINE) / "azurite" / "dist" / "src" / "blob" / "main.js"

@@ -1,4 +1,4 @@
-"""Programs of engines: downloaded once by pinned version, kept outside the repository from run to run."""
+"""Engine programs: downloaded once by pinned version and cached outside the repository between runs."""
 
 import fcntl
 import hashlib
@@ -14,11 +14,11 @@ from tests.engines.servers import unavailable
 
 DOWNLOAD_TIMEOUT_S = 900.0
 RECIPES = Path(__file__).parent
-"""One folder per engine: the versions and the configuration."""
+"""One folder per engine with its versions and configuration."""
 
 
 def cache_directory() -> Path:
-    """QUERYSERVER_ENGINE_CACHE, or a folder of ours below the user's cache directory."""
+    """Return QUERYSERVER_ENGINE_CACHE, or our folder in the user's cache directory."""
     chosen = os.environ.get("QUERYSERVER_ENGINE_CACHE")
     if chosen:
         return Path(chosen).absolute()
@@ -26,10 +26,10 @@ def cache_directory() -> Path:
 
 
 def kept(name: str, recipe: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """The folder that `make` filled, in this run or in an earlier one.
+    """Return the folder that `make` filled, in this run or an earlier one.
 
-    Its key is the content of the recipe's files. A folder has its name only when it is complete; two runs at once make
-    it once. Folders of former recipes stay until somebody removes the cache.
+    The key is the content of the recipe's files. A folder gets its name only once it is complete; two simultaneous runs
+    create it once. Folders of former recipes stay until the cache is removed.
     """
     root = cache_directory()
     root.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,10 @@ def run_tool(
     timeout_s: float = DOWNLOAD_TIMEOUT_S,
     attempts: int = 1,
 ) -> str:
-    """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long.
+    """Run a package tool or compiler and return its output; skip as unavailable if it fails or times out.
 
-    `attempts` above 1 are for commands that fetch from the network and can begin anew. One that takes too long is not
-    begun again.
+    `attempts` above 1 is for commands that fetch from the network and can be repeated. A command that timed out is not
+    repeated.
     """
     for attempt in range(attempts):
         try:
@@ -76,12 +76,12 @@ def run_tool(
 
 
 def python_packages(engine: str, name: str) -> Path:
-    """The folder with what the engine's own requirements.txt pins, hashes checked."""
+    """Install the engine's own requirements.txt with hash checks, and return the folder."""
     requirements = RECIPES / engine / "requirements.txt"
 
     def fill(folder: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # Packages that are built use the environment's own build tools, so that no hash is missing.
+        # Packages that are built use the environment's own build tools, so that every hash is known.
         exact = ["--no-deps", "--no-build-isolation", "--require-hashes", "--no-compile"]
         run_tool(engine, [*pip, *exact, "--target", folder, "--requirement", requirements])
 

@@ -1,4 +1,4 @@
-"""Certificates for servers of the tests, made anew for each: an authority, and what it says about names."""
+"""Certificates for test servers, created for each server: an authority, and the certificates it signs."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ _VALID = dt.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """A server's certificate and its key, as PEM text."""
+    """A server's certificate and key as PEM text."""
 
     certificate: str
     key: str
 
     def write(self, directory: Path) -> tuple[Path, Path]:
-        """Files of certificate and key that the server's user alone can read."""
+        """Write the certificate and key to files that only the server's user can read."""
         files = directory / "certificate.pem", directory / "key.pem"
         for file, text in zip(files, (self.certificate, self.key), strict=True):
             file.touch(mode=0o600)
@@ -33,7 +33,7 @@ class ServerCertificate:
 
 
 class Authority:
-    """Who says whose certificate is whose. No other authority is known to say the same."""
+    """A new certificate authority that nothing else trusts."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -45,10 +45,10 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         self.certificate = certificate.public_bytes(Encoding.PEM).decode()
-        """PEM text for those who trust it."""
+        """PEM text for clients that trust the authority."""
 
     def certify(self, *names: str) -> ServerCertificate:
-        """A certificate for a server of these names or addresses."""
+        """Sign a certificate for a server with the given names or addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _draft(_named(names[0]), self._name, key, self._key)

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven over the DevTools protocol: a page is opened, asked, and photographed."""
+"""Headless Chromium, driven over the DevTools protocol to open, query and capture pages."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 @contextmanager
 def chromium() -> Generator[str]:
-    """The address of the DevTools of a running browser. It reaches no host but this one."""
+    """Run a browser and yield the address of its DevTools. The browser reaches no other host."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     program = require(Path(found) if found else None, ENGINE)
     with data_directory() as directory:
@@ -41,7 +41,7 @@ def chromium() -> Generator[str]:
             "about:blank",
         ]
         if unprivileged_user():
-            # Where we are root, in a container, others may seldom make the namespaces of the sandbox. Only our own
+            # As root in a container, unprivileged users usually cannot create the sandbox's namespaces. Only our own
             # page is opened.
             command.insert(1, "--no-sandbox")
         port_file = directory / "profile" / "DevToolsActivePort"
@@ -53,17 +53,17 @@ def chromium() -> Generator[str]:
 
 
 class Page:
-    """One tab. Calls wait for their answers; what the page complains about is kept."""
+    """A browser tab. Calls wait for their responses; the page's error messages are kept."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.complaints: list[str] = []
-        """Errors of scripts and of the console."""
+        """Script and console errors."""
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a DevTools method."""
+        """Call a DevTools method and return its result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -73,19 +73,19 @@ class Page:
         return message["result"]
 
     async def value(self, expression: str) -> Any:
-        """What an expression gives, awaited if it is a promise. Fails with what the script threw."""
+        """Return an expression's value, awaiting it if it is a promise. Fails with the script's exception."""
         found = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         thrown = found.get("exceptionDetails")
         assert thrown is None, json.dumps(thrown)[:3000] + "\n".join(self.complaints)
         return found["result"].get("value")
 
     async def screenshot(self) -> bytes:
-        """The page as a PNG."""
+        """Return a PNG screenshot of the page."""
         shown = await self.call("Page.captureScreenshot", format="png")
         return base64.b64decode(shown["data"])
 
     async def listen(self) -> None:
-        """Hand answers to their callers until the tab is closed."""
+        """Pass responses to their callers until the tab is closed."""
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 continue
@@ -100,7 +100,7 @@ class Page:
 
 @asynccontextmanager
 async def opened(devtools: str, url: str) -> AsyncGenerator[Page]:
-    """A tab that shows `url`, loaded."""
+    """Open a tab and wait until `url` is loaded."""
     limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
     async with aiohttp.ClientSession() as http:
         async with http.put(f"{devtools}/json/new?about:blank", timeout=limit) as answer:

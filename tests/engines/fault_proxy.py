@@ -1,4 +1,4 @@
-"""A TCP proxy between an engine's client and its real server that breaks the line in the ways lines break."""
+"""A TCP proxy between an engine's client and its real server that breaks connections in realistic ways."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ _CLOSED_S = 10.0
 
 
 class Fault(Enum):
-    """What happens to the server's answers."""
+    """What happens to the server's response."""
 
     NONE = "passed on"
     RESET = "connection reset"
@@ -31,17 +31,17 @@ class Fault(Enum):
 
 @dataclass(eq=False)
 class _Line:
-    """One client's connection and the one that the proxy made for it."""
+    """A client connection and the proxy's own connection to the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     passed: int = 0
-    """Bytes of the server's answers passed on since the fault was set."""
+    """Response bytes forwarded since the fault was set."""
     is_dead: bool = False
 
 
 class FaultProxy:
-    """Listens on `port`. A fault counts for open and for new connections until the next one is set."""
+    """Listens on `port`. A fault applies to open and new connections until the next one is set."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = free_port()
@@ -54,19 +54,19 @@ class FaultProxy:
         self._all_closed.set()
 
     def set_fault(self, fault: Fault, *, after_bytes: int = 0) -> None:
-        """From now on each connection passes `after_bytes` of the server's answers on, then `fault` happens."""
+        """Forward `after_bytes` of the server's response on each connection, then apply `fault`."""
         self._fault, self._after = fault, after_bytes
         for line in self._lines:
             line.passed = 0
 
     async def listen(self) -> None:
-        """Take connections; after `die` again, on the same port, without any fault."""
+        """Accept connections, again on the same port after `die`, without any fault."""
         self.set_fault(Fault.NONE)
         if self._listener is None:
             self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def die(self) -> None:
-        """As when the server's machine lost its process: open connections are reset, new ones refused."""
+        """Act like a crashed server process: reset open connections and refuse new ones."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -75,12 +75,12 @@ class FaultProxy:
         await self.closed()
 
     async def closed(self) -> None:
-        """Returns once every client has closed its connections. Raises TimeoutError when one does not."""
+        """Wait until every client has closed its connections. Raises TimeoutError if one does not."""
         async with asyncio.timeout(_CLOSED_S):
             await self._all_closed.wait()
 
     async def close(self) -> None:
-        """End everything."""
+        """Stop the proxy and all connections."""
         if self._listener is not None:
             self._listener.close()
         for task in list(self._tasks):
@@ -117,7 +117,8 @@ class FaultProxy:
             to_client.close()
 
     async def _pass_answers(self, line: _Line, from_server: asyncio.StreamReader) -> None:
-        """Until the server ends; a client that the fault has cut off is waited for: it must close by itself."""
+        """Forward the response until the server closes; then wait until a client that the fault cut off closes by
+        itself."""
         while chunk := await from_server.read(_CHUNK_BYTES):
             if line.is_dead:
                 continue
@@ -160,7 +161,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that the other side gets RST, not FIN."""
+    """Close so that the other side receives RST instead of FIN."""
     connected = writer.get_extra_info("socket")
     if connected is not None and connected.fileno() >= 0:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -169,7 +170,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def fault_proxy(host: str, port: int) -> AsyncGenerator[FaultProxy]:
-    """A listening proxy before the server at `host` and `port`."""
+    """Start a proxy for the server at `host` and `port`."""
     proxy = FaultProxy(host, port)
     await proxy.listen()
     try:

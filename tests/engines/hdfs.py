@@ -1,7 +1,7 @@
-"""HDFS: a NameNode and a DataNode with fresh data, each in a JVM of its own.
+"""HDFS: a NameNode and a DataNode with fresh data, each in a separate JVM.
 
-Users: `hdfs` is the superuser; `svc` may act for anyone (`doas`); `alice` and `bob` own their homes. The trash is kept
-for an hour.
+Users: `hdfs` is the superuser; `svc` may impersonate anyone (`doas`); `alice` and `bob` own their home directories. The
+trash is kept for an hour.
 """
 
 import os
@@ -31,13 +31,13 @@ _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 @dataclass(frozen=True, slots=True)
 class HdfsProgram:
-    """What HDFS and HttpFS run with."""
+    """The runtime of HDFS and HttpFS."""
 
     jdk: Jdk
     libraries: Path
 
     def class_path(self, *first: Path) -> str:
-        """Of a server."""
+        """Return a server's class path."""
         return ":".join(map(str, (*first, self.libraries / "*")))
 
 
@@ -52,17 +52,17 @@ class HdfsCluster:
 
     @property
     def webhdfs_url(self) -> str:
-        """For the setting of that name."""
+        """The value for the setting of the same name."""
         return f"{self.name_node.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = SUPERUSER, **parameters: str) -> httpx.Response:
-        """An operation without data by that user, over WebHDFS."""
+        """Call a WebHDFS operation without data as the given user."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_TOOL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query).raise_for_status()
 
     def administer(self, *arguments: str) -> str:
-        """What `hdfs dfsadmin` prints, for instance of `-safemode enter`."""
+        """Run `hdfs dfsadmin`, for instance with `-safemode enter`, and return its output."""
         command = [
             self.program.jdk.java,
             *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"),
@@ -72,13 +72,14 @@ class HdfsCluster:
 
 
 def hdfs_program() -> HdfsProgram:
-    """Hadoop 3.4, downloaded once."""
+    """Download Hadoop 3.4 once and return its runtime."""
     return HdfsProgram(java_17(NAME), maven(NAME, "dependency:copy-dependencies"))
 
 
 @contextmanager
 def hdfs_cluster(*, listing_limit: int = 50) -> Generator[HdfsCluster]:
-    """An HDFS with homes of the users and a `/tmp` for all. A batch of a listing has `listing_limit` entries."""
+    """Start an HDFS with the users' home directories and a shared `/tmp`. A listing batch has `listing_limit`
+    entries."""
     program = hdfs_program()
     address, rpc_port = HttpAddress("127.0.0.1", free_port()), free_port()
     with data_directory() as directory:
@@ -102,7 +103,7 @@ def hdfs_cluster(*, listing_limit: int = 50) -> Generator[HdfsCluster]:
 
 @contextmanager
 def _node(cluster: HdfsCluster, arguments: Sequence[str], directory: Path, state: str) -> Generator[None]:
-    """A server, until the name node shows that state."""
+    """Start a server and wait until the NameNode reports the state."""
     directory.mkdir()
     with jvm(
         cluster.program.jdk, arguments, directory, lambda: state in _state(cluster.name_node.url), cluster.environment
@@ -111,7 +112,7 @@ def _node(cluster: HdfsCluster, arguments: Sequence[str], directory: Path, state
 
 
 def _web_applications(directory: Path) -> Path:
-    """The servers want folders of web pages, which their jar lacks."""
+    """Create the folders of web pages that the servers require and their jar lacks."""
     for name in ("hdfs", "datanode"):
         (directory / "classes" / "webapps" / name).mkdir(parents=True)
     return directory / "classes"

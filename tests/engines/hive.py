@@ -1,10 +1,10 @@
 """Apache Hive's HiveServer2: metastore on an embedded Derby, Tez in local mode, all in one JVM.
 
-Measured: a session and its statements outlive the connection; GetOperationStatus waits 0.5 s at first and, as the
-statement grows old, longer (1.5 s after 20 s). Its http mode would listen on every address and is not started here.
-Slow statements: `SELECT reflect('java.lang.Thread', 'sleep', CAST(30000 AS bigint))` is no Tez job and is canceled at
-once. A Tez job in local mode holds CancelOperation until its running task ends, for instance a cross join of
-`SELECT explode(split(space(3000), ' ')) AS x FROM one_row` with itself, which takes about 30 s.
+Measured: a session and its statements outlive the connection; GetOperationStatus waits 0.5 s at first, and longer for
+older statements (1.5 s after 20 s). Its HTTP mode would listen on every address and is not started here. Slow
+statements: `SELECT reflect('java.lang.Thread', 'sleep', CAST(30000 AS bigint))` is not a Tez job and is canceled
+immediately. A Tez job in local mode delays CancelOperation until its running task finishes, for instance a cross join
+of `SELECT explode(split(space(3000), ' ')) AS x FROM one_row` with itself, which takes about 30 s.
 """
 
 import getpass
@@ -24,22 +24,22 @@ _SETTINGS = RECIPES / NAME / "conf"
 
 @dataclass(frozen=True, slots=True)
 class HiveProgram:
-    """What HiveServer2 runs with."""
+    """HiveServer2's runtime."""
 
     jdk: Jdk
     libraries: Path
 
 
 def hive_program() -> HiveProgram:
-    """Hive 4.0, downloaded once."""
+    """Download Hive 4.0 once and return its runtime."""
     return HiveProgram(java_17(NAME), maven(NAME, "dependency:copy-dependencies"))
 
 
 @contextmanager
 def hive_server() -> Generator[ServerAddress]:
-    """Hive 4.0 with an empty metastore, binary transport, SASL PLAIN that lets in any user with any password."""
+    """Start Hive 4.0 with an empty metastore, binary transport, and SASL PLAIN that accepts any user and password."""
     address = ServerAddress("127.0.0.1", free_port(), "svc", "secret")
-    # Whoever calls, Tez runs as this user: it looks whether its files belong to the one it runs as.
+    # Tez always runs as this user, because it checks that its files belong to its own user.
     environment = {"HADOOP_USER_NAME": getpass.getuser()}
     with (
         data_directory() as directory,
@@ -59,7 +59,7 @@ def hive_node(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[None]:
-    """One HiveServer2 that keeps everything in `directory`; `settings` go before those of its file."""
+    """Start a HiveServer2 that keeps everything in `directory`; `settings` override its file's settings."""
     (bridge,) = program.libraries.glob("log4j-1.2-api-*.jar")
     class_path = ":".join(map(str, (_SETTINGS, *classes, bridge, program.libraries / "*")))
     variables = {"HIVE_PORT": str(port), "HIVE_DATA": str(directory), **(environment or {})}

@@ -1,7 +1,7 @@
-"""The same Hive behind other doors: TLS with passwords that are checked, and without any login.
+"""The same Hive with other logins: TLS with checked passwords, and no login at all.
 
-It has no setting that binds its http mode to the loopback interface (HTTP listeners of Hive 4.0 get a port only), so
-that mode is not among them.
+No setting binds its HTTP mode to the loopback interface (HTTP listeners of Hive 4.0 accept only a port), so that mode
+is not covered.
 """
 
 import secrets
@@ -18,10 +18,10 @@ from tests.engines.hive import NAME, hive_node, hive_program
 from tests.engines.servers import ServerAddress, data_directory
 from tests.ports import free_port
 
-# Hive's login takes a byte for a letter, so that only ASCII works (PlainSaslServer of Hive 4.0).
+# Hive's login decodes each byte as one letter, so only ASCII works (PlainSaslServer of Hive 4.0).
 PASSWORDS = {"ana": "Ana's pass:word", "svc": "of the service"}
 SERVICE = "svc"
-"""May act for everybody; nobody else may act for others."""
+"""May impersonate everybody; nobody else may impersonate others."""
 
 _CHECKING = RECIPES / NAME / "passwords" / "Passwords.java"
 _MEMORY = "384m"
@@ -29,16 +29,16 @@ _MEMORY = "384m"
 
 @dataclass(frozen=True, slots=True)
 class SecuredHive:
-    """Where the server listens. Its certificate is for `localhost`, not for 127.0.0.1."""
+    """The server's address. Its certificate is for `localhost`, not for 127.0.0.1."""
 
     port: int
     authority: str
-    """PEM text of who signed the server's certificate."""
+    """PEM text of the authority that signed the server's certificate."""
 
 
 @contextmanager
 def secured_hive_server() -> Generator[SecuredHive]:
-    """Binary transport in TLS, PASSWORDS, statements run as the user of the session (doAs)."""
+    """Start a server with binary transport over TLS and PASSWORDS; statements run as the session's user (doAs)."""
     program, authority, port = hive_program(), Authority(), free_port()
     with data_directory() as directory:
         password = secrets.token_hex(16)
@@ -61,7 +61,7 @@ def secured_hive_server() -> Generator[SecuredHive]:
 
 @contextmanager
 def nosasl_hive_server() -> Generator[ServerAddress]:
-    """NOSASL: messages without frames, and nobody asks who calls."""
+    """Start a NOSASL server: unframed messages and no authentication."""
     address = ServerAddress("127.0.0.1", free_port(), "svc", "")
     with (
         data_directory() as directory,
@@ -73,7 +73,7 @@ def nosasl_hive_server() -> Generator[ServerAddress]:
 
 
 def password_check() -> Path:
-    """The folder with the class that checks passwords, compiled once."""
+    """Compile the class that checks passwords once, and return its folder."""
     program = hive_program()
 
     def fill(folder: Path) -> None:

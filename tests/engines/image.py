@@ -1,6 +1,6 @@
 """The container image: built without a daemon by buildah, run as its own user on a read-only root file system.
 
-The base is a stand-in for an official image of Python: a minimal Debian with Debian's own Python.
+The base is a stand-in for an official Python image: a minimal Debian with Debian's own Python.
 """
 
 import ast
@@ -31,7 +31,7 @@ _PIP_SETTINGS = frozenset(
     {"cert", "default-timeout", "extra-index-url", "index-url", "proxy", "timeout", "trusted-host"}
 )
 
-# What a container gets beside its image: a root that is read-only, devices, processes, and what is mounted.
+# What a container gets besides its image: a read-only root, devices, processes, and mounts.
 _ENTER = """
 set -e
 root=$1; shift
@@ -48,13 +48,13 @@ exec setpriv --no-new-privs chroot "$@"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image whose files lie in `root`."""
+    """An image whose files are in `root`."""
 
     root: Path
     settings: Mapping[str, Any]
-    """The table `config` of the image: User, Env, Entrypoint and so on."""
+    """The image's `config` table: User, Env, Entrypoint and so on."""
     own_bytes: int
-    """Of all files, without those of the base."""
+    """The size of all files, excluding the base's files."""
 
     def command(
         self,
@@ -63,10 +63,10 @@ class Image:
         mounts: Mapping[Path, str] | None = None,
         entrypoint: bool = True,
     ) -> list[str]:
-        """A command of the host that runs `words` after the entrypoint, as in a container with the network of the host.
+        """Return a host command that runs `words` after the entrypoint, as in a container with the host's network.
 
-        The user is that of the image and gains no rights; only /tmp and the mounts can be written to. `mounts` are
-        directories of the host and their absolute places in the container.
+        The user is the image's and cannot gain rights; only /tmp and the mounts are writable. `mounts` maps host
+        directories to absolute paths in the container.
         """
         variables = {**dict(one.split("=", 1) for one in self.settings["Env"]), **(environment or {})}
         bound: list[str] = []
@@ -82,7 +82,7 @@ class Image:
 
 @contextmanager
 def built_image(extras: str = "") -> Generator[Image]:
-    """The image of the Dockerfile with these extras, mounted; everything is removed on leaving."""
+    """Build and mount the Dockerfile's image with these extras; remove everything on exit."""
     for program in ("buildah", "debootstrap", "unshare", "setpriv"):
         require(_program(program), ENGINE)
     if os.geteuid() != 0:
@@ -90,7 +90,7 @@ def built_image(extras: str = "") -> Generator[Image]:
     base = base_archive()
     directory = Path(tempfile.mkdtemp(prefix="qs-image-"))
     buildah = _Buildah(directory)
-    # By default SIGTERM ends a process without removing its temporary files, here some gigabytes.
+    # By default, SIGTERM ends a process without removing its temporary files, which are several gigabytes here.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         base_bytes = _bytes(buildah.mounted(buildah.base(base)))
@@ -98,31 +98,31 @@ def built_image(extras: str = "") -> Generator[Image]:
         root = buildah.mounted(image)
         yield Image(root, buildah.settings(image), _bytes(root) - base_bytes)
     finally:
-        # `buildah rm` copies before it removes; of this storage nothing is mounted.
+        # `buildah rm` copies before it removes; nothing in this storage is mounted.
         subprocess.run(["rm", "-rf", "--one-file-system", directory], check=True)
         signal.signal(signal.SIGTERM, before)
 
 
 def base_archive() -> Path:
-    """The file system of the stand-in for the base image, made once."""
+    """Create the stand-in base image's file system once, and return its archive."""
     return kept("image-base", [_BASE_SCRIPT], _make_base) / "base.tar"
 
 
 class _Buildah:
-    """buildah with a storage of its own in `directory`."""
+    """buildah with separate storage in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def run(self, *words: str | Path, attempts: int = 1) -> str:
-        """What it prints; the image is unavailable when it fails."""
+        """Return buildah's output; skip the image as unavailable if it fails."""
         storage = ["--root", self._directory / "storage", "--runroot", self._directory / "run"]
         command = ["buildah", *storage, "--storage-driver", "vfs", *words]
         environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._directory)}
         return run_tool(ENGINE, command, environment, timeout_s=BUILD_TIMEOUT_S, attempts=attempts)
 
     def base(self, tar: Path) -> str:
-        """The name of the stand-in, imported."""
+        """Import the stand-in and return its name."""
         context = self._directory / "base"
         context.mkdir()
         shutil.copy(tar, context)
@@ -131,25 +131,25 @@ class _Buildah:
         return _BASE
 
     def build(self, extras: str) -> str:
-        """The name of the image of the Dockerfile."""
+        """Build the Dockerfile's image and return its name."""
         arguments = ["--build-arg", f"BASE={_BASE}", "--build-arg", f"EXTRAS={extras}"]
         volumes = [word for volume in self._volumes() for word in ("--volume", volume)]
-        # The format of OCI has no health check. Two attempts: it fetches some hundred packages.
+        # The OCI format has no health check. Two attempts, because it fetches about a hundred packages.
         words = ["bud", "--format", "docker", *arguments, *volumes, "--tag", "localhost/queryserver"]
         self.run(*words, PROJECT, attempts=2)
         return "localhost/queryserver"
 
     def mounted(self, image: str) -> Path:
-        """The files of an image, in a container of its own."""
+        """Mount an image's files in a separate container."""
         container = self.run("from", "--pull-never", image).strip()
         return Path(self.run("mount", container).strip())
 
     def settings(self, image: str) -> Mapping[str, Any]:
-        """The table `config` of an image."""
+        """Return an image's `config` table."""
         return json.loads(self.run("inspect", "--type", "image", image))["Docker"]["config"]
 
     def _volumes(self) -> list[str]:
-        """For building only: how pip of this machine reaches packages."""
+        """Return the volumes through which pip reaches package indexes, for building only."""
         settings = _pip_settings()
         file = self._directory / "pip.conf"
         file.write_text("[global]\n" + "".join(f"{name} = {_indented(value)}\n" for name, value in settings.items()))
@@ -171,7 +171,7 @@ def _pip_settings() -> dict[str, str]:
 
 
 def _indented(value: str) -> str:
-    """A value of several lines goes on in lines that begin with a space."""
+    """Continuation lines of a multiline value begin with a space."""
     return value.replace("\n", "\n  ")
 
 
@@ -180,12 +180,12 @@ def _make_base(folder: Path) -> None:
 
 
 def _program(name: str) -> Path | None:
-    # Debian keeps debootstrap in /usr/sbin.
+    # Debian installs debootstrap in /usr/sbin.
     found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
     return Path(found) if found else None
 
 
 def _bytes(root: Path) -> int:
-    """Of the files; one with several names counts once."""
+    """Return the size of the files; a file with several names counts once."""
     command = ["du", "--summarize", "--apparent-size", "--block-size=1", root]
     return int(subprocess.run(command, capture_output=True, check=True).stdout.split()[0])

@@ -1,4 +1,4 @@
-"""Java for the engines that need it: its home by version, jars through Maven, servers as processes."""
+"""Java for the engines that need it: homes by version, jars through Maven, servers as processes."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.servers import serving, unavailable
 
 START_TIMEOUT_S = 300.0
-# What Hadoop, Spark, Hive and HBase reach into; Java 17 keeps it closed.
+# Packages that Hadoop, Spark, Hive and HBase access by reflection; Java 17 closes them.
 _OPENED = (
     *(
         f"java.base/java.{package}"
@@ -39,7 +39,7 @@ OPENS = (
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     *(f"--add-exports={package}=ALL-UNNAMED" for package in _EXPORTED),
 )
-"""For servers that run on Java 17."""
+"""Options for servers that run on Java 17."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Jdk:
 
     @property
     def version(self) -> int:
-        """17 for any 17.0.x; 0 when it does not say."""
+        """The major version, such as 17 for any 17.0.x; 0 if unknown."""
         with suppress(OSError):
             if found := re.search(r'^JAVA_VERSION="(\d+)', (self.home / "release").read_text(), re.MULTILINE):
                 return int(found[1])
@@ -62,7 +62,8 @@ class Jdk:
 
 
 def installed_jdk(oldest: int, newest: int = sys.maxsize) -> Jdk | None:
-    """The newest one of these versions in JAVA_HOME, the system's folder of JDKs (or QUERYSERVER_JDKS) and PATH."""
+    """Return the newest JDK in the version range from JAVA_HOME, the system's JDK folder (or QUERYSERVER_JDKS) and
+    PATH."""
     fitting = [jdk for jdk in _installed() if jdk.java.exists() and oldest <= jdk.version <= newest]
     return max(fitting, key=lambda jdk: jdk.version, default=None)
 
@@ -78,12 +79,12 @@ def _installed() -> Iterator[Jdk]:
 
 
 def java_17(engine: str) -> Jdk:
-    """The release that Spark 3.5, Hive 4.0 and HBase 2.5 are proven with."""
+    """Return the release that Spark 3.5, Hive 4.0 and HBase 2.5 are proven with."""
     return installed_jdk(17, 17) or unavailable(engine, "no JDK 17 (Debian: openjdk-17-jdk-headless)")
 
 
 def maven(engine: str, goal: str, *settings: str) -> Path:
-    """The folder that a goal of the engine's own pom.xml fills; the pom names it `${home}`. Needs any JDK."""
+    """Run a goal of the engine's own pom.xml and return the folder it fills, `${home}` in the pom. Needs any JDK."""
     pom = RECIPES / engine / "pom.xml"
 
     def fill(folder: Path) -> None:
@@ -102,9 +103,10 @@ def jvm(
     ready: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """A Java server in `directory`, ready; small and quick to start rather than fast. Ends with the tests' process.
+    """Start a Java server in `directory` and wait until it is ready; it is tuned for size and startup time, not speed.
 
-    It runs as the caller, in a process group of its own, with nothing of the caller's environment but PATH and HOME.
+    It ends with the tests' process. It runs as the caller, in a separate process group, and inherits only PATH and HOME
+    from the caller's environment.
     """
     temporary = directory / "tmp"
     temporary.mkdir()
@@ -124,6 +126,6 @@ def jvm(
 
 
 def _ends_with_us() -> tuple[str, ...]:
-    """A prefix that has Linux kill the server when the tests' process dies before it could stop the server."""
+    """Return a command prefix that has Linux kill the server if the tests' process dies without stopping it."""
     program = shutil.which("setpriv")
     return (program, "--pdeathsig", "KILL") if program else ()

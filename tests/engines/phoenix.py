@@ -21,7 +21,8 @@ _FIRST_CONNECTION_TIMEOUT_S = 120.0
 
 @contextmanager
 def phoenix_server() -> Generator[HttpAddress]:
-    """Phoenix 5.2 with namespaces on, its system tables made. Any user is let in without a password."""
+    """Start Phoenix 5.2 with namespaces enabled and its system tables created. Any user is accepted without a
+    password."""
     jdk = java_17(_NAME)
     libraries = phoenix_libraries()
     (database,) = libraries.glob("phoenix-client-embedded-*.jar")
@@ -44,13 +45,13 @@ def phoenix_server() -> Generator[HttpAddress]:
 
 
 def phoenix_libraries() -> Path:
-    """Phoenix 5.2 and HBase 2.5, downloaded once."""
+    """Download Phoenix 5.2 and HBase 2.5 once, and return their folder."""
     return maven(_NAME, "dependency:copy-dependencies")
 
 
 @contextmanager
 def _hbase(jdk: Jdk, class_path: list[Path], directory: Path, environment: dict[str, str]) -> Generator[None]:
-    """Master, region server and ZooKeeper in one JVM. Joins of the tests end it when it has 0.5 GB."""
+    """Start master, region server and ZooKeeper in one JVM. With 0.5 GB, the tests' joins crash it."""
     directory.mkdir()
     arguments = ["-Xmx1536m", *OPENS, "-cp", _joined(class_path), _MASTER, "start"]
     with jvm(jdk, arguments, directory, lambda: _is_initialized(directory / "server.log"), environment):
@@ -66,7 +67,8 @@ def _query_server(jdk: Jdk, class_path: list[Path], directory: Path, environment
 
 
 def _compiled(jdk: Jdk, libraries: list[Path]) -> Path:
-    """The class that binds the query server to the loopback interface, and the file by which Java finds it."""
+    """Compile the class that binds the Query Server to the loopback interface; include the file through which Java
+    finds it."""
     source, services = _LOOPBACK / "Loopback.java", _LOOPBACK / "META-INF"
 
     def fill(folder: Path) -> None:
@@ -81,20 +83,20 @@ def _is_initialized(log: Path) -> bool:
 
 
 def _make_system_tables(address: HttpAddress) -> None:
-    """The first connection does it, and takes 10 to 30 s."""
+    """Open the first connection, which creates the system tables in 10 to 30 s."""
     with httpx.Client(base_url=address.url, timeout=_FIRST_CONNECTION_TIMEOUT_S) as client:
         for request in ("OpenConnectionRequest", "CloseConnectionRequest"):
             client.post("/", content=_message(request, "tests")).raise_for_status()
 
 
 def _message(request: str, connection_id: str) -> bytes:
-    """Avatica's WireMessage: 1 name, 2 wrapped message, whose field 1 is the connection id (requests.proto)."""
+    """Encode Avatica's WireMessage: 1 name, 2 wrapped message, whose field 1 is the connection id (requests.proto)."""
     name = f"org.apache.calcite.avatica.proto.Requests${request}"
     return _field(1, name.encode()) + _field(2, _field(1, connection_id.encode()))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of protobuf with at most 127 bytes."""
+    """Encode a protobuf field with at most 127 bytes."""
     return bytes([number << 3 | 2, len(content)]) + content
 
 

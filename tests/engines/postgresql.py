@@ -1,4 +1,4 @@
-"""PostgreSQL of the system's packages, for the tests of an older release and of extensions."""
+"""PostgreSQL from the system's packages, for tests of an older release and of extensions."""
 
 import os
 import signal
@@ -22,9 +22,9 @@ hostnossl all admin 127.0.0.1/32 scram-sha-256
 
 @contextmanager
 def system_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
-    """PostgreSQL 15 with fresh data (Debian: postgresql-15).
+    """Start PostgreSQL 15 with fresh data (Debian: postgresql-15).
 
-    With a certificate it lets nobody but its administrator in without TLS; without one it offers no TLS.
+    With a certificate it admits only its administrator without TLS; without one it offers no TLS.
     """
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory:

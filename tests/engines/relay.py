@@ -12,7 +12,7 @@ _CHUNK_BYTES = 262_144
 
 
 async def listen(address: str, target: str) -> None:
-    """Until the process ends."""
+    """Relay connections until the process ends."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -41,7 +41,7 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until either side ends."""
+    """Forward bytes until either side closes."""
     with suppress(OSError):
         while chunk := await reader.read(_CHUNK_BYTES):
             writer.write(chunk)

@@ -1,4 +1,4 @@
-"""A PostgreSQL with a synchronous standby, which takes its place when it dies."""
+"""A PostgreSQL with a synchronous standby that replaces it when it dies."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ _STARTED_WITHIN_S = 60
 
 @dataclass
 class Replicated:
-    """Two servers. What the first has committed the second one has, too."""
+    """Two servers. The second has everything that the first has committed."""
 
     first: ServerAddress
     second: ServerAddress
@@ -28,28 +28,28 @@ class Replicated:
     _first: "subprocess.Popen[bytes]"
 
     def dsn(self, database: str) -> str:
-        """Of whichever can be written to."""
+        """Return a DSN that connects to the writable server."""
         login = f"{self.first.user}:{self.first.password}"
         hosts = f"127.0.0.1:{self.first.port},127.0.0.1:{self.second.port}"
         return f"postgresql://{login}@{hosts}/{database}?target_session_attrs=read-write"
 
     def kill_first(self) -> None:
-        """Without a word to its clients, and for ever."""
+        """Kill the first server permanently, without notifying its clients."""
         self._first.send_signal(signal.SIGQUIT)
         self._first.wait(_STARTED_WITHIN_S)
 
     def promote_second(self) -> None:
-        """Returns when it can be written to."""
+        """Promote the second server and wait until it is writable."""
         run([BINARIES / "pg_ctl", "promote", "-w", "-D", self._directory / "second"], self._directory)
 
     def execute(self, statement: str) -> str:
-        """On the first one, as its administrator."""
+        """Execute a statement on the first server as its administrator."""
         return _psql(self.first, statement)
 
 
 @contextmanager
 def replicated() -> Generator[Replicated]:
-    """PostgreSQL 15 of the system's packages (Debian: postgresql-15)."""
+    """Start PostgreSQL 15 from the system's packages (Debian: postgresql-15)."""
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory, ExitStack() as stack:
         first, second = [ServerAddress("127.0.0.1", free_port(), "admin", _PASSWORD) for _ in range(2)]

@@ -1,6 +1,6 @@
-"""A peer that speaks the part of Atlas' REST API (version 2) that the search uses, over entities of a test.
+"""A peer that implements the part of Atlas' REST API (version 2) that the search uses, over a test's entities.
 
-It evaluates `SearchParameters` as the documentation of Atlas describes them; `faults` make it behave badly.
+It evaluates `SearchParameters` as Atlas' documentation describes them; `faults` make it misbehave.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ USER, PASSWORD = "svc", "atlas-secret"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One bad answer; `hangs`: none at all."""
+    """A bad response, or none at all with `hangs`."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass
 class ScriptedAtlas:
-    """Entities, and what was asked."""
+    """The entities, and the requests received."""
 
     entities: list[dict[str, Any]]
     classifications: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ScriptedAtlas:
     faults: deque[Fault] = field(default_factory=deque)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection with one request."""
+        """Serve one connection with one request."""
         try:
             request, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             headers = {name.lower(): value for name, value in BytesParser().parsebytes(rest).items()}
@@ -98,7 +98,7 @@ class ScriptedAtlas:
 
 
 def entity(kind: str, qualified_name: str, *, tags: Sequence[str] = (), **attributes: Any) -> dict[str, Any]:
-    """An entity header as Atlas gives it."""
+    """Return an entity header as Atlas returns it."""
     name = qualified_name.partition("@")[0].rpartition("." if kind != "hdfs_path" else "/")[2]
     return {
         "typeName": kind,
@@ -119,14 +119,14 @@ AnyAtlas = TypeVar("AnyAtlas", bound=ScriptedAtlas)
 async def scripted_atlas(
     entities: Sequence[dict[str, Any]], classifications: Mapping[str, int] | None = None
 ) -> AsyncGenerator[ScriptedAtlas]:
-    """On a free port of loopback."""
+    """Serve the entities on a free loopback port."""
     async with listening(ScriptedAtlas(list(entities), classifications or {})) as atlas:
         yield atlas
 
 
 @asynccontextmanager
 async def listening(atlas: AnyAtlas) -> AsyncGenerator[AnyAtlas]:
-    """The given one, on a free port of loopback."""
+    """Serve the given peer on a free loopback port."""
     server = await asyncio.start_server(atlas.serve, "127.0.0.1", 0)
     atlas.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

@@ -1,6 +1,6 @@
-"""A peer that speaks Avatica on a real socket, for what a real Query Server cannot be made to do.
+"""A peer that speaks Avatica on a real socket, for behavior that a real Query Server cannot be made to show.
 
-It knows two statements: `ROWS n` answers the integers below n, `SLOW` answers after half a minute unless it is closed.
+It knows two statements: `ROWS n` returns the integers below n; `SLOW` responds after half a minute unless it is closed.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ _NO_RESULT_SET = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Peer:
-    """A running peer. What is set here holds for the requests that come from then on."""
+    """A running peer. Changes to its attributes apply to subsequent requests."""
 
     port: int = 0
     connections: set[str] = field(default_factory=set[str])
     statements: dict[int, asyncio.Event] = field(default_factory=dict[int, asyncio.Event])
     owners: dict[int, str] = field(default_factory=dict[int, str])
-    """The connection of each statement."""
+    """Maps each statement to its connection."""
     schemas: dict[str, str] = field(default_factory=dict[str, str])
-    """The schema of each connection that has one."""
+    """Maps each connection to its schema, if it has one."""
     rows: dict[int, int] = field(default_factory=dict[int, int])
     asked: list[str] = field(default_factory=list[str])
     cookies: list[str] = field(default_factory=list[str])
     status: int = 200
-    """Any other is answered with a page of HTML."""
+    """Any status except 200 is sent with an HTML page."""
     mute: frozenset[str] = frozenset()
-    """Requests that are never answered."""
+    """Requests that get no response."""
     refusal: tuple[str, str] | None = None
-    """Class and text of the Java exception that the next statement fails with."""
+    """Class and text of the Java exception with which the next statement fails."""
 
     async def answer(self, body: bytes) -> bytes:
-        """The body of the answer."""
+        """Return the body of the response."""
         wire = Message(body)
         name = wire.text(1).rpartition("$")[2].removesuffix("Request")
         self.asked.append(name)
@@ -95,7 +95,7 @@ class Peer:
 
     def _frame(self, statement: int, offset: int, count: int) -> bytes:
         last = min(offset + count, self.rows[statement])
-        # number_value is zigzag: twice the number.
+        # number_value is zigzag-encoded: twice the number.
         values = (number(1, 13) + number(4, 2 * value) for value in range(offset, last))
         rows = b"".join(octets(3, octets(1, octets(4, value))) for value in values)
         return number(1, offset) + number(2, last == self.rows[statement]) + rows
@@ -103,14 +103,14 @@ class Peer:
 
 @asynccontextmanager
 async def scripted_avatica() -> AsyncGenerator[Peer]:
-    """A peer that behaves."""
+    """Start a well-behaved peer."""
     peer = Peer()
     tasks = set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        task.set_name("fault proxy")  # what the suite of faults knows to be none of the adapter's tasks
+        task.set_name("fault proxy")  # a name that the fault suite does not count as an adapter task
         tasks.add(task)
         try:
             await _serve(peer, reader, writer)
@@ -132,7 +132,7 @@ async def scripted_avatica() -> AsyncGenerator[Peer]:
 
 
 async def _serve(peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection of HTTP/1.1."""
+    """Serve one HTTP/1.1 connection."""
     while True:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
         headers = dict(line.split(": ", 1) for line in head[1:] if line)

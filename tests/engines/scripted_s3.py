@@ -1,4 +1,4 @@
-"""A peer that speaks S3's HTTP and answers what a test tells it: what no well-behaved store can be made to say."""
+"""A peer that speaks S3's HTTP and sends a test's responses, which no well-behaved store can be made to send."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ _REPLY_HEAD = "HTTP/1.1 {status} Told\r\nConnection: close\r\n{headers}\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `content_length` may be a lie."""
+    """A response. `content_length` may be wrong."""
 
     status: int = 200
     body: str = ""
@@ -21,14 +21,14 @@ class Reply:
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str = "Told by http://10.1.2.3:9000 for AKIA0") -> "Reply":
-        """An error as S3 writes it."""
+        """Return an error in S3's format."""
         text = f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>4442587FB7D0</RequestId></Error>"
         return cls(status, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request that came."""
+    """A received request."""
 
     method: str
     target: str
@@ -37,7 +37,7 @@ class Asked:
 
 
 class ScriptedS3:
-    """Answers in order, HEAD in an order of its own; the last answer is given again and again."""
+    """Sends responses in order, with a separate order for HEAD; the last response is repeated."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -46,12 +46,13 @@ class ScriptedS3:
         self._heads = deque[Reply]()
 
     def will_answer(self, *replies: Reply, heads: Sequence[Reply] = ()) -> None:
-        """From now on, and forget what was asked. HEAD is answered as all else when nothing is said about it."""
+        """Set the coming responses and forget past requests. Without `heads`, HEAD gets the same responses as other
+        requests."""
         self._replies, self._heads = deque(replies), deque(heads)
         self.asked = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection with one request."""
+        """Serve one connection with one request."""
         try:
             request, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
             headers = {name.lower(): value for name, value in BytesParser().parsebytes(rest).items()}
@@ -78,7 +79,7 @@ def _written(reply: Reply, *, without_body: bool) -> bytes:
 
 @asynccontextmanager
 async def scripted_s3() -> AsyncGenerator[ScriptedS3]:
-    """One that listens."""
+    """Start a listening peer."""
     peer = ScriptedS3()
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     peer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,7 +1,7 @@
-"""A coordinator of scripted answers on a real socket: what no healthy Trino says can be said by this one.
+"""A coordinator with scripted responses on a real socket, for behavior that no healthy Trino shows.
 
-Answers are given in the order of the script, one per request, whatever is asked for; the last one is repeated. `{url}`
-in a body stands for the server's own address.
+Responses are sent in script order, one per request, whatever it requests; the last one is repeated. `{url}` in a body
+stands for the server's own address.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `cut` ends the connection after so many bytes of the body, `hangs` never answers at all."""
+    """A response. `cut` closes the connection after that many body bytes; `hangs` never responds."""
 
     body: bytes = b""
     status: int = 200
@@ -28,17 +28,17 @@ class Reply:
     cut: int | None = None
     hangs: bool = False
     raw: bytes | None = None
-    """Sent instead of an answer of HTTP."""
+    """Sent instead of an HTTP response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the client sent."""
+    """A request of the client."""
 
     method: str
     path: str
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Names are in lower case."""
     body: bytes
 
 
@@ -51,7 +51,7 @@ def page(
     next_host: str = "{url}",
     **members: Any,
 ) -> Reply:
-    """An answer of the protocol; `number` is that of the next URI, None at the end."""
+    """Return a page of the protocol; `number` is the next URI's, None on the last page."""
     answer: dict[str, Any] = {"id": "20260101_000000_00001_abcde", "stats": {"state": state}, **members}
     if number is not None:
         answer["nextUri"] = f"{next_host}/v1/statement/executing/20260101_000000_00001_abcde/slug/{number}"
@@ -63,30 +63,30 @@ def page(
 
 
 def column(name: str, raw_type: str, *numbers: int) -> Mapping[str, Any]:
-    """A column of a type without parts."""
+    """Return a column with a type without nested types."""
     arguments = [{"kind": "LONG", "value": number} for number in numbers]
     return {"name": name, "type": raw_type, "typeSignature": {"rawType": raw_type, "arguments": arguments}}
 
 
 def error(message: str, name: str = "SYNTAX_ERROR") -> Mapping[str, Any]:
-    """The member `error`."""
+    """Return the member `error`."""
     return {"message": message, "errorName": name, "errorCode": 1, "errorType": "USER_ERROR"}
 
 
 def segment_bytes(rows: Sequence[Sequence[Any]], encoding: str) -> bytes:
-    """The content of a segment."""
+    """Encode a segment's content."""
     text = orjson.dumps(rows)
     return text if encoding == "json" else pa.compress(text, "zstd", asbytes=True)
 
 
 def inline_segment(rows: Sequence[Sequence[Any]], encoding: str) -> Mapping[str, Any]:
-    """A segment that stands in the page."""
+    """Return a segment embedded in the page."""
     content = b64encode(segment_bytes(rows, encoding)).decode()
     return {"type": "inline", "data": content, "metadata": {"rowOffset": 0, "rowsCount": len(rows)}}
 
 
 def spooled_segment(name: str, rows: int, headers: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
-    """A segment that is to be fetched from this server."""
+    """Return a segment to be fetched from this server."""
     return {
         "type": "spooled",
         "uri": f"{{url}}/v1/spooled/download/{name}",
@@ -97,7 +97,7 @@ def spooled_segment(name: str, rows: int, headers: Mapping[str, Sequence[str]]) 
 
 
 class ScriptedTrino:
-    """Listens on `port`; `requests` are those so far. Looks at a login (`/v1/query`) are not part of the script."""
+    """Listens on `port` and records `requests`. Login checks (`/v1/query`) are not part of the script."""
 
     def __init__(self, script: Sequence[Reply]) -> None:
         self.requests: list[Request] = []
@@ -112,7 +112,7 @@ class ScriptedTrino:
         return f"http://127.0.0.1:{self.port}"
 
     def asked(self, method: str) -> list[str]:
-        """The paths asked for by a method, without their queries."""
+        """Return the paths requested by a method, without their queries."""
         return [request.path.partition("?")[0] for request in self.requests if request.method == method]
 
     async def listen(self) -> None:
@@ -120,7 +120,7 @@ class ScriptedTrino:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """End everything, as a process that dies."""
+        """Stop everything, like a dying process."""
         if self._listener is not None:
             self._listener.close()
         for task in list(self._tasks):
@@ -141,7 +141,7 @@ class ScriptedTrino:
                 writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection goes on."""
+        """Respond, and return whether the connection continues."""
         if request.path.startswith("/v1/query/"):
             reply = self.login
         else:
@@ -160,7 +160,7 @@ class ScriptedTrino:
 
 @asynccontextmanager
 async def scripted_trino(*script: Reply) -> AsyncGenerator[ScriptedTrino]:
-    """A listening server."""
+    """Start a listening server."""
     server = ScriptedTrino(script)
     await server.listen()
     try:

@@ -23,7 +23,7 @@ _LOG_TAIL = 3000
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a test server listens, and its administrator."""
+    """A test server's address, and its administrator."""
 
     host: str
     port: int
@@ -33,45 +33,45 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a test server answers HTTP."""
+    """A test server's HTTP address."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """Without a slash at its end."""
+        """The URL without a trailing slash."""
         return f"http://{self.host}:{self.port}"
 
 
 def require(program: Path | None, engine: str) -> Path:
-    """The program, or a skipped test; a failed one when QUERYSERVER_ENGINES asks for the engine by name."""
+    """Return the program; if missing, skip the test, or fail it if QUERYSERVER_ENGINES names the engine."""
     if program is None or not program.exists():
         unavailable(engine, "its server program is not installed")
     return program
 
 
 def unavailable(engine: str, reason: str) -> NoReturn:
-    """Skip the test; fail it when QUERYSERVER_ENGINES asks for the engine by name."""
+    """Skip the test, or fail it if QUERYSERVER_ENGINES names the engine."""
     if engine in os.environ.get("QUERYSERVER_ENGINES", "").split(","):
         pytest.fail(f"{engine}: {reason}")
     pytest.skip(f"{engine}: {reason}")
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections at a loopback port."""
+    """Return whether a loopback port accepts connections."""
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
 def unprivileged_user() -> str | None:
-    """Name of the user that servers run as, None when the caller is not root: database servers refuse to be root."""
+    """Return the user that servers run as; None if the caller is not root. Database servers refuse to run as root."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 @contextmanager
 def data_directory() -> Generator[Path]:
-    """A short, empty directory that the server's user may write to; gone afterwards."""
+    """Create a short, empty directory that the server's user may write to; remove it afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="qs-"))
     give_to_server(directory)
     try:
@@ -89,7 +89,7 @@ def give_to_server(path: Path) -> None:
 
 
 def as_server_user() -> Mapping[str, object]:
-    """Arguments of `subprocess` that drop the rights of root."""
+    """Return `subprocess` arguments that drop root rights."""
     user = unprivileged_user()
     if user is None:
         return {}
@@ -98,7 +98,7 @@ def as_server_user() -> Mapping[str, object]:
 
 
 def run(command: Sequence[str | Path], directory: Path, **options: object) -> None:
-    """Run a preparing program to its end as the server's user; its output is in the error when it fails."""
+    """Run a setup program to completion as the server's user; on failure, its output is in the error."""
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, **as_server_user(), **options)
     if done.returncode:
         pytest.fail(f"{command[0]} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -114,9 +114,10 @@ def serving(
     options: Mapping[str, object] | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """The server as a process, ready for connections; stopped by `stop_signal`, killed when that takes too long.
+    """Run the server as a process and wait until it is ready; stop it with `stop_signal`, or kill it if that takes too
+    long.
 
-    `options` are for `subprocess.Popen`; without any it runs as the server's user.
+    `options` are for `subprocess.Popen`; by default it runs as the server's user.
     """
     log = directory / "server.log"
     with log.open("ab") as output:
@@ -143,6 +144,6 @@ def _stop(process: subprocess.Popen[bytes], stop_signal: int) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # What it left behind, if it was the leader of a group.
+    # Kill remaining processes if the server led a process group.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""OpenLDAP's slapd of the system's packages: a directory with people and groups (Debian: slapd)."""
+"""OpenLDAP's slapd from the system's packages: a directory with people and groups (Debian: slapd)."""
 
 import shutil
 import signal
@@ -70,23 +70,24 @@ ref: ldap://127.0.0.1:1/ou=people,{BASE}
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAddress:
-    """Where the directory listens. `port` takes StartTLS, and no password without it; `tls_port` is TLS at once."""
+    """The directory's addresses. `port` offers StartTLS and requires it for passwords; `tls_port` uses implicit TLS."""
 
     host: str
     port: int
     tls_port: int
     authority: Path
-    """PEM file of who signed its certificate."""
+    """PEM file of the authority that signed its certificate."""
     strange_authority: Path
-    """PEM file of somebody else."""
+    """PEM file of an unrelated authority."""
 
 
 @contextmanager
 def slapd_server() -> Generator[DirectoryAddress]:
-    """slapd with people below `ou=people` and groups below `ou=groups`; a person's password is `<uid>'s password`.
+    """Start slapd with people below `ou=people` and groups below `ou=groups`; a person's password is `<uid>'s
+    password`.
 
-    ana (in analysts, admins, engineers), bob (engineers; no mail), twin (two entries), we*ird(x)\\y and the accented
-    élodie. `service` may search, nobody without a login may.
+    The people are ana (in analysts, admins, engineers), bob (engineers; no mail), twin (two entries), we*ird(x)\y and
+    the accented élodie. `service` may search; without a login, nobody may.
     """
     server = require(_program("slapd"), "ldap")
     with data_directory() as directory:

@@ -1,7 +1,7 @@
-"""Spark SQL's Thrift server (the HiveServer2 protocol), of the jars of the package pyspark.
+"""Spark SQL's Thrift server (the HiveServer2 protocol), from the jars of the package pyspark.
 
-Measured: it closes sessions and ends statements with the connection that opened them, whatever
-hive.server2.close.session.on.disconnect says. Its http mode would listen on every address and is not started here.
+Measured: it closes sessions and stops statements with the connection that opened them, whatever
+hive.server2.close.session.on.disconnect says. Its HTTP mode would listen on every address and is not started here.
 Slow, and canceled within 0.3 s: `SELECT count(*) FROM range(0, 20000000000) WHERE id % 7 = 1 AND sqrt(id) > 5`.
 """
 
@@ -22,16 +22,16 @@ _THRIFT_SERVER = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
 
 @dataclass(frozen=True, slots=True)
 class SparkAddress(ServerAddress):
-    """Spark tells its running jobs over http, at `ui_port`."""
+    """Spark reports its running jobs over HTTP on `ui_port`."""
 
     ui_port: int
 
 
 @contextmanager
 def spark_server() -> Generator[SparkAddress]:
-    """Spark 3.5 with an empty metastore, binary transport, SASL PLAIN that lets in any user with any password.
+    """Start Spark 3.5 with an empty metastore, binary transport, and SASL PLAIN that accepts any user and password.
 
-    GetOperationStatus waits up to 5 s, as it does by default.
+    GetOperationStatus waits up to 5 s, which is the default.
     """
     jdk = java_17(_NAME)
     home = spark_home()
@@ -54,7 +54,7 @@ def spark_server() -> Generator[SparkAddress]:
 
 
 def spark_home() -> Path:
-    """Spark 3.5, downloaded once."""
+    """Download Spark 3.5 once and return its home."""
     return python_packages(_NAME, _NAME) / "pyspark"
 
 

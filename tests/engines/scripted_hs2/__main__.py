@@ -1,4 +1,4 @@
-"""The scripted server as a process of its own: prints its two ports, and ends with its standard input."""
+"""Runs the scripted server as a separate process: prints its two ports, and exits when its standard input closes."""
 
 import asyncio
 import sys

@@ -1,4 +1,5 @@
-"""An answer to FetchResults with one text that is far too large, sent piece by piece: nobody holds it whole."""
+"""A response to FetchResults with one text that is far too large, sent in chunks so that it is never held
+completely."""
 
 import asyncio
 import struct
@@ -12,7 +13,7 @@ _PIECE = b"x" * (1 << 20)
 
 
 async def send_huge_cell(peer: Peer, transport: str, call: Call, reply: Value, size: int) -> None:
-    """Send `reply`, whose last text of the last column has `size` bytes. Ends early when the client closes."""
+    """Send `reply`, whose last text of the last column has `size` bytes. Stops early if the client closes."""
     (*_, last) = reply["results"]["columns"]
     last["stringVal"]["values"][-1] = _MARK
     mark = struct.pack(">i", len(_MARK)) + _MARK.encode()

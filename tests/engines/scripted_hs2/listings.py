@@ -87,7 +87,7 @@ def described(context: "Context", match: re.Match[str]) -> Rows:
 
 
 def formatted(context: "Context", match: re.Match[str]) -> Rows:
-    """Cells are padded to 20 characters, values of properties as well."""
+    """Describe the table; cells and property values are padded to 20 characters."""
     table = _found(context, match)
     kind = "VIRTUAL_VIEW" if table.is_view else "EXTERNAL_TABLE" if table.is_external else "MANAGED_TABLE"
     yield "# col_name            ", "data_type           ", "comment             "

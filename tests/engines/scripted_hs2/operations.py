@@ -1,4 +1,4 @@
-"""Operations of the scripted server: a state, rows to fetch, and an end."""
+"""Operations of the scripted server: their state, rows to fetch, and completion."""
 
 import asyncio
 import os
@@ -11,12 +11,12 @@ from tests.engines.scripted_hs2.warehouse import Refused
 
 RUNNING, FINISHED, ERROR = 1, 2, 5
 FETCH_WAIT_S = 10.0
-"""How long a fetch waits for rows before it answers none (FETCH_ROWS_TIMEOUT_MS)."""
+"""How long a fetch waits for rows before it returns none (FETCH_ROWS_TIMEOUT_MS)."""
 
 
 @dataclass(eq=False)
 class Operation:
-    """A statement that was accepted. Impala calls a canceled one failed, with the words `Cancelled`."""
+    """An accepted statement. Impala reports a canceled one as failed, with the word `Cancelled`."""
 
     plan: Plan
     session: bytes
@@ -42,7 +42,8 @@ class Operation:
             self._finish()
 
     async def rows(self, most: int, *, first: bool = False) -> tuple[Sequence[tuple[object, ...]], bool]:
-        """The next rows, or those from the `first` one on, and whether there may be more. Raises Refused."""
+        """Return the next rows, or those from the first row on if `first`, and whether there may be more. Raises
+        Refused."""
         if not self.ready.is_set():
             try:
                 async with asyncio.timeout(FETCH_WAIT_S):
@@ -59,7 +60,7 @@ class Operation:
         return rows, len(rows) == most
 
     async def _next(self, most: int) -> Sequence[tuple[object, ...]]:
-        """Rows that were never given before."""
+        """Return rows that were not returned before."""
         if self.plan.cursor is None:
             begin = len(self._kept)
             rows = self.plan.rows[begin : begin + most]
@@ -82,7 +83,7 @@ class Operation:
             self._fail("Cancelled")
 
     async def end(self) -> None:
-        """Free all that belongs to it."""
+        """Free all its resources."""
         self.cancel()
         if self.plan.cursor is not None:
             self.plan.cursor.interrupt()
@@ -122,5 +123,5 @@ class Operation:
         self.ready.set()
 
     def progress(self) -> Mapping[str, int]:
-        """Scan ranges: all or none."""
+        """Return the scan range counts: all or half of them are completed."""
         return {"total_scan_ranges": 2, "num_completed_scan_ranges": 1 if self.state == RUNNING else 2}

@@ -1,4 +1,4 @@
-"""Starting the scripted server as a process: its memory and threads are not those of the client under test."""
+"""Starts the scripted server as a process, so that its memory and threads are separate from the client's."""
 
 import subprocess
 import sys
@@ -15,13 +15,13 @@ _STOP_S = 10
 
 @dataclass(frozen=True, slots=True)
 class ScriptedProcess:
-    """Where it listens."""
+    """Where the process listens."""
 
     port: int
     page_port: int
 
     async def queries_in_flight(self) -> int:
-        """What its page tells."""
+        """Return the number of running queries from the server's page."""
         async with httpx.AsyncClient(trust_env=False) as client:
             page = await client.get(f"http://127.0.0.1:{self.page_port}/queries?json")
         return len(page.json()["in_flight_queries"])
@@ -29,7 +29,7 @@ class ScriptedProcess:
 
 @contextmanager
 def scripted_process(transport: str = "sasl") -> Generator[ScriptedProcess]:
-    """The server, ready; gone afterwards."""
+    """Start the server, wait until it is ready, and stop it afterwards."""
     command = [sys.executable, "-m", "tests.engines.scripted_hs2", transport]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Rows as TRowSet, and their columns as TTableSchema: which list a type travels in is Impala's choice."""
+"""Rows as TRowSet, and their columns as TTableSchema: Impala determines which list carries a type."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def _column(kind: str, values: Sequence[object]) -> Value:
     base = kind.partition("(")[0]
     _, member, python = _TYPES[base]
     convert: Callable[[object], Value] = _char(kind) if base == "char" else python
-    # Bit i of the mask says that value i is NULL; trailing zero bytes may be left out.
+    # Bit i of the mask says that value i is NULL; trailing zero bytes may be omitted.
     mask = bytearray((len(values) + 7) // 8)
     if None in values:
         for place, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""The listener of the scripted server, its page of queries, and the faults that tests ask for."""
+"""The listener of the scripted server, its query page, and the faults that tests request."""
 
 import asyncio
 import json
@@ -22,25 +22,25 @@ class Fault(StrEnum):
 
     GARBAGE = "garbage"
     HALF = "half"
-    """The call is carried out; half of its answer comes."""
+    """The call is carried out; half of its response is sent."""
     HALF_ONCE = "half once"
     """The same, for one call."""
     RESET = "reset"
     CLOSE = "close"
     HANG = "hang"
     HOLD = "hold"
-    """The call is carried out; it is answered once `let_go` is set."""
+    """The call is carried out; its response is sent once `let_go` is set."""
     HUGE_CELL = "huge cell"
-    """For FetchResults: the last text of the answer has `huge_bytes`."""
+    """For FetchResults: the response's last text has `huge_bytes`."""
     EXPIRE = "expire"
-    """All sessions and queries are forgotten, then the call is answered."""
+    """All sessions and queries are forgotten before the call is answered."""
 
 
 @dataclass
 class ScriptedServer:
-    """`faults` are by name of the call; each happens `skip` calls later than asked, then for ever.
+    """`faults` maps call names to faults; each fault starts after `skip` more calls and then persists.
 
-    Connections are accepted at once, but logged in only while `door` is set.
+    Connections are accepted immediately, but logged in only while `door` is set.
     """
 
     transport: str = "sasl"
@@ -56,12 +56,12 @@ class ScriptedServer:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     huge_bytes: int = 900_000_000
     held: int = 0
-    """Calls whose answer was held back so far."""
+    """Calls whose response has been held back so far."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator["ScriptedServer"]:
-        """Listen on free loopback ports until the end."""
+        """Listen on free loopback ports until the context ends."""
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         page = await asyncio.start_server(self._serve_page, "127.0.0.1", 0)
         self.door.set()
@@ -79,16 +79,16 @@ class ScriptedServer:
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """How many connections are open."""
         return len(self._writers)
 
     async def until(self, has_come: Callable[[], bool]) -> None:
-        """Wait for something that connections and calls bring about. Raises TimeoutError when it does not come."""
+        """Wait for a condition that connections and calls bring about. Raises TimeoutError if it does not occur."""
         async with asyncio.timeout(_UNTIL_S), self.changed:
             await self.changed.wait_for(has_come)
 
     def drop_connections(self) -> None:
-        """As when the server dies."""
+        """Drop all connections, as a dying server does."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -162,7 +162,7 @@ class ScriptedServer:
         return None
 
     async def _serve_page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """`/queries?json` of Impala's web server, as far as tests look at it."""
+        """Serve the fields of Impala's `/queries?json` page that tests read."""
         await reader.readuntil(b"\r\n\r\n")
         flying = [{"stmt": one.statement} for one in self.service.operations.values() if one.is_in_flight]
         body = json.dumps({"in_flight_queries": flying}).encode()

@@ -1,4 +1,4 @@
-"""The calls of ImpalaHiveServer2Service, answered as Impala does (impala-hs2-server.cc tells the behaviour)."""
+"""The calls of ImpalaHiveServer2Service, answered as Impala does (impala-hs2-server.cc defines the behavior)."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _BATCH_ROWS = 20_000
 
 @dataclass(eq=False)
 class Session:
-    """One open session."""
+    """An open session."""
 
     context: Context
     user: str
@@ -34,7 +34,7 @@ class Session:
 
 
 def printed(guid: bytes) -> str:
-    """An id as Impala prints it: two halves in hexadecimal digits."""
+    """Format an id as Impala prints it: two halves in hexadecimal digits."""
     high, low = struct.unpack("<QQ", guid)
     return f"{high:016x}:{low:016x}"
 
@@ -44,7 +44,7 @@ def failed(words: str, state: str = "HY000") -> Fields:
 
 
 class Service:
-    """Sessions and operations of one server."""
+    """One server's sessions and operations."""
 
     def __init__(self) -> None:
         self.warehouse = Warehouse()
@@ -54,12 +54,12 @@ class Service:
         self.lacks: frozenset[str] = frozenset()
         """Calls that this server does not know."""
         self.keeps_sessions = False
-        """Sessions outlive their connection, as at Hive with `hive.server2.close.session.on.disconnect=false`."""
+        """Sessions outlive their connection, as in Hive with `hive.server2.close.session.on.disconnect=false`."""
         self.protocol = _PROTOCOL_V6
         self.batch_rows = _BATCH_ROWS
 
     async def answer(self, peer: Peer, call: Call) -> Fields | None:
-        """The reply; None for a call that the interface lacks."""
+        """Return the reply; None for a call that the interface lacks."""
         rule = getattr(self, f"_{call.name}", None)
         if rule is None or call.name in self.lacks:
             return None
@@ -70,7 +70,7 @@ class Service:
             return {"status": failed(str(error))}
 
     async def leave(self, peer: Peer) -> None:
-        """A binary connection takes its sessions with it."""
+        """Close a binary connection's sessions."""
         if self.keeps_sessions:
             return
         for guid in list(peer.sessions):
@@ -80,11 +80,11 @@ class Service:
         session = Session(Context(self.warehouse), peer.user or request.get("username", ""))
         for name, value in request.get("configuration", {}).items():
             if name.lower() == "use:database":
-                session.context.database = value  # not looked at before the first statement
+                session.context.database = value  # not validated before the first statement
             elif name.lower() == "impala.doas.user":
                 session.user = value
             elif name.upper() in QUERY_OPTIONS:
-                session.context.options[name.upper()] = value  # what is unknown is logged, no more
+                session.context.options[name.upper()] = value  # unknown options are only logged
         self.sessions[session.guid] = session
         peer.sessions.add(session.guid)
         configuration = {**QUERY_OPTIONS, **session.context.options, "http_addr": "scripted:25000"}

@@ -1,4 +1,4 @@
-"""Impala's SQL rewritten for DuckDB, which runs it here: quotes, escapes, and comments."""
+"""Rewrites Impala's SQL for DuckDB, which runs it here: quotes, escapes, and comments."""
 
 import re
 
@@ -12,17 +12,17 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 
 
 def for_duckdb(statement: str) -> str:
-    """Strings with doubled quotes, names in double quotes, no comments."""
+    """Rewrite the statement with doubled quotes in strings, names in double quotes, and no comments."""
     return "".join(_rewritten(match) for match in _TOKEN.finditer(statement))
 
 
 def text_of(literal: str) -> str:
-    """What a string constant of Impala says."""
+    """Return the value of an Impala string literal."""
     return _ESCAPE.sub(_unescaped, literal[1:-1])
 
 
 def name_of(word: str) -> str:
-    """A name with or without back-ticks, as Impala keeps it."""
+    """Normalize a name, with or without backticks, as Impala does."""
     return word.strip().strip("`").lower()
 
 

@@ -1,4 +1,4 @@
-"""What a statement does, by its form: a plan of columns, rows, changes or a sleep."""
+"""Classifies statements by their form into plans of columns, rows, changes or a sleep."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ _CHANGES = ("insert", "update", "delete", "upsert")
 
 @dataclass(slots=True)
 class Plan:
-    """`columns` are name and type; None: no result set. `cursor` has rows still to be fetched."""
+    """`columns` are names and types, or None without a result set. `cursor` has rows still to be fetched."""
 
     columns: Sequence[tuple[str, str]] | None = None
     rows: Sequence[tuple[object, ...]] = ()
@@ -32,7 +32,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Context:
-    """The session's state that statements see."""
+    """The session state that statements see."""
 
     warehouse: Warehouse
     database: str = "default"
@@ -41,7 +41,7 @@ class Context:
 
 
 def plan(context: Context, statement: str) -> Plan:
-    """Analyse the statement, and do what is no query. Raises Refused."""
+    """Analyse the statement and apply it unless it is a query. Raises Refused."""
     text = for_duckdb(statement).strip().rstrip(";").strip()
     if not text:
         raise Refused("ParseException: Syntax error in line 1:\n\n^\nEncountered: EOF\nExpected: SELECT, SHOW, USE")
@@ -85,7 +85,7 @@ def _explain(context: Context, match: re.Match[str]) -> Plan:
 
 
 def _rows(columns: str, rule: Callable[[Context, re.Match[str]], Iterator[tuple[object, ...]]]):
-    """A rule that lists: `columns` are names, or name:type."""
+    """A listing rule: `columns` are names, or name:type."""
     declared = [tuple(one.partition(":")[::2]) for one in columns.split(",")]
 
     def listed(context: Context, match: re.Match[str]) -> Plan:
@@ -95,7 +95,7 @@ def _rows(columns: str, rule: Callable[[Context, re.Match[str]], Iterator[tuple[
 
 
 def _done(rule: Callable[[Context, re.Match[str]], str]):
-    """A rule that changes metadata: Impala answers a summary."""
+    """A rule that changes metadata: Impala returns a summary."""
     return lambda context, match: Plan([("summary", TEXT)], [(rule(context, match),)])
 
 
@@ -115,12 +115,13 @@ def _by_duckdb(context: Context, text: str) -> Plan:
 
 
 def _syntax_error(text: str) -> str:
-    """As Impala writes it: the line, a mark below it, then what it met (sql-parser.cup, getErrorMessage)."""
+    """Format the error as Impala does: the line, a marker below it, then the token found (sql-parser.cup,
+    getErrorMessage)."""
     shown = _MARKED.search(text)
     if shown is None:
         return f"ParseException: Syntax error in line 1:\n{text.splitlines()[0]}"
     label, number, line, blanks = shown.groups()
-    # Java counts UTF-16 units where DuckDB counts columns of a screen; both count two for an emoji.
+    # Java counts UTF-16 units where DuckDB counts display columns; both count two for an emoji.
     mark = " " * (len(blanks) - len(label)) + "^"
     return f"ParseException: Syntax error in line {number}:\n{line}\n{mark}\nEncountered: )\nExpected: FROM, LIMIT"
 

@@ -1,4 +1,4 @@
-"""What the scripted Impala keeps: databases, tables and their metadata; rows are kept and queried by DuckDB."""
+"""The scripted Impala's databases, tables and metadata; DuckDB stores and queries the rows."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class Table:
     is_external: bool = False
     properties: dict[str, str] = field(default_factory=dict)
     column_statistics: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Distinct values and NULLs, once they are computed."""
+    """Distinct values and NULLs, once computed."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Warehouse:
         return self.databases[name]
 
     def table(self, database: str, name: str) -> Table:
-        """DESCRIBE of Impala resolves a path: it tells no missing database."""
+        """Find a table; like Impala's DESCRIBE, resolve a path without reporting a missing database."""
         tables = self.databases[database].tables if database in self.databases else {}
         if name not in tables:
             raise Refused(f"AnalysisException: Could not resolve path: '{database}.{name}'")

@@ -1,4 +1,4 @@
-"""How calls come in and replies go out: in SASL frames, bare, or over http."""
+"""How calls and replies are transported: in SASL frames, unframed, or over HTTP."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.engines.scripted_hs2.codec import Incomplete
 
 Answer = Callable[["Peer", bytes], Awaitable[bytes | None]]
-"""From a connection and the bytes of a call to those of the reply; None: no reply, the connection ends."""
+"""Maps a connection and a call's bytes to the reply's bytes; None closes the connection without a reply."""
 
 _START, _OK, _BAD, _COMPLETE = 1, 2, 3, 5
 _LENGTH = struct.Struct(">I")
@@ -18,7 +18,7 @@ _READ = 1 << 16
 
 @dataclass(eq=False)
 class Peer:
-    """A connection, and who logged in over it."""
+    """A connection, and the user who logged in over it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -28,7 +28,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Passwords:
-    """Who may come in. Without entries everybody may. `logins` are the `Authorization` headers of calls over http."""
+    """Accepted logins; without entries, everybody is accepted. `logins` are the `Authorization` headers of HTTP
+    calls."""
 
     by_user: Mapping[str, str]
     logins: list[str] = field(default_factory=list[str])
@@ -38,7 +39,7 @@ class Passwords:
 
 
 async def serve_sasl(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """SASL PLAIN (status byte, length, text), then each message with its length before it."""
+    """Serve SASL PLAIN (status byte, length, text), then messages prefixed with their length."""
     if not await _log_in(peer, passwords):
         return
     while True:
@@ -51,7 +52,7 @@ async def serve_sasl(peer: Peer, answer: Answer, passwords: Passwords) -> None:
 
 
 async def serve_bare(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """NOSASL: messages follow one another, and tell their end themselves."""
+    """Serve NOSASL: messages follow one another and are self-delimiting."""
     buffer = b""
     while piece := await peer.reader.read(_READ):
         buffer += piece
@@ -67,7 +68,7 @@ async def serve_bare(peer: Peer, answer: Answer, passwords: Passwords) -> None:
 
 
 async def serve_http(peer: Peer, answer: Answer, passwords: Passwords) -> None:
-    """One POST is one call."""
+    """Serve HTTP: each POST is one call."""
     while head := await _read_head(peer.reader):
         headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
         lower = {name.lower(): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""Who may call: signatures by the key of the account, and tokens of the login service."""
+"""Authorization: signatures by the account key, and tokens from the login service."""
 
 import base64
 import hashlib
@@ -16,14 +16,14 @@ _CONDITIONS = ("If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-
 
 @dataclass
 class Access:
-    """What is accepted. `tokens` are those that the login service gave and that have not ended."""
+    """The accepted credentials. `tokens` are the login service's unexpired ones."""
 
     account: str
     key: str
     tokens: set[str] = field(default_factory=set[str])
 
     def check(self, request: web.Request) -> None:
-        """Raises Refused."""
+        """Raises Refused if the request is not authorized."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             raise Refused(401, "NoAuthenticationInformation")
@@ -51,7 +51,7 @@ class Access:
 
 @dataclass
 class LoginService:
-    """Gives tokens to one application. `asked` counts the calls, also the refused ones."""
+    """Issues tokens to one application. `asked` counts all calls, including refused ones."""
 
     access: Access
     tenant_id: str = "tenant-of-tests"

@@ -9,7 +9,7 @@ OWNER = "$superuser"
 
 
 class Refused(Exception):
-    """An answer other than 2xx."""
+    """A response other than 2xx."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -19,7 +19,7 @@ class Refused(Exception):
 
 @dataclass
 class Entry:
-    """A file or directory. `appended` are bytes by position that no flush has made part of the file."""
+    """A file or directory. `appended` maps positions to bytes not yet flushed into the file."""
 
     is_directory: bool
     permissions: int
@@ -29,7 +29,7 @@ class Entry:
     group: str = OWNER
     etag: str = ""
     acl: str = ""
-    """Entries beyond the permissions; empty: none."""
+    """ACL entries beyond the permissions; may be empty."""
     modified_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Entry:
 
 
 class Tree:
-    """One file system (container). Paths have no slash at their ends; the root is the empty text."""
+    """One file system (container). Paths have no leading or trailing slash; the root is the empty text."""
 
     def __init__(self) -> None:
         self.root = Entry(is_directory=True, permissions=0o750)
@@ -69,7 +69,7 @@ class Tree:
         return sorted(name for name in self.below(path) if "/" not in name[start:])
 
     def create(self, path: str, *, is_directory: bool, permissions: int, must_be_new: bool) -> Entry:
-        """With missing parents. A file that is there is emptied, a directory stays."""
+        """Create an entry and its missing parents. An existing file is emptied; an existing directory stays."""
         old = self.entries.get(path)
         if old is not None and (must_be_new or old.is_directory != is_directory):
             raise Refused(409, "PathAlreadyExists")
@@ -77,7 +77,7 @@ class Tree:
         for end in range(1, len(names) + 1):
             parent = "/".join(names[:end])
             if parent not in self.entries:
-                # Search rights are needed to get below it.
+                # Entries below it can be reached only with search rights.
                 self.entries[parent] = Entry(is_directory=True, permissions=permissions | 0o111)
             elif not self.entries[parent].is_directory:
                 raise Refused(409, "PathConflict")
@@ -94,7 +94,7 @@ class Tree:
         entry.appended[position] = content
 
     def flush(self, path: str, position: int) -> Entry:
-        """What was appended must reach this position without gaps; what lies behind it is dropped."""
+        """Make the appended bytes part of the file; they must reach the position without gaps. Drop bytes beyond it."""
         entry = self.file(path)
         whole = bytearray(entry.content)
         for start, piece in sorted(entry.appended.items()):
@@ -109,7 +109,7 @@ class Tree:
         return entry
 
     def rename(self, source: str, target: str, *, must_be_new: bool, replaced: str | None) -> Entry:
-        """The target is replaced unless a condition forbids it."""
+        """Rename an entry; replace the target unless a condition forbids it."""
         if source not in self.entries:
             raise Refused(404, "SourcePathNotFound")
         moved, there = self.entries[source], self.entries.get(target)
@@ -131,7 +131,8 @@ class Tree:
         return moved
 
     def delete(self, path: str, *, recursive: bool, at_most: int) -> bool:
-        """Whether everything is deleted; otherwise the call is to be repeated."""
+        """Delete up to `at_most` entries and return whether everything is deleted; otherwise, the call must be
+        repeated."""
         entry, below = self.find(path), self.below(path)
         if entry.is_directory and below and not recursive:
             raise Refused(409, "DirectoryNotEmpty")
