@@ -1,4 +1,4 @@
-"""Names and texts in statements, the name that was meant, and rows of metadata."""
+"""Quoting of names and literals, name matching, and metadata rows."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,26 +36,26 @@ async def session(engine: FakeEngine) -> AsyncGenerator[EngineSession]:
         yield session
 
 
-async def test_all_rows_come_as_tuples(session: EngineSession) -> None:
+async def test_all_rows_are_returned_as_tuples(session: EngineSession) -> None:
     assert await read_rows(session, "rows 4500") == [(number,) for number in range(4500)]
 
 
-async def test_no_more_rows_than_asked_for_are_kept(session: EngineSession) -> None:
+async def test_row_limit_is_respected(session: EngineSession) -> None:
     assert len(await read_rows(session, "rows 4500", max_rows=2100)) == 2100
 
 
-async def test_a_statement_without_result_set_has_no_rows(session: EngineSession) -> None:
+async def test_statement_without_result_set_has_no_rows(session: EngineSession) -> None:
     assert await read_rows(session, "ddl") == []
 
 
-async def test_a_failure_is_raised(session: EngineSession) -> None:
+async def test_statement_failure_is_raised(session: EngineSession) -> None:
     with pytest.raises(StatementRejected, match="no such thing"):
         await read_rows(session, "fail no such thing")
     with pytest.raises(StatementRejected, match="half way"):
         await read_rows(session, "rows 5000 then fail half way")
 
 
-async def test_the_engine_stops_when_the_reader_is_cancelled(engine: FakeEngine, session: EngineSession) -> None:
+async def test_canceling_reader_cancels_statement(engine: FakeEngine, session: EngineSession) -> None:
     reading = asyncio.create_task(read_rows(session, "sleep 30"))
     await until(lambda: engine.running)
     reading.cancel()
@@ -65,7 +65,7 @@ async def test_the_engine_stops_when_the_reader_is_cancelled(engine: FakeEngine,
     assert engine.running == 0
 
 
-async def test_a_lost_session_means_that_the_engine_is_unavailable(engine: FakeEngine) -> None:
+async def test_lost_session_becomes_engine_unavailable(engine: FakeEngine) -> None:
     async with engine.session(USER, SessionOptions()) as session:
         pass
     with pytest.raises(SessionLost):
@@ -79,18 +79,18 @@ async def test_a_lost_session_means_that_the_engine_is_unavailable(engine: FakeE
     [("Items", Folding.LOWER, "Items"), ("ITems", Folding.LOWER, "items"), ("iTEMS", Folding.UPPER, "ITEMS"),
     ("iTEMS", Folding.CASELESS, None), ("ORDERS", Folding.CASELESS, "Orders"), ("orders", Folding.LOWER, None),
     ("orders", Folding.UPPER, None), ("none", Folding.CASELESS, None)])  # fmt: skip
-def test_a_name_is_chosen_exactly_first_then_folded(wanted: str, folding: Folding, chosen: str | None) -> None:
+def test_exact_name_is_preferred_over_folded_name(wanted: str, folding: Folding, chosen: str | None) -> None:
     assert choose(wanted, ["items", "Items", "ITEMS", "Orders"], folding) == chosen
     assert choose(wanted, iter(["items", "Items", "ITEMS", "Orders"]), folding) == chosen
 
 
-def test_spellings_hold_each_name_once() -> None:
+def test_spellings_contain_each_name_once() -> None:
     assert spellings("items", Folding.LOWER) == ("items",)
     assert spellings("Items", Folding.LOWER) == ("Items", "items")
     assert spellings("Items", Folding.CASELESS) == ("Items",)
 
 
-async def test_others_run_while_many_rows_become_summaries() -> None:
+async def test_other_tasks_run_while_rows_become_summaries() -> None:
     turns = 0
 
     async def count_turns() -> None:
@@ -107,14 +107,14 @@ async def test_others_run_while_many_rows_become_summaries() -> None:
 
 
 @pytest.mark.item(62)
-def test_an_identifier_cannot_end_its_own_quotes() -> None:
+def test_identifier_cannot_break_out_of_quotes() -> None:
     assert identifier('x"; DROP TABLE t; --') == '"x""; DROP TABLE t; --"'
     assert identifier("a`b", mark="`") == "`a``b`"
     assert qualified("a.b", "c`d", mark="`") == "`a.b`.`c``d`"
 
 
 @pytest.mark.item(62)
-def test_a_literal_cannot_end_its_own_quotes() -> None:
+def test_literal_cannot_break_out_of_quotes() -> None:
     assert literal("o'brien") == "'o''brien'"
     assert literal("back\\'slash") == "'back\\''slash'"
     assert escaped_literal("back\\'slash") == "'back\\\\\\'slash'"

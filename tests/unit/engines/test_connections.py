@@ -1,4 +1,4 @@
-"""The pool, attempts after a break of the network, and messages about TLS."""
+"""Connection pool, retries after network failures, and TLS error messages."""
 
 import asyncio
 import ssl
@@ -13,7 +13,7 @@ from queryserver.errors.statements import EngineUnavailable
 
 
 class Line:
-    """A connection whose cleaning takes as long as the test wants."""
+    """A connection whose cleanup lasts until the test sets `cleaned`."""
 
     def __init__(self) -> None:
         self.is_gone = False
@@ -33,7 +33,7 @@ class Line:
 
 
 class Lines:
-    """All connections of a test."""
+    """Makes and lists all connections of a test."""
 
     def __init__(self) -> None:
         self.made: list[Line] = []
@@ -60,14 +60,14 @@ Pool = ConnectionPool[str, Line]
 
 
 async def giving_back(pool: Pool, line: Line) -> asyncio.Task[None]:
-    """A connection on its way back that is being cleaned."""
+    """Start giving a connection back; return the task, which waits for the cleanup."""
     line.cleaned.clear()
     task = asyncio.create_task(pool.give_back("ana", line))
     await asyncio.sleep(0)
     return task
 
 
-async def test_a_connection_is_kept_for_its_login(pool: Pool) -> None:
+async def test_idle_connection_is_reused_only_for_its_login(pool: Pool) -> None:
     first, second = await pool.take("ana"), await pool.take("ana")
     await pool.give_back("ana", first)
     await pool.give_back("ana", second)
@@ -79,7 +79,7 @@ async def test_a_connection_is_kept_for_its_login(pool: Pool) -> None:
         await line.shut()
 
 
-async def test_no_more_than_may_wait_are_kept(pool: Pool, lines: Lines) -> None:
+async def test_connections_above_idle_limit_are_closed(pool: Pool, lines: Lines) -> None:
     for _ in range(3):
         await pool.take("ana")
     for line in lines.made:
@@ -87,7 +87,7 @@ async def test_no_more_than_may_wait_are_kept(pool: Pool, lines: Lines) -> None:
     assert [line.shuts for line in lines.made] == [0, 0, 1]
 
 
-async def test_a_connection_that_closed_while_it_was_idle_is_closed_here_too(pool: Pool) -> None:
+async def test_connection_lost_while_idle_is_closed_and_replaced(pool: Pool) -> None:
     line = await pool.take("ana")
     await pool.give_back("ana", line)
     line.is_gone = True
@@ -97,7 +97,7 @@ async def test_a_connection_that_closed_while_it_was_idle_is_closed_here_too(poo
     await pool.give_back("ana", fresh)
 
 
-async def test_a_connection_that_is_cleaned_while_the_pool_closes_is_closed(pool: Pool) -> None:
+async def test_connection_being_cleaned_while_pool_closes_is_closed(pool: Pool) -> None:
     line = await pool.take("ana")
     back = await giving_back(pool, line)
     await pool.close()
@@ -109,7 +109,7 @@ async def test_a_connection_that_is_cleaned_while_the_pool_closes_is_closed(pool
         await pool.take("ana")
 
 
-async def test_a_connection_whose_cleaning_is_cancelled_is_closed(pool: Pool) -> None:
+async def test_connection_with_canceled_cleanup_is_closed(pool: Pool) -> None:
     line = await pool.take("ana")
     back = await giving_back(pool, line)
     back.cancel()
@@ -118,7 +118,7 @@ async def test_a_connection_whose_cleaning_is_cancelled_is_closed(pool: Pool) ->
     assert line.shuts == 1
 
 
-async def test_connections_that_are_cleaned_at_once_are_not_more_than_may_wait(pool: Pool, lines: Lines) -> None:
+async def test_idle_limit_applies_to_concurrently_cleaned_connections(pool: Pool, lines: Lines) -> None:
     for _ in range(4):
         await pool.take("ana")
     backs = [await giving_back(pool, line) for line in lines.made]
@@ -128,25 +128,25 @@ async def test_connections_that_are_cleaned_at_once_are_not_more_than_may_wait(p
     assert sum(line.shuts for line in lines.made) == 2
 
 
-async def test_without_time_there_is_no_further_attempt() -> None:
+async def test_no_retry_without_remaining_time() -> None:
     assert not await Retries(0).pause()
 
 
-async def test_a_pause_that_must_be_longer_than_the_time_left_is_none() -> None:
+async def test_no_pause_when_minimum_exceeds_remaining_time() -> None:
     assert not await Retries(1).pause(least_s=2)
     begun = asyncio.get_running_loop().time()
     assert await Retries(1).pause(least_s=0.2)
     assert asyncio.get_running_loop().time() - begun >= 0.2
 
 
-async def test_pauses_grow_and_end_with_the_time() -> None:
+async def test_pauses_grow_until_time_limit() -> None:
     loop = asyncio.get_running_loop()
     now, slept = loop.time(), list[float]()
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    # Only as long as the test has the loop: rounds of applications that other tests share would never pause.
+    # Patched only here, since background tasks of applications that other tests share would never pause.
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loop, "time", lambda: now + sum(slept))
         patched.setattr("queryserver.engines.connections.asyncio.sleep", sleep)
@@ -159,7 +159,7 @@ async def test_pauses_grow_and_end_with_the_time() -> None:
     assert 9 <= sum(slept) <= 10
 
 
-def test_engines_with_statements_that_outlive_a_connection_have_the_same_patience() -> None:
+def test_engines_with_resumable_statements_share_one_retry_limit() -> None:
     assert Limits().retry_s == TrinoTimeouts().retry_s == RETRY_S == 60
 
 
@@ -185,14 +185,14 @@ def _failed(reason: str) -> ssl.SSLError:
         (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
     ],
 )
-def test_the_reason_is_told_without_the_words_of_drivers(error: OSError, told: str) -> None:
+def test_connection_error_reason_excludes_driver_messages(error: OSError, told: str) -> None:
     assert no_connection("Shop", error) == f"No connection to Shop could be made{told}"
     outer = RuntimeError("a driver's own")
     outer.__cause__ = error
     assert no_connection("Shop", outer) == f"No connection to Shop could be made{told}"
 
 
-def test_an_error_that_is_its_own_context_ends() -> None:
+def test_circular_error_context_terminates() -> None:
     first, second = OSError("first"), OSError("second")
     first.__context__, second.__context__ = second, first
     assert no_connection("Shop", first) == "No connection to Shop could be made."

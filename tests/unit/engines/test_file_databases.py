@@ -1,4 +1,4 @@
-"""What holds for DuckDB and SQLite alike: a database in a file below the directory, and sessions on it."""
+"""Shared behavior of DuckDB and SQLite: database files within a directory, and sessions on them."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "path", ["/etc/x.db", "../x.db", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "file:x", "a//b"]
 )
-def test_a_path_beyond_the_directory_is_refused(make, tmp_path: Path, path: str) -> None:
+def test_invalid_or_outside_path_is_refused(make, tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidPath):
         make(path=path, root=tmp_path)
 
@@ -48,7 +48,7 @@ def test_a_path_beyond_the_directory_is_refused(make, tmp_path: Path, path: str)
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @both
-def test_without_a_directory_only_memory_is_allowed_and_read_only_needs_a_file(make) -> None:
+def test_file_needs_directory_and_read_only_needs_file(make) -> None:
     with pytest.raises(InvalidPath):
         make(path="x.db")
     with pytest.raises(ConfigurationError):
@@ -58,7 +58,7 @@ def test_without_a_directory_only_memory_is_allowed_and_read_only_needs_a_file(m
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @both
-async def test_a_database_behind_a_link_is_not_opened(make, tmp_path: Path) -> None:
+async def test_database_behind_symlink_is_not_opened(make, tmp_path: Path) -> None:
     outside, root = tmp_path / f"outside-{make.__name__}", tmp_path / make.__name__
     outside.mkdir()
     root.mkdir()
@@ -76,7 +76,7 @@ async def test_a_database_behind_a_link_is_not_opened(make, tmp_path: Path) -> N
 
 
 @both
-async def test_what_was_told_finished_outlives_kill_9(make, tmp_path: Path) -> None:
+async def test_finished_changes_survive_sigkill(make, tmp_path: Path) -> None:
     root = tmp_path / make.__name__
     root.mkdir()
     program = WRITE_AND_DIE.format(module=make.__module__, name=make.__name__)
@@ -91,7 +91,7 @@ async def test_what_was_told_finished_outlives_kill_9(make, tmp_path: Path) -> N
 
 @pytest.mark.security("T23")
 @both
-async def test_a_text_of_two_statements_runs_none_of_them(make) -> None:
+async def test_text_with_two_statements_runs_neither(make) -> None:
     engine = make()
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE t (n INTEGER)")
@@ -102,7 +102,7 @@ async def test_a_text_of_two_statements_runs_none_of_them(make) -> None:
 
 
 @both
-async def test_a_transaction_lasts_over_statements_of_its_session(make, tmp_path: Path) -> None:
+async def test_transaction_spans_statements_of_its_session(make, tmp_path: Path) -> None:
     engine = make(path=f"{make.__name__}.db", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session, engine.session(USER, NO_OPTIONS) as other:
         await run(session, "CREATE TABLE t (n INTEGER)")

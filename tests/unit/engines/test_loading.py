@@ -1,4 +1,4 @@
-"""Loads by plain statements: values as texts, staging tables, and tables that are replaced."""
+"""Loading by SQL statements: values as text, staging tables, and table replacement."""
 
 import asyncio
 import datetime as dt
@@ -32,7 +32,7 @@ async def nothing() -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_staging_table_that_cannot_be_dropped_stays_in_the_ledger() -> None:
+async def test_staging_table_that_cannot_be_dropped_stays_in_ledger() -> None:
     async def drop() -> None:
         raise EngineUnavailable("out of reach")
 
@@ -43,8 +43,8 @@ async def test_a_staging_table_that_cannot_be_dropped_stays_in_the_ledger() -> N
     assert ledger.open == {STAGING}
 
 
-async def test_a_cancel_that_meets_the_ledger_leaves_nothing_in_it() -> None:
-    """A broken call may have written the table down all the same."""
+async def test_cancellation_during_ledger_call_leaves_ledger_empty() -> None:
+    """The interrupted call may still have recorded the table."""
     telling, go_on, drops = asyncio.Event(), asyncio.Event(), 0
 
     async def told(_table: TableName) -> None:
@@ -72,7 +72,7 @@ async def test_a_cancel_that_meets_the_ledger_leaves_nothing_in_it() -> None:
 
 
 @pytest.mark.parametrize(("takes_it", "dropped"), [(True, 0), (False, 1)])
-async def test_a_published_table_is_dropped_only_where_it_stayed(takes_it: bool, dropped: int) -> None:
+async def test_published_staging_table_is_dropped_only_if_it_remains(takes_it: bool, dropped: int) -> None:
     drops = 0
 
     async def drop() -> None:
@@ -86,8 +86,8 @@ async def test_a_published_table_is_dropped_only_where_it_stayed(takes_it: bool,
     assert ledger.told == [("made", STAGING), ("settled", STAGING)]
 
 
-async def test_a_cancel_that_meets_the_last_step_comes_after_the_load() -> None:
-    """The rows are there: to say that they were not would be wrong."""
+async def test_cancellation_during_last_step_takes_effect_after_the_load() -> None:
+    """The rows are stored by then, so the load must not be reported as canceled."""
     stepping, go_on, loaded = asyncio.Event(), asyncio.Event(), False
 
     async def last_step() -> None:
@@ -116,7 +116,7 @@ async def test_a_cancel_that_meets_the_last_step_comes_after_the_load() -> None:
     assert not ledger.open
 
 
-async def test_a_cancel_that_meets_a_last_step_that_fails_is_a_cancel() -> None:
+async def test_cancellation_during_failing_last_step_is_reported_as_canceled() -> None:
     stepping = asyncio.Event()
 
     async def last_step() -> None:
@@ -137,7 +137,7 @@ async def test_a_cancel_that_meets_a_last_step_that_fails_is_a_cancel() -> None:
     assert not ledger.open
 
 
-async def test_few_batches_are_read_ahead() -> None:
+async def test_only_few_batches_are_read_ahead() -> None:
     taken = 0
 
     async def batches() -> AsyncIterator[pa.RecordBatch]:
@@ -155,7 +155,7 @@ async def test_few_batches_are_read_ahead() -> None:
     assert numbers == list(range(1, 11))
 
 
-async def test_what_batches_raise_is_told_apart_from_the_engine_s_errors() -> None:
+async def test_batch_source_error_is_distinguished_from_engine_errors() -> None:
     async def batches() -> AsyncIterator[pa.RecordBatch]:
         yield pa.record_batch({"n": [1]})
         raise OSError("the store is gone")
@@ -166,18 +166,18 @@ async def test_what_batches_raise_is_told_apart_from_the_engine_s_errors() -> No
     assert str(raised.value.reason) == "the store is gone"
 
 
-def test_durations_as_texts() -> None:
+def test_durations_become_text() -> None:
     durations = [dt.timedelta(0), None, dt.timedelta(hours=30), dt.timedelta(microseconds=-1), dt.timedelta(days=100)]
     texts = duration_text(pa.array(durations, pa.duration("us")))
     assert texts.to_pylist() == ["00:00:00", None, "30:00:00", "-00:00:00.000001", "2400:00:00"]
 
 
-def test_times_as_texts() -> None:
+def test_zero_fractions_are_removed_from_time_text() -> None:
     times = pa.array(["10:20:30.000000", "10:20:30.000100", None, "10:20:00.000000"])
     assert without_zero_fraction(times).to_pylist() == ["10:20:30", "10:20:30.000100", None, "10:20:00"]
 
 
-def test_decimals_as_texts_have_no_exponent() -> None:
+def test_decimal_text_has_no_exponent() -> None:
     decimals = pa.array([Decimal("0.0000000001"), None, Decimal("-1.5"), Decimal(0)], pa.decimal128(38, 10))
     assert plain_decimals(decimals).to_pylist() == ["0.0000000001", None, "-1.5000000000", "0.0000000000"]
 
@@ -187,9 +187,9 @@ LOAD = TableLoad(TARGET, STAGING, (LoadColumn("n", ColumnType(BaseType.INT64), "
 
 
 class MemoryLoader(StatementLoader):
-    """Tables by name, each with a word for what is in it. `failures`: what renamings raise, by their number from 1.
+    """Keeps each table as its name and a word for its content.
 
-    With a second `True` the renaming takes place before it fails.
+    `failures` lists the renames that fail: number from 1, error, and whether the rename happens before it fails.
     """
 
     max_statement_bytes = 1000
@@ -228,7 +228,7 @@ class MemoryLoader(StatementLoader):
         return 1
 
     def check_names(self, load: TableLoad) -> None:
-        """All may be."""
+        """Accept all names."""
 
     def quoted(self, name: str) -> str:
         return name
@@ -257,36 +257,36 @@ async def refused(loader: MemoryLoader, error: type[EngineError]) -> dict[str, s
     return {table.name: content for table, content in loader.tables.items()}
 
 
-async def test_the_old_table_is_dropped_once_the_new_one_has_its_name():
+async def test_old_table_is_dropped_after_new_table_takes_its_name():
     loader = MemoryLoader()
     tables, ledger = await loaded(loader)
     assert tables == {"t": "new"}
-    # Until then the ledger, from which tables are dropped after a crash, does not know the old table.
+    # Tables in the ledger are dropped after a crash, so the old table is recorded only after its replacement.
     assert ledger.told.index(("made", OLD)) > ledger.told.index(("made", STAGING))
     assert not ledger.open
 
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("error", [StatementRejected("no"), EngineUnavailable("gone")])
-async def test_a_renaming_that_fails_leaves_the_old_table(number: int, error: EngineError):
+async def test_failed_rename_keeps_old_table(number: int, error: EngineError):
     assert await refused(MemoryLoader((number, error, False)), type(error)) == {"t": "old"}
 
 
-async def test_a_renaming_whose_answer_is_lost():
+async def test_lost_rename_reply_leaves_one_complete_table():
     lost = OutcomeUnknown("lost")
     assert await refused(MemoryLoader((1, lost, True)), OutcomeUnknown) == {"t": "old"}
     tables, ledger = await loaded(MemoryLoader((2, lost, True)))
     assert (tables, ledger.open) == ({"t": "new"}, set())
 
 
-async def test_an_old_table_that_cannot_get_its_name_back_stays_and_is_named():
+async def test_old_table_that_cannot_be_renamed_back_is_kept_and_reported():
     loader = MemoryLoader((2, StatementRejected("no"), False), (3, EngineUnavailable("gone"), False))
     with pytest.raises(OutcomeUnknown, match='may now be called "qs_import_1_old"'):
         await loader.load(LOAD, stream(), ledger := MemoryLedger())
     assert (loader.tables, ledger.open) == ({OLD: "old"}, set())
 
 
-async def test_a_table_that_another_load_makes_between_the_renamings_stays():
+async def test_table_created_by_another_load_between_renames_is_kept():
     loader = MemoryLoader((2, StatementRejected("exists"), False))
     rename = loader.rename
 
@@ -301,12 +301,12 @@ async def test_a_table_that_another_load_makes_between_the_renamings_stays():
     assert (loader.tables, ledger.open) == ({TARGET: "of another", OLD: "old"}, set())
 
 
-async def test_without_renaming_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch):
+async def test_engine_without_rename_replaces_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(MemoryLoader, "renames", False)
     assert await refused(MemoryLoader(), StatementRejected) == {"t": "old"}
 
 
-async def test_a_view_is_not_replaced():
+async def test_view_is_not_replaced():
     loader: Any = MemoryLoader()
     loader.tables[TARGET] = "view"
     assert await refused(loader, StatementRejected) == {"t": "view"}

@@ -1,4 +1,4 @@
-"""Record batches between a process and the server."""
+"""Record batches exchanged between an engine process and the server."""
 
 import pyarrow as pa
 import pytest
@@ -8,7 +8,7 @@ from queryserver.engines.process.messages import BatchReader, BatchWriter
 
 
 def hugeint(value: int) -> pa.Array:
-    """As DuckDB gives it: 39 digits in a decimal of 38."""
+    """Return a HUGEINT as DuckDB exports it: up to 39 digits in a decimal(38)."""
     return pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer(value.to_bytes(16, "little"))])
 
 
@@ -29,13 +29,13 @@ HUGE = hugeint(2**127 - 1)
         pa.array(["x", None]),
     ],
 )
-def test_batches_pass_with_values_beyond_the_bounds_of_their_types(array: pa.Array) -> None:
+def test_batches_with_values_beyond_type_bounds_are_transferred(array: pa.Array) -> None:
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
     (received,) = BatchReader(1).batches(sent(batch))
     assert received.equals(batch)
 
 
-def test_offsets_beyond_the_bytes_are_refused() -> None:
+def test_offsets_beyond_the_buffer_are_refused() -> None:
     offsets = pa.array([0, 99, 1], pa.int32())
     broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets.buffers()[1], pa.py_buffer(b"x")])
     with pytest.raises(ChannelClosed):

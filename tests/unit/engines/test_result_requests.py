@@ -1,4 +1,4 @@
-"""Calls of an engine process about stored results, as the server answers them."""
+"""The server's replies to an engine process that reads stored results."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from queryserver.formats.columns import Column, ResultType
 
 
 class Stored:
-    """One result of three pieces; those below `files` are in files, and `hang` lets reads wait for ever."""
+    """A result with three chunks. The first `files` chunks are in files; with `hang`, reads never return."""
 
     columns = (Column("n", ResultType.BIGINT, "BIGINT"),)
     pieces = tuple(ResultPiece(1, 10) for _ in range(3))
@@ -64,7 +64,7 @@ async def answered(requests: ResultRequests, method: ResultMethod, **arguments: 
     return await requests.answer(method, arguments, b"")
 
 
-async def test_a_result_is_open_until_it_is_closed(tmp_path: Path) -> None:
+async def test_result_stays_open_until_closed(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     requests = ResultRequests(stored)
     message = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message
@@ -79,7 +79,7 @@ async def test_a_result_is_open_until_it_is_closed(tmp_path: Path) -> None:
         await answered(requests, ResultMethod.READ, result=message["result"], piece=1, start=0, stop=4)
 
 
-async def test_what_a_statement_leaves_open_is_closed_at_its_end(tmp_path: Path) -> None:
+async def test_results_left_open_are_closed_with_the_statement(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     requests = ResultRequests(stored)
     for _ in range(3):
@@ -92,7 +92,7 @@ async def test_what_a_statement_leaves_open_is_closed_at_its_end(tmp_path: Path)
     assert stored.open_now == 0
 
 
-async def test_a_read_that_waits_ends_with_the_statement_and_a_close_does_not(tmp_path: Path) -> None:
+async def test_interrupt_stops_pending_read_but_not_close(tmp_path: Path) -> None:
     stored = Stored(tmp_path)
     requests = ResultRequests(stored)
     number = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message["result"]
@@ -110,7 +110,7 @@ async def test_a_read_that_waits_ends_with_the_statement_and_a_close_does_not(tm
     assert stored.open_now == 0
 
 
-async def test_descriptors_are_those_of_the_next_files(tmp_path: Path) -> None:
+async def test_descriptors_are_returned_for_chunks_in_files(tmp_path: Path) -> None:
     requests = ResultRequests(Stored(tmp_path, files=1))
     number = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message["result"]
     reply = await answered(requests, ResultMethod.FILES, result=number, first=0, count=32)
@@ -119,7 +119,7 @@ async def test_descriptors_are_those_of_the_next_files(tmp_path: Path) -> None:
     assert not (await answered(requests, ResultMethod.FILES, result=number, first=1, count=32)).descriptors
 
 
-async def test_files_are_closed_when_a_later_one_cannot_be_opened(tmp_path: Path) -> None:
+async def test_opened_files_are_closed_when_a_later_file_fails(tmp_path: Path) -> None:
     requests = ResultRequests(Stored(tmp_path, files=3))
     number = (await answered(requests, ResultMethod.OPEN, operation_id="known")).message["result"]
     before = open_files()
@@ -134,7 +134,7 @@ async def test_files_are_closed_when_a_later_one_cannot_be_opened(tmp_path: Path
     (ResultMethod.READ, {"result": 1, "piece": 9, "start": 0, "stop": 1}),
     (ResultMethod.READ, {"result": 1, "piece": 0, "start": 5, "stop": 1}),
     (ResultMethod.READ, {"result": "x"}), (ResultMethod.FILES, {"result": 2}), ("drop_result", {})])  # fmt: skip
-async def test_the_server_trusts_no_call(tmp_path: Path, method: str, arguments: dict[str, Any]) -> None:
+async def test_invalid_call_is_refused(tmp_path: Path, method: str, arguments: dict[str, Any]) -> None:
     requests = ResultRequests(Stored(tmp_path))
     await answered(requests, ResultMethod.OPEN, operation_id="known")
     with pytest.raises(errors.InvalidParameter):

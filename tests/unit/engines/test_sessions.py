@@ -1,4 +1,4 @@
-"""Sessions of engines: statements that the service runs by itself."""
+"""Streamed operations, and statements that the service itself submits."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -17,7 +17,7 @@ from queryserver.formats.columns import Column, ResultType
 
 
 class FakeSource:
-    """Rows of one integer. `lost_signals` stop signals are lost; `answer` is waited for before the first row."""
+    """Serves rows of one integer once `answer` is set. The first `lost_signals` stop signals are lost."""
 
     def __init__(self, rows: int = 0, *, lost_signals: int = 0, commit_error: EngineError | None = None) -> None:
         self.columns = (Column("a", ResultType.INT, "integer"),)
@@ -83,7 +83,7 @@ async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., Str
         await operation.close()
 
 
-async def test_a_lost_stop_signal_is_sent_again(open_operation) -> None:
+async def test_lost_stop_signal_is_repeated(open_operation) -> None:
     source = FakeSource(lost_signals=1)
     operation = open_operation(source)
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_lost_stop_signal_is_sent_again(open_operation) -> None:
     assert operation.in_doubt
 
 
-async def test_a_cancel_that_comes_too_late_does_not_change_the_outcome(open_operation) -> None:
+async def test_late_cancel_does_not_change_outcome(open_operation) -> None:
     source = FakeSource(rows=3)
     source.answer.set()
     operation = open_operation(source)
@@ -105,7 +105,7 @@ async def test_a_cancel_that_comes_too_late_does_not_change_the_outcome(open_ope
     assert [batch.num_rows async for batch in operation.batches()] == [3]
 
 
-async def test_a_cancel_before_the_first_step_sends_nothing(open_operation) -> None:
+async def test_cancel_before_first_step_never_starts_statement(open_operation) -> None:
     source = FakeSource()
     operation = open_operation(source)
     await operation.cancel()
@@ -113,7 +113,7 @@ async def test_a_cancel_before_the_first_step_sends_nothing(open_operation) -> N
     assert not source.is_open
 
 
-async def test_a_cancel_between_two_batches_ends_the_rows(open_operation) -> None:
+async def test_cancel_between_batches_stops_the_rows(open_operation) -> None:
     source = FakeSource(rows=1_000_000)
     source.answer.set()
     operation = open_operation(source)
@@ -128,7 +128,7 @@ async def test_a_cancel_between_two_batches_ends_the_rows(open_operation) -> Non
             pass
 
 
-async def test_a_refused_commit_after_the_last_row_fails_the_statement(open_operation) -> None:
+async def test_refused_commit_after_last_row_fails_statement(open_operation) -> None:
     source = FakeSource(rows=1, commit_error=StatementRejected("deferred"))
     source.answer.set()
     operation = open_operation(source)
@@ -138,7 +138,7 @@ async def test_a_refused_commit_after_the_last_row_fails_the_statement(open_oper
         await anext(operation.batches())
 
 
-async def test_rows_left_at_the_server_are_given_up_and_the_change_is_kept(open_operation) -> None:
+async def test_close_discards_unread_rows_and_keeps_the_change(open_operation) -> None:
     source = FakeSource(rows=1_000_000)
     source.answer.set()
     operation = open_operation(source)
@@ -147,7 +147,7 @@ async def test_rows_left_at_the_server_are_given_up_and_the_change_is_kept(open_
     assert source.kept is True
 
 
-async def test_who_polls_a_statement_that_could_not_be_stopped_learns_that_its_outcome_is_unknown(executor) -> None:
+async def test_poll_reports_unknown_outcome_when_statement_cannot_be_stopped(executor) -> None:
     operation = StreamedOperation(FakeSource(lost_signals=1000), executor, cancel_s=0.05)
     poller = asyncio.create_task(operation.status(10))
     await settle()
@@ -156,13 +156,13 @@ async def test_who_polls_a_statement_that_could_not_be_stopped_learns_that_its_o
 
 
 class Unreachable(FakeSession):
-    """Cannot be told to stop."""
+    """A session whose cancel always fails."""
 
     async def cancel(self, handle: OperationHandle) -> None:
         raise EngineUnavailable("no answer")
 
 
-async def test_leaving_frees_the_statement_without_stopping_it() -> None:
+async def test_leaving_context_closes_finished_statement_without_cancel() -> None:
     engine = FakeEngine()
     session = FakeSession(engine)
     handle = await session.submit("rows 3")
@@ -172,7 +172,7 @@ async def test_leaving_frees_the_statement_without_stopping_it() -> None:
     assert (session._operation.is_closed, engine.cancels) == (True, 0)
 
 
-async def test_leaving_early_stops_it_even_when_the_task_is_canceled() -> None:
+async def test_canceled_task_still_cancels_its_statement() -> None:
     engine = FakeEngine()
     session = FakeSession(engine)
     handle = await session.submit("sleep 30")
@@ -190,7 +190,7 @@ async def test_leaving_early_stops_it_even_when_the_task_is_canceled() -> None:
     assert (task.cancelled(), session.is_running, engine.cancels) == (True, False, 1)
 
 
-async def test_an_engine_that_cannot_be_told_does_not_hide_why_the_work_ended() -> None:
+async def test_failed_cancel_does_not_hide_original_error() -> None:
     session = Unreachable(FakeEngine())
     handle = await session.submit("sleep 30")
     with pytest.raises(StatementRejected, match="the reason"):

@@ -1,4 +1,4 @@
-"""Texts and errors of engines, and the size of chunks of rows."""
+"""Error positions in engine messages, and size limits of row chunks and response bodies."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
@@ -44,7 +44,7 @@ SELECT '😀é' AS a,
 """
 LONG = "SELECT " + ", ".join(f"c{number}" for number in range(40)) + " FORM t"
 CUT = f"...{LONG[-28:]}"
-"""Impala shows some 27 characters on each side of an error in a line of more than 60."""
+"""Impala shows about 27 characters on each side of an error if the line exceeds 60 characters."""
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,16 @@ CUT = f"...{LONG[-28:]}"
         (ANY, "SELECT", "ORA-00936: missing expression", None),
     ],
 )
-def test_texts_of_engines(readings: object, statement: str, text: str, position: tuple[int, int] | None):
+def test_error_position_is_read_from_engine_message(
+    readings: object, statement: str, text: str, position: tuple[int, int] | None
+):
     found = position_of(location_in(text, readings), statement)  # type: ignore[arg-type]
     assert found == (None if position is None else Position(*position))
 
 
 class TestAdapters:
     @pytest.mark.parametrize(("given", "position"), [("10", Position(2, 1)), (None, None)])
-    def test_postgresql_counts_characters(self, given: str | None, position: Position | None):
+    def test_postgresql_position_counts_characters(self, given: str | None, position: Position | None):
         with pytest.raises(EngineError) as caught, postgresql_errors(started=False):
             raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
         assert position_of(caught.value.location, "SELECT é\nFORM t") == position
@@ -127,7 +129,7 @@ class TestAdapters:
         assert position_of(caught.value.location, "SELECT FORM") == Position(1, 8)
 
 
-def test_long_texts_are_read_in_linear_time():
+def test_long_messages_are_parsed_in_linear_time():
     for text in ("near '" * 100_000, "LINE 1: " * 100_000, "error in line 1:\n" * 50_000, "line 1:" * 100_000):
         for readings in (ANY, HIVE, SPARK, IMPALA, PHOENIX):
             location_in(text, readings)
@@ -138,34 +140,34 @@ def batch(rows: int, width: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("width", [1, 1000, 100_000, 10_000_000])
-def test_the_size_settles_where_the_rows_weigh_what_was_set(width) -> None:
+def test_chunk_size_settles_at_target_bytes(width) -> None:
     size = ChunkSize()
     for _ in range(10):
         size.learn(batch(min(size.rows, 2), width))
     assert size.rows == 10_000 or size.rows == 1 or 0.5 * BATCH_BYTES < size.rows * width <= BATCH_BYTES
 
 
-def test_the_size_grows_step_by_step() -> None:
+def test_chunk_size_grows_gradually() -> None:
     size = ChunkSize()
     first = size.rows
     size.learn(batch(1, 1))
     assert first < size.rows <= 10 * first
 
 
-def test_a_batch_without_rows_teaches_nothing_bad() -> None:
+def test_empty_batch_keeps_chunk_size_positive() -> None:
     size = ChunkSize()
     size.learn(batch(0, 1))
     assert size.rows >= 1
 
 
-def test_a_heavy_batch_is_cut_in_order() -> None:
+def test_large_batch_is_split_in_order() -> None:
     whole = batch(50, 1_000_000)
     cut = list(pieces(whole))
     assert max(piece.num_rows for piece in cut) <= 5
     assert pa.Table.from_batches(cut).equals(pa.Table.from_batches([whole]))
 
 
-def test_a_light_batch_stays_whole() -> None:
+def test_small_batch_is_not_split() -> None:
     assert [piece.num_rows for piece in pieces(batch(50, 10))] == [50]
 
 
@@ -173,7 +175,7 @@ MIB = 1024 * 1024
 
 
 class Endless(httpx.AsyncByteStream):
-    """A body that counts its pieces."""
+    """An endless body that counts its chunks."""
 
     pieces = 0
     is_closed = False
@@ -187,7 +189,7 @@ class Endless(httpx.AsyncByteStream):
         self.is_closed = True
 
 
-async def test_a_trino_page_is_not_read_beyond_its_limit() -> None:
+async def test_trino_page_is_read_only_up_to_its_limit() -> None:
     body = Endless()
     request = httpx.Request("GET", "http://trino/v1/statement")
     with pytest.raises(RowTooLarge):
@@ -195,7 +197,7 @@ async def test_a_trino_page_is_not_read_beyond_its_limit() -> None:
     assert (body.pieces, body.is_closed) == (65, True)
 
 
-async def test_a_phoenix_frame_is_not_read_beyond_its_limit() -> None:
+async def test_phoenix_frame_is_read_only_up_to_its_limit() -> None:
     body = Endless()
     request = httpx.Request("POST", "http://phoenix/")
     with pytest.raises(RowTooLarge):
@@ -204,7 +206,7 @@ async def test_a_phoenix_frame_is_not_read_beyond_its_limit() -> None:
 
 
 class Cursor:
-    """A DBAPI cursor over rows of given widths."""
+    """A DBAPI cursor over rows with the given widths."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         self._widths = list(widths)
@@ -217,13 +219,13 @@ class Cursor:
 
 
 class Dialect:
-    """A SQLAlchemy dialect by its name."""
+    """A SQLAlchemy dialect that only has a name."""
 
     name = "any"
 
 
 class Connection:
-    """A SQLAlchemy connection that is not used."""
+    """A SQLAlchemy connection that is never used."""
 
     dialect = Dialect()
 
@@ -233,12 +235,12 @@ class Connection:
     [
         ([10] * 1000, BATCH_BYTES),
         ([10 * MIB] * 8, 10 * MIB),
-        # Sixteen rows are fetched at once when the first wide one comes, and fewer after it.
+        # When the first wide row arrives, sixteen rows are fetched together; later fetches are smaller.
         ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
         ([3 * MIB] + [10] * 500, BATCH_BYTES),
     ],
 )
-def test_a_chunk_of_a_cursor_ends_soon_after_it_is_large(widths: list[int], most_bytes: int) -> None:
+def test_cursor_chunks_shrink_when_rows_become_wide(widths: list[int], most_bytes: int) -> None:
     answer = SqlalchemyAnswer(cast("Any", Connection()), cast("Any", None), AddressRules())
     cursor = answer.cursor = Cursor(widths)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Statements that write into files of duckdb and sqlite end at the quota of the file and at the floor of the disk."""
+"""Statements that write to DuckDB and SQLite files stop at the file quota and at the disk floor."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -40,12 +40,12 @@ class Usage(NamedTuple):
 
 
 class SmallDisk:
-    """As if only `ROOM` had been free before the directory was filled."""
+    """A simulated disk with `ROOM` bytes above the floor while the directory is empty."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.other_bytes = 0
-        """What other programs have written."""
+        """Bytes that other programs have written."""
 
     def usage(self, _: Path) -> Usage:
         files = (file for file in self.directory.rglob("*") if file.is_file())
@@ -59,7 +59,7 @@ class SmallDisk:
 
 
 class Here:
-    """A database in threads of this process: the disk of a test is not that of another process."""
+    """A database in threads of the test process, since an engine process would not see the simulated disk."""
 
     def __init__(self, dialect: str, root: Path, *, floor: DiskFloor, quota_bytes: int) -> None:
         self._sessions = ThreadedSessions(dialect)
@@ -120,7 +120,7 @@ async def code_of(session: EngineSession, statement: str) -> str:
     return (await failure(session, statement)).code
 
 
-async def test_a_statement_that_writes_ends_above_the_floor_and_gives_the_disk_back(
+async def test_writing_statement_stops_at_disk_floor_and_frees_disk_space(
     engine_of: EngineOf, dialect: str, tmp_path: Path
 ) -> None:
     disk = SmallDisk(tmp_path)
@@ -135,7 +135,7 @@ async def test_a_statement_that_writes_ends_above_the_floor_and_gives_the_disk_b
         assert (await run(session, "SELECT n FROM small")).cell == 8
 
 
-async def test_a_file_does_not_grow_above_its_quota(engine_of: EngineOf, dialect: str, tmp_path: Path) -> None:
+async def test_write_beyond_file_quota_fails(engine_of: EngineOf, dialect: str, tmp_path: Path) -> None:
     engine = engine_of(quota_bytes=QUOTA)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE kept AS SELECT 7 AS n")
@@ -146,7 +146,7 @@ async def test_a_file_does_not_grow_above_its_quota(engine_of: EngineOf, dialect
     assert size(tmp_path) < 2 * QUOTA
 
 
-async def test_below_the_floor_is_read_and_deleted_and_nothing_is_stored(engine_of: EngineOf, tmp_path: Path) -> None:
+async def test_reads_and_deletes_work_below_disk_floor_but_writes_fail(engine_of: EngineOf, tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path)
     async with engine_of(floor=disk.floor).session(USER, NO_OPTIONS) as session:
         for statement in ("CREATE TABLE a AS SELECT 1 AS n", "CREATE TABLE b AS SELECT 2 AS n"):
@@ -162,9 +162,7 @@ async def test_below_the_floor_is_read_and_deleted_and_nothing_is_stored(engine_
         assert (await run(session, "SELECT n FROM a")).rows == [(2,)]
 
 
-async def test_a_file_at_its_quota_takes_rows_again_once_others_are_deleted(
-    engine_of: EngineOf, dialect: str, tmp_path: Path
-) -> None:
+async def test_file_at_quota_accepts_rows_after_deletion(engine_of: EngineOf, dialect: str, tmp_path: Path) -> None:
     some = ROWS[dialect].replace("2000000000", "900000" if dialect == "duckdb" else "50000")
     unlimited = engine_of()
     async with unlimited.session(USER, NO_OPTIONS) as session:
@@ -179,7 +177,7 @@ async def test_a_file_at_its_quota_takes_rows_again_once_others_are_deleted(
         assert (await run(session, "SELECT count(*) FROM last")).cell == 2
 
 
-async def test_temporary_tables_of_sqlite_stay_within_the_quota_and_the_directory(tmp_path: Path) -> None:
+async def test_sqlite_temporary_tables_stay_within_quota_and_directory(tmp_path: Path) -> None:
     engine = new_engine("sqlite", tmp_path, quota_bytes=QUOTA)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, f"CREATE TEMP TABLE some AS {ROWS['sqlite'].replace('2000000000', '10000')}")
@@ -191,7 +189,7 @@ async def test_temporary_tables_of_sqlite_stay_within_the_quota_and_the_director
     await engine.close()
 
 
-async def test_a_sort_of_sqlite_ends_at_the_quota_of_temporary_files(tmp_path: Path) -> None:
+async def test_sqlite_sort_stops_at_temporary_file_quota(tmp_path: Path) -> None:
     engine = new_engine("sqlite", tmp_path, quota_bytes=QUOTA)
     async with engine.session(USER, NO_OPTIONS) as session:
         assert await code_of(session, f"SELECT max(n) FROM ({ROWS['sqlite']} ORDER BY a LIMIT -1 OFFSET 1)") == (
@@ -200,7 +198,7 @@ async def test_a_sort_of_sqlite_ends_at_the_quota_of_temporary_files(tmp_path: P
     await engine.close()
 
 
-async def test_the_log_of_sqlite_is_given_back_after_a_canceled_statement(tmp_path: Path) -> None:
+async def test_sqlite_write_ahead_log_shrinks_after_canceled_statement(tmp_path: Path) -> None:
     engine, log = new_engine("sqlite", tmp_path), tmp_path / "own.sqlite-wal"
     async with engine.session(USER, NO_OPTIONS) as other, engine.session(USER, NO_OPTIONS) as session:
         await run(other, "CREATE TABLE kept AS SELECT 7 AS n")

@@ -51,7 +51,7 @@ def parameters(called: object) -> list[str]:
     return list(inspect.signature(called).parameters)
 
 
-def test_the_signatures_are_those_that_we_call():
+def test_driver_signatures_match_our_calls():
     assert parameters(asyncpg.Connection)[:3] == ["protocol", "transport", "loop"]
     assert parameters(asyncpg.cursor.Cursor) == ["connection", "query", "state", "args", "record_class"]
     assert parameters(asyncpg.cursor.Cursor._exec) == ["self", "n", "timeout"]

@@ -1,4 +1,4 @@
-"""Values that DuckDB binds: what runs is what the guard has seen, and nothing runs twice (ADR 61)."""
+"""DuckDB parameter binding: only the statement that the guard checked runs, and it runs once (ADR 61)."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -72,7 +72,7 @@ MORE_VALUES: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("value", [given for given, _ in (*VALUES, *NOT_FINITE)] + list(MORE_VALUES))
-def test_a_value_is_that_of_its_literal_and_has_its_type(native: duckdb.DuckDBPyConnection, value: object) -> None:
+def test_bound_value_has_same_value_and_type_as_its_literal(native: duckdb.DuckDBPyConnection, value: object) -> None:
     native.execute("SET TimeZone = 'Asia/Tokyo'")
     statement = bound("SELECT typeof(v), v::VARCHAR, v FROM (SELECT ? AS v)", value)
     literal = native.sql(statement.render(DUCKDB.write)).fetchall()
@@ -88,7 +88,7 @@ def test_a_value_is_that_of_its_literal_and_has_its_type(native: duckdb.DuckDBPy
     "MERGE INTO t USING (SELECT 1 AS m) ON n = m WHEN NOT MATCHED THEN INSERT VALUES (?, 'a')",
     "SELECT list_transform([1], lambda x: x + ?)", "SELECT n, sum(n) OVER (ORDER BY n ROWS ? PRECEDING) FROM t",
 ])  # fmt: skip
-def test_queries_and_changes_of_rows_are_bound(native: duckdb.DuckDBPyConnection, statement: str) -> None:
+def test_queries_and_row_changes_are_bound(native: duckdb.DuckDBPyConnection, statement: str) -> None:
     found = what_runs(native, bound(statement, 7))
     assert found is not None
     assert found.values == [7]
@@ -103,11 +103,11 @@ def test_queries_and_changes_of_rows_are_bound(native: duckdb.DuckDBPyConnection
     "INSERT INTO t SELECT length(s || ?), '' FROM t GROUP BY length(s || ?)", "DELETE FROM t WHERE s=?RETURNING n",
     "UPDATE t SET n = (SELECT 1 ORDER BY ? LIMIT 1)", 'SELECT "NextVal"(?)',
 ])  # fmt: skip
-def test_literals_stay_where_duckdb_has_no_parameter_or_others_are(
+def test_literals_are_kept_where_duckdb_cannot_bind_parameters(
     native: duckdb.DuckDBPyConnection, statement: str
 ) -> None:
     values = bound(statement, *["2024"] * statement.count("?"))
-    with suppress(duckdb.ParserException):  # `DECIMAL('2024')`: the literal is none either
+    with suppress(duckdb.ParserException):  # `DECIMAL('2024')` is invalid with a literal, too
         assert what_runs(native, values) is None
     assert "'2024'" in values.render(DUCKDB.write)
 
@@ -116,10 +116,10 @@ def test_literals_stay_where_duckdb_has_no_parameter_or_others_are(
     ("dialect", "statement"),
     [("trino", "SELECT $$?$$"), ("mysql", "SELECT 1 -- a\n--?\n"), ("sqlite", "SELECT $a$ ? $a$, 1")],
 )
-def test_a_place_that_duckdb_reads_otherwise_is_refused(
+def test_placeholder_that_duckdb_parses_differently_is_refused(
     native: duckdb.DuckDBPyConnection, dialect: str, statement: str
 ) -> None:
-    """The places were found by the rules of another dialect."""
+    """Another dialect's rules found the placeholders."""
     with pytest.raises(StatementRejected, match="certainty"):
         what_runs(native, bound(statement, 7, dialect=dialect))
 
@@ -162,7 +162,7 @@ REACHING = {
 
 
 @pytest.mark.security("T7")
-async def test_a_value_reaches_nothing_that_its_literal_does_not(
+async def test_bound_value_reaches_nothing_that_its_literal_does_not(
     session: EngineSession, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     root = tmp_path / "databases"
@@ -181,7 +181,7 @@ async def test_a_value_reaches_nothing_that_its_literal_does_not(
             assert (await run(session, "SELECT sum(n) FROM t")).cell == 1
 
 
-async def test_nothing_runs_twice(session: EngineSession) -> None:
+async def test_bound_statement_runs_only_once(session: EngineSession) -> None:
     for statement in (
         "SELECT nextval('s') + ?",
         "SELECT nextval('s') + 0 ORDER BY ?",
@@ -193,8 +193,8 @@ async def test_nothing_runs_twice(session: EngineSession) -> None:
     assert (await run(session, "SELECT sum(n) FROM t")).cell == 1 + 4
 
 
-async def test_a_query_that_fails_has_run_once(session: EngineSession, subtests: pytest.Subtests) -> None:
-    """DuckDB runs a query with nextval(), also within a macro, in the call that plans it."""
+async def test_failed_query_has_run_only_once(session: EngineSession, subtests: pytest.Subtests) -> None:
+    """DuckDB runs a query that calls nextval(), even within a macro, while it plans the query."""
     for statement, value, expected in [
         ("SELECT nextval('s'), CAST(? AS INT)", "abc", 2),
         ("SELECT CASE WHEN range >= 3000 THEN error(?) ELSE nextval('s')::VARCHAR END FROM range(4000)", "boom", None),
@@ -214,15 +214,13 @@ async def test_a_query_that_fails_has_run_once(session: EngineSession, subtests:
             assert expected in (None, at["bound"])
 
 
-async def test_the_error_of_a_query_in_a_transaction_is_its_own(session: EngineSession) -> None:
+async def test_failed_query_in_transaction_reports_its_original_error(session: EngineSession) -> None:
     await run(session, "BEGIN")
     assert "abc" in (await failure(session, bound("SELECT nextval('s'), CAST(? AS INT)", "abc"))).message
     await run(session, "ROLLBACK")
 
 
-async def test_changes_of_rows_work_wherever_their_literals_do(
-    session: EngineSession, subtests: pytest.Subtests
-) -> None:
+async def test_bound_row_changes_work_wherever_literals_do(session: EngineSession, subtests: pytest.Subtests) -> None:
     for statement, values, rows in [
         ("INSERT INTO t VALUES (?) RETURNING ? AS tag", (5, "x"), [("x",)]),
         ("UPDATE t SET n = ? RETURNING n, ?", (6, 7), [(6, 7)]),
@@ -236,13 +234,13 @@ async def test_changes_of_rows_work_wherever_their_literals_do(
             assert rows is None or answer.rows == rows
 
 
-async def test_a_number_in_order_by_is_that_of_a_column(session: EngineSession) -> None:
-    """DuckDB takes no parameter there; a query is planned again with literals, since nothing of it has run."""
+async def test_bound_number_in_order_by_is_a_column_position(session: EngineSession) -> None:
+    """DuckDB accepts no parameter in ORDER BY. The query is planned again with literals, since it has not run yet."""
     answer = await run(session, bound("SELECT n FROM (VALUES (2), (1)) v(n) ORDER BY ?", 1))
     assert answer.cell == 1
 
 
-async def test_a_transaction_outlives_a_query_that_was_planned_again(session: EngineSession) -> None:
+async def test_transaction_survives_replanned_query(session: EngineSession) -> None:
     await run(session, "BEGIN")
     await run(session, bound("INSERT INTO t VALUES (?)", 5))
     await run(session, bound("SELECT n FROM t ORDER BY ?", 1))
@@ -251,7 +249,7 @@ async def test_a_transaction_outlives_a_query_that_was_planned_again(session: En
     assert (await run(session, "SELECT sum(n) FROM t")).cell == 6
 
 
-async def test_a_bound_statement_is_canceled(session: EngineSession) -> None:
+async def test_bound_statement_can_be_canceled(session: EngineSession) -> None:
     slow = "sum(a.range * b.range) FROM range(?) a, range(?) b"
     for statement in (f"SELECT {slow}", f"INSERT INTO t SELECT {slow}"):
         async with operation(session, bound(statement, 300_000, 300_000)) as handle:
@@ -261,7 +259,7 @@ async def test_a_bound_statement_is_canceled(session: EngineSession) -> None:
     assert (await run(session, "SELECT count(*) FROM t")).cell == 1
 
 
-async def test_many_values_are_bound_at_once(session: EngineSession) -> None:
+async def test_thousands_of_values_can_be_bound(session: EngineSession) -> None:
     places = ", ".join(["(?)"] * 5_000)
     answer = await run(session, bound(f"INSERT INTO t VALUES {places}", *range(5_000)))
     assert answer.status.modified_rows == 5_000
@@ -269,7 +267,7 @@ async def test_many_values_are_bound_at_once(session: EngineSession) -> None:
     assert (await run(session, listed)).rows == [(9_000, 8_000)]
 
 
-def test_literals_of_python_types_are_exact(native: duckdb.DuckDBPyConnection) -> None:
+def test_decimals_and_timestamps_are_bound_exactly(native: duckdb.DuckDBPyConnection) -> None:
     found = what_runs(
         native, bound("SELECT ?, ?", typed("decimal", "1.50"), typed("timestamp_tz", "2024-01-31 10:20:30+02:00"))
     )

@@ -1,4 +1,4 @@
-"""DuckDB: connection, values, statements."""
+"""DuckDB connections, values and statements."""
 
 import asyncio
 import datetime as dt
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 
 
 async def exit_code(program: str, argument: Path) -> int | None:
-    """How a Python program ended, in a process of its own."""
+    """Run a Python program in a separate process; return its exit code."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(argument))
     async with asyncio.timeout(60):
         return await process.wait()
@@ -54,12 +54,12 @@ async def session(engine: DuckdbEngine) -> AsyncGenerator[EngineSession]:
         yield session
 
 
-def test_only_a_file_belongs_to_one_process(tmp_path: Path) -> None:
+def test_only_file_database_is_limited_to_one_process(tmp_path: Path) -> None:
     assert DuckdbEngine(path="own.duckdb", root=tmp_path).capabilities.one_process
     assert not DuckdbEngine().capabilities.one_process
 
 
-async def test_what_is_stored_outlives_the_engine(tmp_path: Path) -> None:
+async def test_stored_rows_outlive_the_engine(tmp_path: Path) -> None:
     for expected in (1, 2):
         engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -71,7 +71,7 @@ async def test_what_is_stored_outlives_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.item(34)
 @pytest.mark.slow
-async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -> None:
+async def test_twenty_million_rows_stream_in_constant_memory(session: EngineSession) -> None:
     process, rows, peak = psutil.Process(), 0, 0
     async with operation(session, "SELECT range AS n, 'x' || range AS s FROM range(20000000)") as handle:
         await ended(session, handle)
@@ -83,7 +83,7 @@ async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -
     assert peak - before < 100 * MIB
 
 
-async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineSession) -> None:
+async def test_returned_rows_are_distinguished_from_change_count(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (n BIGINT)")
     counted = await run(session, 'INSERT INTO t SELECT 5 AS "Count" -- returning')
     assert (counted.status.has_result_set, counted.status.modified_rows) == (False, 1)
@@ -92,7 +92,7 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
     assert (await run(session, 'SELECT count(*) AS "Count" FROM t')).rows == [(2,)]
 
 
-async def test_what_answers_rows_has_a_result_set(session: EngineSession, subtests: pytest.Subtests) -> None:
+async def test_statement_that_returns_rows_has_result_set(session: EngineSession, subtests: pytest.Subtests) -> None:
     for statement in [
         "EXPLAIN SELECT 1",
         "SHOW TABLES",
@@ -111,19 +111,19 @@ async def test_what_answers_rows_has_a_result_set(session: EngineSession, subtes
             assert (await run(session, statement)).columns
 
 
-async def test_a_query_runs_once(session: EngineSession) -> None:
+async def test_query_runs_only_once(session: EngineSession) -> None:
     await run(session, "CREATE SEQUENCE s")
     for expected in (1, 2):
         assert (await run(session, "SELECT (nextval('s')::UHUGEINT)")).cell == expected
 
 
-async def test_a_union_in_a_list_keeps_its_values(session: EngineSession) -> None:
+async def test_union_in_list_keeps_its_values(session: EngineSession) -> None:
     answer = await run(session, "SELECT [union_value(n := 1)::UNION(n INTEGER, s VARCHAR), 'x'] AS v")
     assert answer.columns[0].type is ResultType.ARRAY
     assert answer.cell == [1, "x"]
 
 
-async def test_more_statements_than_threads_wait_their_turn(engine: DuckdbEngine) -> None:
+async def test_statement_waits_while_all_threads_are_busy(engine: DuckdbEngine) -> None:
     slow = "SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b"
     async with (
         engine.session(USER, NO_OPTIONS) as one,
@@ -139,7 +139,7 @@ async def test_more_statements_than_threads_wait_their_turn(engine: DuckdbEngine
         assert (await ended(three, last, within_s=60)).state is OperationState.FINISHED
 
 
-async def test_a_waiting_statement_is_canceled_without_being_run(engine: DuckdbEngine, session: EngineSession) -> None:
+async def test_canceled_waiting_statement_never_runs(engine: DuckdbEngine, session: EngineSession) -> None:
     slow = "SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b"
     await run(session, "CREATE TABLE t (n INTEGER)")
     async with (
@@ -154,10 +154,10 @@ async def test_a_waiting_statement_is_canceled_without_being_run(engine: DuckdbE
     assert (await run(session, "SELECT count(*) FROM t")).cell == 0
 
 
-async def test_progress_grows(session: EngineSession) -> None:
+async def test_progress_increases_while_query_runs(session: EngineSession) -> None:
     async with operation(session, "SELECT sum(a.range * b.range) FROM range(200000) a, range(20000) b") as handle:
         seen = list[int]()
-        async with asyncio.timeout(60):  # a busy machine needs seconds for one per cent
+        async with asyncio.timeout(60):  # a busy machine takes seconds per percent
             while not seen or seen[-1] <= seen[0]:
                 status = await session.poll(handle, wait_s=0.3)
                 assert status.state in {OperationState.PENDING, OperationState.RUNNING}
@@ -165,7 +165,7 @@ async def test_progress_grows(session: EngineSession) -> None:
     assert seen == sorted(seen)
 
 
-async def test_the_place_of_an_error_is_that_of_the_statement(session: EngineSession) -> None:
+async def test_error_location_refers_to_the_submitted_statement(session: EngineSession) -> None:
     for sql in (
         "CREATE TABLE t (n INTEGER, s VARCHAR)",
         "INSERT INTO t VALUES (1, 'x')",
@@ -179,9 +179,9 @@ async def test_the_place_of_an_error_is_that_of_the_statement(session: EngineSes
         ("INSERT INTO t SELECT n, nope FROM t", (1, 25)),
         ("EXPLAIN SELECT nope FROM t", (1, 16)),
         ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
-        # While rows are read, DuckDB counts lines of the expressions around the columns of text.
+        # While rows are read, DuckDB counts lines within the expressions around text columns.
         ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
-        # It marks places of other texts in this one.
+        # DuckDB marks a position in a different text here.
         ("SELECT 1,  2, 3, 4 FROM v", None),
         ("SHOW nowhere", None),
     ):
@@ -191,7 +191,7 @@ async def test_the_place_of_an_error_is_that_of_the_statement(session: EngineSes
         assert (found and (found.line, found.column)) == place, (sql, error.message)
 
 
-async def test_an_error_that_leaves_a_transaction_open_still_does(session: EngineSession) -> None:
+async def test_locating_an_error_keeps_the_transaction_open(session: EngineSession) -> None:
     for sql in ("CREATE TABLE t (n INTEGER)", "BEGIN", "INSERT INTO t VALUES (1)"):
         await run(session, sql)
     assert (await failure(session, "SELECT nope FROM t")).location is None
@@ -201,7 +201,7 @@ async def test_an_error_that_leaves_a_transaction_open_still_does(session: Engin
     assert (await failure(session, "SELECT nope FROM t")).location is not None
 
 
-async def test_a_closed_engine_gives_the_file_and_its_process_back(tmp_path: Path) -> None:
+async def test_closed_engine_releases_file_and_ends_process(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -213,7 +213,7 @@ async def test_a_closed_engine_gives_the_file_and_its_process_back(tmp_path: Pat
     assert await exit_code(holder, tmp_path / "own.duckdb") == 0
 
 
-async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> None:
+async def test_non_database_file_is_reported_without_its_path(tmp_path: Path) -> None:
     (tmp_path / "junk.duckdb").write_text("no database" * 1000)
     engine = DuckdbEngine(path="junk.duckdb", root=tmp_path)
     with pytest.raises(EngineUnavailable, match=r"^The file is not a DuckDB database\.$"):
@@ -221,9 +221,8 @@ async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> N
     await engine.close()
 
 
-DEEP = (
-    "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"  # no constant: that is one while it plans
-)
+# Not a constant, since the planner would evaluate a constant.
+DEEP = "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"
 
 
 def opened_database(directory: Path) -> DuckdbDatabase:
@@ -237,7 +236,7 @@ def connected(database: DuckdbDatabase) -> DuckdbConnection:
     return database.connect(NO_OPTIONS, is_private=False)
 
 
-def test_an_internal_error_of_a_statement_that_runs_has_ended_the_database(tmp_path: Path) -> None:
+def test_internal_error_while_statement_runs_invalidates_database(tmp_path: Path) -> None:
     database = opened_database(tmp_path)
     connection = connected(database)
     connection.run("CREATE TABLE kept AS SELECT 1 AS n")
@@ -251,7 +250,7 @@ def test_an_internal_error_of_a_statement_that_runs_has_ended_the_database(tmp_p
     assert rows(connected(again).run("FROM kept")) == 1
 
 
-def test_an_internal_error_of_rows_that_are_read_later_has_ended_the_database(tmp_path: Path) -> None:
+def test_internal_error_while_rows_are_fetched_invalidates_database(tmp_path: Path) -> None:
     database = opened_database(tmp_path)
     connection, text = connected(database), "CASE WHEN range < 500000 THEN '1' ELSE {} END"
     with pytest.raises(StatementRejected, match="INTERNAL Error"):
@@ -260,7 +259,7 @@ def test_an_internal_error_of_rows_that_are_read_later_has_ended_the_database(tm
     assert not connection.is_usable
 
 
-def test_an_internal_error_of_the_planner_ends_nothing(tmp_path: Path) -> None:
+def test_internal_planner_error_keeps_database_usable(tmp_path: Path) -> None:
     database = opened_database(tmp_path)
     connection = connected(database)
     with pytest.raises(StatementRejected, match="INTERNAL Error"):
@@ -275,7 +274,9 @@ CLASSES = sorted(
     {
         member
         for member in vars(duckdb).values()
-        if isinstance(member, type) and issubclass(member, Exception) and member is not duckdb.Warning  # PEP 249's
+        if isinstance(member, type)
+        and issubclass(member, Exception)
+        and member is not duckdb.Warning  # required by PEP 249
     },
     key=lambda member: member.__name__,
 )
@@ -285,31 +286,31 @@ MEANINGS: dict[type[Exception], type[EngineError]] = {
 }
 
 
-def test_the_driver_has_the_exceptions_that_we_walk() -> None:
+def test_driver_exception_classes_are_found() -> None:
     assert len(CLASSES) >= 28
 
 
 @pytest.mark.parametrize("raised", CLASSES)
-def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
+def test_every_statement_exception_becomes_a_domain_error(raised: type[Exception]) -> None:
     with pytest.raises(EngineError) as caught, statement_errors(None):
         raise raised("Some Error: what happened")
     assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
 
 
 @pytest.mark.parametrize("raised", CLASSES)
-def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
+def test_every_exception_on_open_becomes_engine_unavailable(raised: type[Exception]) -> None:
     with pytest.raises(EngineUnavailable), opening_errors():
         raise raised("Some Error: /srv/data/x.duckdb held by PID 42")
 
 
-def test_arrow_s_reader_hands_on_what_the_engine_says() -> None:
+def test_engine_errors_raised_by_arrow_reader_keep_their_meaning() -> None:
     with pytest.raises(StatementRejected, match=r"^Invalid Input Error: boom$"), statement_errors(None):
         raise OSError("Invalid Input Error: boom")
     with pytest.raises(Interrupted), statement_errors(None):
         raise OSError("INTERRUPT Error: Interrupted!")
 
 
-def test_paths_and_traces_are_cut() -> None:
+def test_paths_and_stack_traces_are_removed_from_errors() -> None:
     text = 'IO Error: no room in "/srv/data/x.duckdb"\n\nStack Trace:\n/usr/lib/x.so(+0x1)'
     with pytest.raises(StatementRejected) as caught, statement_errors(Path("/srv/data")):
         raise duckdb.IOException(text)
@@ -328,13 +329,13 @@ def rows_of_all(answer: DuckdbAnswer) -> int:
     return sum(iter(partial(rows, answer), 0))
 
 
-def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() -> None:
+def test_error_in_later_batch_omits_excerpt_of_bound_statement() -> None:
     connection = opened()
     values = StatementParameters(read_parameters(["s3cret"]))
     text = "SELECT CAST(CASE WHEN range < 500000 THEN '1' ELSE ? END AS INT) AS a FROM range(500100)"
 
     def read() -> None:
-        """DuckDB runs ahead of its reader: with luck as far as the error, before a row was asked for."""
+        """Run the statement and read all rows. DuckDB runs ahead of its reader, so either call may raise the error."""
         answer = connection.run(BoundStatement(text, "duckdb", values))
         try:
             rows_of_all(answer)
@@ -351,7 +352,7 @@ def test_an_error_of_a_later_batch_shows_no_part_of_a_statement_with_values() ->
     ("repeat('x', 1048576 + 1)", "cell"), ("repeat('x', 1048576 + 1)::BLOB", "cell"), ("range(200000)", "cell"),
     ("[repeat('é', 600000)]", "cell"), ("repeat('x', 1000000), repeat('y', 1000000), repeat('z', 1000000)", "row"),
 ])  # fmt: skip
-def test_a_large_value_ends_its_statement_and_not_its_session(value: str, kind: str) -> None:
+def test_oversized_value_fails_statement_but_not_session(value: str, kind: str) -> None:
     connection = opened(cell_max_bytes=MIB)
     with raises_code(f"{kind}_too_large", match="in row 0 of column big" if kind == "cell" else "^Row 0 "):
         connection.run(f"SELECT 1 AS small, {value} AS big")
@@ -371,7 +372,7 @@ def test_a_large_value_ends_its_statement_and_not_its_session(value: str, kind: 
     "SELECT union_value(n := range)::UNION(n BIGINT, s VARCHAR) AS u FROM range(9000)",
     "SELECT CASE WHEN range = 4000 THEN DATE 'infinity' ELSE DATE '2024-01-01' END AS d FROM range(9000)",
 ])  # fmt: skip
-def test_vectors_come_as_batches_of_a_few_mib_in_order(sql: str) -> None:
+def test_vectors_become_ordered_batches_of_limited_size(sql: str) -> None:
     connection = opened()
     answer, batches = connection.run(sql), list[pa.RecordBatch]()
     while found := answer.next_batches():
@@ -386,7 +387,7 @@ def test_vectors_come_as_batches_of_a_few_mib_in_order(sql: str) -> None:
 COUNTING = "SELECT range AS n FROM range(300000)"
 
 
-def test_small_vectors_are_joined() -> None:
+def test_small_vectors_are_merged_into_one_batch() -> None:
     connection = opened()
     assert len(connection.run(COUNTING).next_batches()) == 1
     connection.close()
@@ -400,7 +401,7 @@ def test_small_vectors_are_joined() -> None:
     ("EXECUTE p", ["a", "a"]),
     ("SELECT 1 AS a, 2 AS a, TIMETZ '10:20:30+02' AS a_1", ["a", "a", "a_1"]),
 ])  # fmt: skip
-def test_columns_have_the_names_that_duckdb_gives_them(statement: str, names: list[str]) -> None:
+def test_columns_keep_duckdb_names_including_duplicates(statement: str, names: list[str]) -> None:
     connection = opened()
     for sql in ("CREATE SEQUENCE s", "CREATE TABLE t (i INT, i_1 INT)", "PREPARE p AS SELECT 1 AS a, 2 AS a"):
         connection.run(sql)
@@ -428,13 +429,13 @@ def answers(sql: str, values: list[int]) -> list[str]:
 
 
 @given(days=st.lists(st.integers(-2_000_000, 4_000_000), min_size=1, max_size=50))
-def test_days_read_as_the_engine_writes_them(days: list[int]) -> None:
+def test_dates_match_duckdb_text(days: list[int]) -> None:
     texts = answers("SELECT (DATE '1970-01-01' + d::INTEGER)::DATE::VARCHAR FROM (SELECT unnest(?) AS d)", days)
     assert [str(value) for value in written(pa.array(days, pa.int32()).view(pa.date32()))] == texts
 
 
 @given(ticks=st.lists(st.integers(-(10**17), 5 * 10**17), min_size=1, max_size=50))
-def test_instants_read_as_the_engine_writes_them(ticks: list[int]) -> None:
+def test_timestamps_match_duckdb_text(ticks: list[int]) -> None:
     texts = answers("SELECT make_timestamp(t)::VARCHAR FROM (SELECT unnest(?::BIGINT[]) AS t)", ticks)
     values = written(pa.array(ticks, pa.int64()).view(pa.timestamp("us")))
     for value, text in zip(values, texts, strict=True):
@@ -445,7 +446,7 @@ def engine_text(value: dt.datetime) -> str:
     return value.isoformat(" ").rstrip("0").rstrip(".") if value.microsecond else value.isoformat(" ")
 
 
-def test_infinity_is_told_in_every_unit() -> None:
+def test_infinity_is_recognized_in_every_unit() -> None:
     for unit in ("s", "ms", "us", "ns"):
         array = pa.array([2**63 - 1, 0, None, -(2**63 - 1)], pa.int64()).view(pa.timestamp(unit))
         values = written(array)
@@ -453,12 +454,12 @@ def test_infinity_is_told_in_every_unit() -> None:
     assert written(pa.array([2**31 - 1, None], pa.int32()).view(pa.date32())) == ["infinity", None]
 
 
-def test_plain_dates_keep_their_plain_type() -> None:
+def test_finite_dates_keep_date32_type() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None])], names=["v"])
     assert sound(batch, COLUMN).schema.field(0).type == pa.date32()
 
 
-def test_a_sliced_union_keeps_its_rows() -> None:
+def test_sliced_union_keeps_its_rows() -> None:
     codes, members = pa.array([0, 1, 0], pa.int8()), [pa.array([1, None, 3]), pa.array([None, "b", None])]
     sparse = pa.UnionArray.from_sparse(codes, members, ["n", "s"])
     batch = pa.RecordBatch.from_arrays([sparse], names=["v"])

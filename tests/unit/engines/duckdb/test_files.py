@@ -1,4 +1,4 @@
-"""Statements of DuckDB that read and write files of stores, for sessions with different rights."""
+"""DuckDB statements that read and write store files, for sessions with different permissions."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ GIB = 1024**3
 
 @dataclass
 class Setting:
-    """A store, a database, and sessions with it. `read` is what each session may read."""
+    """A store, a database, and sessions that use both. `files` holds each session's view of the store."""
 
     store: Path
     database: DuckdbDatabase
@@ -87,7 +87,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Setting]:
-    """Ana may read what is in `ana` and `both`, Bob what is in `bob` and `both`; each may list everything."""
+    """Ana may read files in `ana` and `both`, Bob files in `bob` and `both`. Both may list every directory."""
     found = opened(
         tmp_path,
         may_read={
@@ -134,7 +134,7 @@ def tree(store: Path) -> None:
     (store / "lines.json").write_text("".join(json.dumps({"id": one, "name": f"n{one}"}) + "\n" for one in range(3)))
 
 
-def test_reads(setting: Setting, subtests: pytest.Subtests) -> None:
+def test_statement_reads_store_files(setting: Setting, subtests: pytest.Subtests) -> None:
     for statement, expected in [
         ("FROM 's3a://sales/year=2023/month=1/part.parquet'", [(2023, 1, 2023)] * 3),
         ("SELECT count(*) FROM 's3a://sales/*/*/*.parquet'", [(12,)]),
@@ -173,7 +173,7 @@ def test_reads(setting: Setting, subtests: pytest.Subtests) -> None:
             assert setting.claims.is_empty
 
 
-def test_files_are_named_by_views_macros_prepared_statements_and_inserts(setting: Setting) -> None:
+def test_views_macros_prepared_statements_and_inserts_read_files(setting: Setting) -> None:
     tree(setting.store)
     ana, bob = setting.connect(ANA), setting.connect(BOB)
     for statement in (
@@ -193,14 +193,14 @@ def test_files_are_named_by_views_macros_prepared_statements_and_inserts(setting
     assert setting.claims.is_empty
 
 
-def test_a_view_reads_with_the_rights_of_who_names_it(shared: Setting) -> None:
+def test_view_reads_with_permissions_of_querying_session(shared: Setting) -> None:
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     rows(ana, "CREATE VIEW mine AS FROM 's3a://ana/0.csv'")
     assert len(rows(ana, "FROM mine")) == 500
     assert refusal(bob, "FROM mine").code == "permission_denied"
 
 
-def test_refused(setting: Setting, tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_unpermitted_file_access_is_refused(setting: Setting, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for statement, code, named in [
         ("FROM read_text('{here}/secret.txt')", "permission_denied", "{here}/secret.txt"),
         ("FROM read_text('file://{here}/secret.txt')", "permission_denied", "file://{here}/secret.txt"),
@@ -243,8 +243,8 @@ def test_refused(setting: Setting, tmp_path: Path, subtests: pytest.Subtests) ->
             assert setting.claims.is_empty
 
 
-def test_all_functions_that_take_a_path_are_known() -> None:
-    """A new one of another DuckDB must list what it opens, in the thread that binds it or late, or be refused."""
+def test_every_function_with_path_parameter_is_known() -> None:
+    """A function that a DuckDB update adds must list its files while it is bound or later, or be refused."""
     listing = {"glob", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json", "read_json_auto",
                "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto", "read_ndjson_objects",
                "read_parquet", "parquet_scan", "read_text"}  # fmt: skip
@@ -254,7 +254,7 @@ def test_all_functions_that_take_a_path_are_known() -> None:
     pathless = {
         "import_database",
         "which_secret",
-    }  # a statement that is refused; a look at secrets, of which there are none
+    }  # The first belongs to a refused statement; the second looks up secrets, and there are none.
     with duckdb.connect() as plain:
         found = plain.execute(
             "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'pragma', 'scalar')"
@@ -267,10 +267,10 @@ def test_all_functions_that_take_a_path_are_known() -> None:
     )
 
 
-def test_a_scheme_in_other_cases_is_never_the_disk_of_the_process(
+def test_scheme_in_different_case_never_reaches_local_disk(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """DuckDB permits a scheme in any case, but looks for the file system of the exact one."""
+    """DuckDB permits a scheme in any case, but matches file systems by the exact scheme."""
     directory = tmp_path / "here"
     (directory / "S3a:").mkdir(parents=True)
     (directory / "S3a:" / "secret.txt").write_text("secret")
@@ -279,8 +279,8 @@ def test_a_scheme_in_other_cases_is_never_the_disk_of_the_process(
         assert refusal(setting.connect(), f"FROM read_text('{scheme}://secret.txt')").code == "permission_denied"
 
 
-def test_files_of_the_local_store_are_named_by_a_scheme_of_their_own(tmp_path: Path) -> None:
-    """`file://` would be the disk of the process for DuckDB."""
+def test_local_store_files_have_their_own_scheme(tmp_path: Path) -> None:
+    """DuckDB would read `file://` from the local disk of its process."""
     setting = opened(tmp_path, scheme="file")
     tree(setting.store)
     connection = setting.connect()
@@ -295,7 +295,7 @@ def test_files_of_the_local_store_are_named_by_a_scheme_of_their_own(tmp_path: P
     closed(setting)
 
 
-def test_a_file_that_changes_is_an_error(setting: Setting) -> None:
+def test_file_changed_while_read_is_a_conflict(setting: Setting) -> None:
     path = setting.store / "big.csv"
     path.write_text("a\n" + "1\n" * 3_000_000)
     changed = threading.Event()
@@ -320,8 +320,8 @@ def test_a_file_that_changes_is_an_error(setting: Setting) -> None:
         ("big.parquet", "SELECT count(*), sum(a), sum(b) FROM 's3a://big.parquet'"),
     ],
 )
-def test_large_files_arrive_as_they_are(setting: Setting, name: str, statement: str) -> None:
-    """DuckDB reads one open file in several threads at a time, each by `seek` and `read`."""
+def test_large_files_are_read_completely(setting: Setting, name: str, statement: str) -> None:
+    """DuckDB reads one open file in several threads concurrently; each calls `seek` and `read`."""
     with duckdb.connect() as plain:
         plain.execute(f"COPY (SELECT range a, range % 7 b FROM range(1_000_000)) TO '{setting.store / name}'")
     connection = setting.connect()
@@ -331,8 +331,8 @@ def test_large_files_arrive_as_they_are(setting: Setting, name: str, statement: 
     assert setting.claims.held_bytes == 0
 
 
-def test_no_statement_reads_with_the_rights_of_another_session(shared: Setting) -> None:
-    """Ana and Bob at work on one database, in many sessions of DuckDB's threads; thousands of reads."""
+def test_statement_never_reads_with_permissions_of_another_session(shared: Setting) -> None:
+    """Ana and Bob query one database in concurrent sessions, with thousands of reads."""
     asked = {ANA: 0, BOB: 0}
     shared.channel.close()
     files = {ANA: shared.files[ANA], BOB: shared.files[BOB]}
@@ -391,7 +391,7 @@ def large(connection: DuckdbConnection) -> None:
         ("sized", "(FORMAT parquet, FILE_SIZE_BYTES '2MB')", None),
     ],
 )
-def test_copies(setting: Setting, target: str, options: str, expected: list[str] | None) -> None:
+def test_copy_writes_files_to_store(setting: Setting, target: str, options: str, expected: list[str] | None) -> None:
     connection = setting.connect()
     large(connection)
     answer = connection.run(f"COPY big TO 's3a://{target}' {options}")
@@ -410,7 +410,7 @@ def test_copies(setting: Setting, target: str, options: str, expected: list[str]
     assert setting.claims.is_empty
 
 
-def test_a_copy_replaces_a_file_at_its_end(setting: Setting) -> None:
+def test_copy_replaces_file_only_on_success(setting: Setting) -> None:
     connection = setting.connect()
     (setting.store / "a.csv").write_text("before")
     failing = "SELECT CASE WHEN range = 1_000_000 THEN error('boom') END FROM range(1_000_001)"
@@ -422,7 +422,7 @@ def test_a_copy_replaces_a_file_at_its_end(setting: Setting) -> None:
     assert (setting.store / "a.csv").read_text() == "a\n2\n"
 
 
-def test_what_a_copy_has_written_has_the_path_that_it_names(setting: Setting) -> None:
+def test_copy_returns_paths_as_the_statement_named_them(setting: Setting) -> None:
     connection = setting.connect()
     assert rows(connection, "COPY (SELECT 1 a) TO 's3a://new/a.csv' (RETURN_FILES)") == [(1, ["s3a://new/a.csv"])]
     ((path, *_),) = rows(connection, "COPY (SELECT 1 a) TO 's3a://b.parquet' (RETURN_STATS)")
@@ -451,7 +451,7 @@ def test_what_a_copy_has_written_has_the_path_that_it_names(setting: Setting) ->
         ("COPY (SELECT 1) TO 's3a://b' (FORMAT csv, PER_THREAD_OUTPUT)", "engine_error", "PER_THREAD_OUTPUT"),
     ],
 )
-def test_copies_that_are_refused(setting: Setting, statement: str, code: str, named: str) -> None:
+def test_refused_copy_writes_nothing(setting: Setting, statement: str, code: str, named: str) -> None:
     (setting.store / "there.csv").write_text("there")
     (setting.store / "full").mkdir(exist_ok=True)
     (setting.store / "full/a.csv").write_text("there")
@@ -463,7 +463,7 @@ def test_copies_that_are_refused(setting: Setting, statement: str, code: str, na
     assert setting.claims.is_empty
 
 
-def test_more_is_written_beside_what_is_there(setting: Setting) -> None:
+def test_append_to_partitioned_directory_keeps_existing_files(setting: Setting) -> None:
     connection = setting.connect()
     for options in ("", ", APPEND", ", OVERWRITE_OR_IGNORE"):
         ten = "SELECT range a, range % 2 b FROM range(10)"
@@ -471,7 +471,7 @@ def test_more_is_written_beside_what_is_there(setting: Setting) -> None:
     assert rows(connection, "SELECT count(*) FROM 's3a://parts/*/*.csv'") == [(20,)]
 
 
-def test_without_the_right_to_write_nothing_is_written(tmp_path: Path) -> None:
+def test_copy_without_write_permission_writes_nothing(tmp_path: Path) -> None:
     setting = opened(tmp_path)
     setting.files[BOB].may_write = False
     error = refusal(setting.connect(BOB), "COPY (SELECT 1) TO 's3a://a.csv'")
@@ -482,13 +482,13 @@ def test_without_the_right_to_write_nothing_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "(FORMAT csv, PARTITION_BY (c))", "(FORMAT parquet, FILE_SIZE_BYTES '1MB')"])
-def test_a_copy_that_fails_or_is_stopped_leaves_nothing(setting: Setting, options: str) -> None:
+def test_failed_or_interrupted_copy_leaves_no_files(setting: Setting, options: str) -> None:
     connection = setting.connect()
     large(connection)
     failing = "SELECT *, CASE WHEN a = 299_999 THEN error('boom') END d FROM big"
     error = refusal(connection, f"COPY ({failing}) TO 's3a://failed' {options}")
     assert "boom" in error.message
-    assert setting.written in ([], ["failed"])  # the directory, where a store has some
+    assert setting.written in ([], ["failed"])  # the directory remains if the store has directories
 
     def stop() -> None:
         while ("begin_write" if options != "(FORMAT csv, PARTITION_BY (c))" else "status") not in [
@@ -509,7 +509,7 @@ def test_a_copy_that_fails_or_is_stopped_leaves_nothing(setting: Setting, option
     assert not setting.database.files or not setting.database.files.copies
 
 
-def test_a_copy_of_many_files_that_fails_late_removes_those_that_have_appeared(setting: Setting) -> None:
+def test_late_failure_of_multi_file_copy_removes_files_already_written(setting: Setting) -> None:
     connection = setting.connect()
     failing = (
         "SELECT range a, range // 10_000 b, CASE WHEN range = 999_999 THEN error('boom') END FROM range(1_000_000)"
@@ -523,7 +523,7 @@ def test_a_copy_of_many_files_that_fails_late_removes_those_that_have_appeared(s
     assert len([one for one in setting.written if one.endswith(".csv")]) >= 200
 
 
-def test_a_statement_that_is_closed_early_leaves_no_claim(setting: Setting) -> None:
+def test_statement_closed_early_releases_its_claims(setting: Setting) -> None:
     for number in range(50):
         (setting.store / f"{number}.csv").write_text("a\n" + "1\n" * 5_000)
     connection = setting.connect()
@@ -537,8 +537,8 @@ def test_a_statement_that_is_closed_early_leaves_no_claim(setting: Setting) -> N
     assert rows(connection, "SELECT sum(a) FROM 's3a://*.csv'") == [(250_000,)]
 
 
-def test_who_lost_the_right_to_a_file_is_ended_when_another_session_names_it(shared: Setting) -> None:
-    """Bob lists Ana's file, which takes no right to read it; DuckDB could open it for him any time."""
+def test_unpermitted_listing_fails_when_another_session_reads_the_file(shared: Setting) -> None:
+    """Bob may list Ana's file without permission to read it, but DuckDB could open it for him at any time."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     listed = bob.run("SELECT * FROM glob('s3a://ana/0.csv'), range(10_000_000)")
     assert listed.next_batches()
@@ -551,7 +551,7 @@ def test_who_lost_the_right_to_a_file_is_ended_when_another_session_names_it(sha
     assert shared.claims.is_empty
 
 
-def test_who_may_read_a_file_is_not_disturbed_by_one_who_may_not(shared: Setting) -> None:
+def test_permitted_read_continues_while_another_session_is_refused(shared: Setting) -> None:
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     reading = ana.run("SELECT a.* FROM 's3a://ana/*.csv' a, range(10_000)")
     assert reading.next_batches()
@@ -561,7 +561,7 @@ def test_who_may_read_a_file_is_not_disturbed_by_one_who_may_not(shared: Setting
     reading.close()
 
 
-def test_two_sessions_that_may_read_a_file_read_it_at_once(shared: Setting) -> None:
+def test_two_permitted_sessions_read_the_same_file_concurrently(shared: Setting) -> None:
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     reading = ana.run("SELECT a.* FROM 's3a://both/*.csv' a, range(10_000)")
     assert reading.next_batches()
@@ -571,11 +571,11 @@ def test_two_sessions_that_may_read_a_file_read_it_at_once(shared: Setting) -> N
     assert reading.next_batches()
     reading.close()
     assert rows(bob, "SELECT count(*) FROM 's3a://both/*.csv'") == [(2_000,)]
-    assert len(shared.files[BOB].proofs) == 4  # alone, its rights are asked at each read
+    assert len(shared.files[BOB].proofs) == 4  # when it runs alone, each read checks its permissions
 
 
-def test_what_is_listed_late_belongs_to_the_only_statement_that_runs(shared: Setting) -> None:
-    """DuckDB lists the path of sniff_csv in any of its threads."""
+def test_late_listing_requires_that_no_other_statement_runs(shared: Setting) -> None:
+    """Any DuckDB thread may list the path of sniff_csv."""
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     for _ in range(20):
         assert rows(ana, "SELECT delimiter FROM sniff_csv('s3a://ana/0.csv')") == [(",",)]
@@ -594,7 +594,7 @@ def test_what_is_listed_late_belongs_to_the_only_statement_that_runs(shared: Set
     reading.close()
 
 
-def test_a_store_that_does_not_answer_holds_up_no_stop(setting: Setting) -> None:
+def test_unresponsive_store_does_not_delay_interruption(setting: Setting) -> None:
     import asyncio
 
     (setting.store / "a.csv").write_text("a\n1\n")
@@ -620,8 +620,8 @@ def test_a_store_that_does_not_answer_holds_up_no_stop(setting: Setting) -> None
     assert setting.claims.is_empty
 
 
-def test_definitions_of_an_earlier_time_cannot_open_files_that_no_statement_names(tmp_path: Path) -> None:
-    """A view of a file that another program made may call what the guard refuses."""
+def test_preexisting_macro_cannot_open_files_that_no_statement_names(tmp_path: Path) -> None:
+    """A macro in a database file from another program may call functions that the guard refuses."""
     with duckdb.connect(tmp_path / "own.duckdb") as earlier:
         earlier.execute(
             "CREATE MACRO hidden(p) AS TABLE"

@@ -1,4 +1,4 @@
-"""What statements of DuckDB may reach."""
+"""Files, settings and functions that DuckDB statements may access."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -73,7 +73,7 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_statement_that_reaches_out_is_refused(
+async def test_statement_that_accesses_files_or_network_is_refused(
     session: EngineSession, root: Path, subtests: pytest.Subtests
 ) -> None:
     for statement in REACHING.values():
@@ -88,7 +88,7 @@ async def test_a_statement_that_reaches_out_is_refused(
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
+async def test_changing_a_server_setting_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
     for statement in [
         "SET enable_external_access = true",
         "SET lock_configuration = false",
@@ -114,14 +114,14 @@ async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtes
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_name_never_finds_a_variable_of_the_program(session: EngineSession) -> None:
+async def test_table_name_never_resolves_to_python_variable(session: EngineSession) -> None:
     for name in ("statement", "relation", "self", "duckdb", "text"):
         assert "does not exist" in (await failure(session, f"SELECT * FROM {name}")).message
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_word_inside_a_text_refuses_nothing(session: EngineSession) -> None:
+async def test_keyword_in_literal_or_alias_is_not_refused(session: EngineSession) -> None:
     for statement in (
         "SELECT 'COPY t TO ''x'''",
         "EXPLAIN SELECT 'copy that' AS load",
@@ -133,7 +133,7 @@ async def test_a_word_inside_a_text_refuses_nothing(session: EngineSession) -> N
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_messages_hold_no_path_of_the_server(session: EngineSession, root: Path) -> None:
+async def test_error_messages_contain_no_server_paths(session: EngineSession, root: Path) -> None:
     for statement in ("INSTALL httpfs", "SELECT * FROM duckdb_extensions()", "EXPORT DATABASE 'out'"):
         message = (await failure(session, statement)).message
         assert str(root) not in message
@@ -146,7 +146,7 @@ async def test_messages_hold_no_path_of_the_server(session: EngineSession, root:
 @pytest.mark.parametrize("statement",
     ["INSERT INTO t VALUES (2)", "EXPLAIN ANALYZE INSERT INTO t VALUES (2)", "CREATE TABLE u (n INTEGER)",
     "DROP TABLE t"])  # fmt: skip
-async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
+async def test_read_only_engine_refuses_changes(root: Path, session: EngineSession, statement: str) -> None:
     with duckdb.connect(root / "kept.duckdb") as writer:
         writer.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     engine = DuckdbEngine(path="kept.duckdb", root=root, read_only=True)
@@ -160,7 +160,7 @@ async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSessio
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T11")
-async def test_a_session_setting_of_the_server_is_refused(root: Path) -> None:
+async def test_session_option_for_server_setting_is_refused(root: Path) -> None:
     engine = DuckdbEngine(path="own.duckdb", root=root)
     for name, value in {"memory_limit": "9GB", "enable_external_access": "true", "TimeZone": "x' ; DROP"}.items():
         with pytest.raises(StatementRejected):
@@ -175,8 +175,8 @@ async def test_a_session_setting_of_the_server_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     "blank", [chr(code) for code in (0xA0, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF)]
 )
-async def test_blanks_beyond_ascii_hide_no_name(tmp_path: Path, blank: str) -> None:
-    """DuckDB's parser takes them as blanks, its scanner as parts of names."""
+async def test_non_ascii_blank_does_not_hide_refused_name(tmp_path: Path, blank: str) -> None:
+    """DuckDB's parser treats these characters as blanks, its scanner as parts of names."""
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
         for statement in (
@@ -190,7 +190,7 @@ async def test_blanks_beyond_ascii_hide_no_name(tmp_path: Path, blank: str) -> N
     await engine.close()
 
 
-async def test_a_table_may_be_called_like_a_function_with_rules(tmp_path: Path) -> None:
+async def test_table_may_share_its_name_with_a_restricted_function(tmp_path: Path) -> None:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
         await run(session, "CREATE TABLE query (id INTEGER)")

@@ -1,4 +1,4 @@
-"""DuckDB in a process of its own: what its end means, and what it may not take."""
+"""DuckDB in its own process: process loss, confinement and limits."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ async def engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
 
 
 def all_processes() -> list[psutil.Process]:
-    """The engine processes that this one has started."""
+    """Return the DuckDB processes that the test process has started."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         try:
@@ -44,17 +44,17 @@ def all_processes() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def earlier() -> set[int]:
-    """The numbers of those that other tests have left to servers of whole modules."""
+    """Return the PIDs of DuckDB processes that were running before the test, such as those of module-wide servers."""
     return {one.pid for one in all_processes()}
 
 
 @pytest.fixture
 def processes(earlier: set[int]) -> Callable[[], list[psutil.Process]]:
-    """Those of this test."""
+    """Return a function that lists the DuckDB processes this test has started."""
     return lambda: [one for one in all_processes() if one.pid not in earlier]
 
 
-async def test_a_killed_process_loses_its_sessions_and_nothing_that_was_committed(engine, processes) -> None:
+async def test_killed_process_loses_sessions_but_keeps_committed_rows(engine, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as idle, engine.session(USER, NO_OPTIONS) as busy:
         await run(idle, "CREATE TABLE kept AS SELECT 1 AS n")
         async with operation(busy, SLOW) as handle:
@@ -75,7 +75,7 @@ async def test_a_killed_process_loses_its_sessions_and_nothing_that_was_committe
 @pytest.mark.parametrize("sql", [
     "VALUES (len(range(4000000000)))", "SELECT sum(len(range(400000000 + range::INT))) FROM range(10)",
       "SELECT length(repeat('x', 3000000000::BIGINT // (1 + range))) FROM range(1)"])  # fmt: skip
-async def test_what_takes_more_memory_than_the_process_has_is_an_error(engine, sql: str, processes) -> None:
+async def test_statement_that_exceeds_process_memory_fails(engine, sql: str, processes) -> None:
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "SELECT 1")
         (process,) = processes()
@@ -88,7 +88,7 @@ async def test_what_takes_more_memory_than_the_process_has_is_an_error(engine, s
         assert (await run(session, "SELECT 1")).cell == 1
 
 
-async def test_a_statement_that_cannot_be_stopped_ends_its_process(engine, monkeypatch, processes) -> None:
+async def test_process_is_killed_when_statement_cannot_be_stopped(engine, monkeypatch, processes) -> None:
     monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 1.0)
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         await run_until_running(session, handle)
@@ -104,7 +104,7 @@ async def run_until_running(session, handle) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch, processes) -> None:
+async def test_process_inherits_no_environment_or_files_from_server(engine, monkeypatch, processes) -> None:
     monkeypatch.setenv("QUERYSERVER_SECRET_OF_A_TEST", "1")
     await engine.ping()
     (process,) = processes()
@@ -117,7 +117,7 @@ async def test_the_process_has_nothing_of_the_server_s(engine, monkeypatch, proc
     assert process.nice() >= 10
 
 
-async def test_users_of_databases_in_memory_have_processes_of_their_own(processes) -> None:
+async def test_each_user_of_in_memory_databases_has_separate_process(processes) -> None:
     engine = DuckdbEngine()
     other = USER.__class__(**{**{name: getattr(USER, name) for name in USER.__dataclass_fields__}, "id": USER.id + 1})
     async with (
@@ -132,7 +132,7 @@ async def test_users_of_databases_in_memory_have_processes_of_their_own(processe
     assert not processes()
 
 
-async def test_engines_with_other_settings_take_turns(tmp_path: Path, processes) -> None:
+async def test_engines_with_different_settings_share_a_file_in_turn(tmp_path: Path, processes) -> None:
     shared = duckdb_processes()
     one, two = (DuckdbEngine(path="own.duckdb", root=tmp_path, threads=threads, processes=shared) for threads in (1, 2))
     for engine in (one, two, one):
@@ -144,7 +144,7 @@ async def test_engines_with_other_settings_take_turns(tmp_path: Path, processes)
     assert not processes()
 
 
-def test_who_ends_processes_again_and_again_waits_longer_each_time() -> None:
+def test_user_who_repeatedly_crashes_processes_waits_longer_each_time() -> None:
     now = [0.0]
     losses, waits = Losses(lambda: now[0]), list[float]()
     for _ in range(6):
@@ -162,7 +162,7 @@ def test_who_ends_processes_again_and_again_waits_longer_each_time() -> None:
     assert waits[2:] == sorted(waits[2:])
 
 
-async def test_databases_in_memory_spill_into_a_directory_of_their_process(tmp_path: Path) -> None:
+async def test_in_memory_database_spills_into_its_own_process_directory(tmp_path: Path) -> None:
     left = tmp_path / ".duckdb-temporary" / "left"
     left.mkdir(parents=True)
     (left / "x").write_bytes(b"x")
@@ -180,7 +180,7 @@ async def test_databases_in_memory_spill_into_a_directory_of_their_process(tmp_p
     assert not list(own.rglob("*"))
 
 
-async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Path) -> None:
+async def test_in_memory_database_temporary_files_have_a_quota(tmp_path: Path) -> None:
     engine = DuckdbEngine(root=tmp_path, memory_limit="64MB", temporary_max_bytes=64 * MIB)
     async with engine.session(USER, NO_OPTIONS) as session:
         sort = "SELECT max(t) FROM (SELECT md5(range::VARCHAR) || range AS t FROM range(9000000) ORDER BY t OFFSET 1)"
@@ -189,8 +189,8 @@ async def test_temporary_files_of_a_database_in_memory_have_a_quota(tmp_path: Pa
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
-async def test_a_process_has_one_thread_when_it_is_confined(engine: str) -> None:
-    """Landlock does not hold threads that run before (`ConfinementResult.threads_outside`)."""
+async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
+    """Landlock does not confine threads that already run (`ConfinementResult.threads_outside`)."""
     process = await EngineProcess.started(f"from queryserver.engines.{engine}.program import main; main()")
     try:
         assert psutil.Process(process.pid).num_threads() == 1
@@ -198,8 +198,8 @@ async def test_a_process_has_one_thread_when_it_is_confined(engine: str) -> None
         await process.close()
 
 
-async def test_a_typing_error_costs_no_session_what_others_keep_in_memory() -> None:
-    """Together they fill most of the process, which a statement that fails must not end for that."""
+async def test_syntax_error_does_not_discard_in_memory_tables_of_sessions() -> None:
+    """The tables fill most of the process's memory. A failed statement must not end the process because of that."""
     engine = DuckdbEngine(memory_limit="1GB", max_statements=8)
     keep = "CREATE TABLE kept AS SELECT range AS n, range * 2 AS m, random() AS r FROM range(32000000)"
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Bytes of files: how few calls bring them, and how much is held."""
+"""Reading ahead in files: the number of calls to the store, and the bytes held."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ FILE = random.Random(7).randbytes(24 * MIB + 1234)
 
 
 class Store:
-    """A file, and the calls for its bytes."""
+    """A file that records the calls that fetch its bytes."""
 
     def __init__(self, reads: StoredReads) -> None:
         self.calls = list[tuple[int, int]]()
@@ -41,7 +41,7 @@ def store(reads: StoredReads) -> Store:
     return Store(reads)
 
 
-def test_small_pieces_come_with_one_call(store: Store, reads: StoredReads) -> None:
+def test_small_reads_near_the_end_share_one_call(store: Store, reads: StoredReads) -> None:
     opened = store.content.open()
     for at, size in ((len(FILE) - 8, 8), (len(FILE) - 30_000, 30_000), (len(FILE) - 40_000, 500)):
         assert opened.read(at, size) == FILE[at : at + size]
@@ -55,7 +55,7 @@ def test_small_pieces_come_with_one_call(store: Store, reads: StoredReads) -> No
     assert reads.held_bytes == 0
 
 
-def test_the_end_of_the_file_is_the_end_of_what_is_read(store: Store) -> None:
+def test_read_stops_at_end_of_file(store: Store) -> None:
     opened = store.content.open()
     assert opened.read(len(FILE) - 10, 1000) == FILE[-10:]
     assert opened.read(len(FILE) - 3 * MIB, 8 * MIB) == FILE[-3 * MIB :]
@@ -63,7 +63,7 @@ def test_the_end_of_the_file_is_the_end_of_what_is_read(store: Store) -> None:
     assert opened.read(len(FILE) + 10, 10) == b""
 
 
-def test_chunks_that_follow_each_other_come_with_one_call(store: Store) -> None:
+def test_adjacent_chunks_are_fetched_in_one_call(store: Store) -> None:
     opened = store.content.open()
     for group in range(8):
         at = group * 3 * MIB
@@ -72,7 +72,7 @@ def test_chunks_that_follow_each_other_come_with_one_call(store: Store) -> None:
     assert len(store.calls) == 8
 
 
-def test_nothing_follows_where_it_is_never_read(store: Store, reads: StoredReads) -> None:
+def test_nothing_is_fetched_ahead_when_following_bytes_are_never_read(store: Store, reads: StoredReads) -> None:
     opened = store.content.open()
     for group in range(8):
         assert opened.read(group * 3 * MIB, 500_000) == FILE[group * 3 * MIB :][:500_000]
@@ -82,7 +82,7 @@ def test_nothing_follows_where_it_is_never_read(store: Store, reads: StoredReads
 
 
 @pytest.mark.parametrize("size", [PIECE_BYTES, 300_000])
-def test_what_is_read_in_order_is_on_its_way_before(store: Store, reads: StoredReads, size: int) -> None:
+def test_sequential_reads_are_fetched_ahead(store: Store, reads: StoredReads, size: int) -> None:
     opened, found = store.content.open(), bytearray()
     while piece := opened.read(len(found), size):
         found += piece
@@ -93,7 +93,7 @@ def test_what_is_read_in_order_is_on_its_way_before(store: Store, reads: StoredR
     assert reads.held_bytes == 0
 
 
-def test_threads_that_read_one_file_at_many_places_get_what_lies_there(store: Store, reads: StoredReads) -> None:
+def test_threads_reading_one_file_at_many_offsets_get_the_right_bytes(store: Store, reads: StoredReads) -> None:
     opened = store.content.open()
 
     def read(seed: int) -> None:
@@ -112,7 +112,7 @@ def test_threads_that_read_one_file_at_many_places_get_what_lies_there(store: St
     assert reads.held_bytes == 0
 
 
-def test_a_failure_is_that_of_the_store_for_all_who_wait(store: Store, reads: StoredReads) -> None:
+def test_store_failure_reaches_every_reader_and_reads_recover(store: Store, reads: StoredReads) -> None:
     opened = store.content.open()
     store.fails = True
     for size in (10, 500_000, PIECE_BYTES, PIECE_BYTES):
@@ -125,7 +125,7 @@ def test_a_failure_is_that_of_the_store_for_all_who_wait(store: Store, reads: St
     assert reads.held_bytes == 0
 
 
-def test_without_room_bytes_are_read_when_they_are_needed(reads: StoredReads) -> None:
+def test_bytes_are_fetched_on_demand_when_buffer_is_full(reads: StoredReads) -> None:
     assert reads.take(12 * MIB)
     store = Store(reads)
     opened, at = store.content.open(), 0
@@ -137,7 +137,7 @@ def test_without_room_bytes_are_read_when_they_are_needed(reads: StoredReads) ->
     assert reads.held_bytes == 0
 
 
-def test_a_file_that_is_forgotten_holds_nothing_though_it_is_open(store: Store, reads: StoredReads) -> None:
+def test_forgotten_file_holds_no_bytes_while_still_open(store: Store, reads: StoredReads) -> None:
     opened = store.content.open()
     for at in range(0, 8 * MIB, PIECE_BYTES):
         assert opened.read(at, PIECE_BYTES) == FILE[at : at + PIECE_BYTES]

@@ -1,4 +1,4 @@
-"""Statements of rows of values: which the guard reads once, and which run as one."""
+"""Statements with several parameter rows: which ones the guard checks only once, and which rows run together."""
 
 from collections.abc import Generator
 from typing import Any
@@ -27,7 +27,7 @@ def stores(statement: str, *values: object) -> bool:
     "INSERT INTO t VALUES (?, ?) ON CONFLICT (a) DO UPDATE SET b = excluded.b",
     "UPDATE t SET a = ? WHERE (b = ? OR b IN (1, 2)) AND (NOT (a > 3))",
     "DELETE FROM t WHERE a = ? AND b <> ?"])  # fmt: skip
-def test_values_that_are_stored_and_compared_reach_no_function(statement: str) -> None:
+def test_values_only_stored_or_compared_reach_no_function(statement: str) -> None:
     assert stores(statement, 1, "x")
     assert stores(statement, {"type": "decimal", "value": "1.5"}, {"type": "date", "value": "2024-01-31"})
 
@@ -42,7 +42,7 @@ def test_values_that_are_stored_and_compared_reach_no_function(statement: str) -
     "UPDATE t SET a = CAST(? AS VARCHAR(3)), b = ?",
     "INSERT INTO t SELECT ?, a FROM f (?)",
     "INSERT INTO t (a, b) SELECT getenv(?), ?"])  # fmt: skip
-def test_the_guard_reads_each_row_where_anything_is_called(statement: str) -> None:
+def test_guard_checks_each_row_when_statement_may_call_functions(statement: str) -> None:
     assert not stores(statement, "a", "b")
 
 
@@ -53,7 +53,7 @@ def test_the_guard_reads_each_row_where_anything_is_called(statement: str) -> No
     ("INSERT INTO t VALUES (?, ?) -- )", False), ("INSERT INTO t VALUES (?, ?);", False),
     ("INSERT INTO t SELECT ?, ?", False), ("INSERT INTO t SELECT * FROM (VALUES (?, ?))", False),
     ("UPDATE t SET a = ?, b = (?)", False), ("INSERT INTO t BY NAME VALUES (?, ?)", True)])  # fmt: skip
-def test_rows_follow_each_other_where_values_end_the_statement(statement: str, may_follow: bool) -> None:
+def test_rows_are_joined_only_when_one_values_row_ends_the_statement(statement: str, may_follow: bool) -> None:
     text, _ = marks_of(BoundStatement(statement, "duckdb", StatementParameters(read_parameters([1, 2]))))
     found = row_start(tokens_of(text), text)
     assert (found is not None) == may_follow
@@ -88,7 +88,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_value_is_stored_as_if_its_row_came_alone(connection: DuckdbConnection, is_open: bool) -> None:
+def test_value_in_joined_rows_is_stored_as_in_single_row(connection: DuckdbConnection, is_open: bool) -> None:
     for number, value in enumerate(VALUES):
         run_rows(connection, "INSERT INTO t VALUES (?, ?)", [[number, value]])
     alone = stored(connection, "FROM t ORDER BY a")
@@ -99,7 +99,7 @@ def test_a_value_is_stored_as_if_its_row_came_alone(connection: DuckdbConnection
     assert stored(connection, "FROM t ORDER BY a") == alone
 
 
-def test_alike_rows_run_as_one_and_the_row_that_fails_is_known(connection: DuckdbConnection) -> None:
+def test_similar_rows_run_together_and_failing_row_is_identified(connection: DuckdbConnection) -> None:
     sent = list[int]()
     native = connection.native
 

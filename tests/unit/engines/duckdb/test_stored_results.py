@@ -1,4 +1,4 @@
-"""Pieces of a stored result as what DuckDB scans: their types, their names, and their bytes (Contract editor 6.5)."""
+"""DuckDB scans of stored result chunks: column types, column names and bytes (Contract editor 6.5)."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ from queryserver.results import blocks
 
 
 class StoredPieces:
-    """`CalledResult` of pieces in memory, or in files below a directory."""
+    """Stands in for `CalledResult`, with chunks in memory or in files of a directory."""
 
     def __init__(self, tables: Sequence[pa.Table], kinds: Sequence[ResultType], directory: Path | None = None) -> None:
         names = tables[0].column_names
@@ -79,7 +79,7 @@ NUMBERED = (ResultType.BIGINT, ResultType.STRING)
 
 @pytest.mark.parametrize("in_files", [True, False])
 @pytest.mark.parametrize("pieces", [1, 3, 200])
-def test_all_rows_in_files_and_elsewhere(tmp_path: Path, in_files: bool, pieces: int) -> None:
+def test_all_rows_are_scanned_from_files_and_memory(tmp_path: Path, in_files: bool, pieces: int) -> None:
     directory = tmp_path / str(in_files)
     directory.mkdir()
     tables = [numbered(1000 * number, 1000) for number in range(pieces)]
@@ -92,7 +92,7 @@ def test_all_rows_in_files_and_elsewhere(tmp_path: Path, in_files: bool, pieces:
     assert ("read" in result.calls) != in_files
 
 
-def test_files_are_closed(tmp_path: Path) -> None:
+def test_result_files_are_closed(tmp_path: Path) -> None:
     before = open_files()
     table = opened(StoredPieces([numbered(n, 1) for n in range(300)], NUMBERED, tmp_path))
     with duckdb.connect() as connection:
@@ -108,7 +108,7 @@ def open_files() -> int:
     return len(list(Path("/dev/fd").iterdir()))
 
 
-def test_a_table_that_is_closed_leaves_nothing() -> None:
+def test_closed_table_is_garbage_collected() -> None:
     table = opened(StoredPieces([numbered(0, 10)], NUMBERED))
     left = weakref.ref(table)
     table.close()
@@ -117,7 +117,7 @@ def test_a_table_that_is_closed_leaves_nothing() -> None:
     assert left() is None
 
 
-def test_a_result_without_rows_has_the_types_of_its_columns() -> None:
+def test_empty_result_keeps_column_types() -> None:
     result = StoredPieces([pa.table({"a": pa.array([], pa.int32()), "b": pa.array([], pa.string())})],
                           (ResultType.INT, ResultType.STRING))  # fmt: skip
     assert types_of(result) == ["INTEGER", "VARCHAR"]
@@ -127,7 +127,7 @@ def test_a_result_without_rows_has_the_types_of_its_columns() -> None:
     assert (types_of(nothing), scanned(nothing)) == (["INTEGER", "DATE"], [])
 
 
-def test_equal_names_become_different_ones_without_regard_to_case() -> None:
+def test_duplicate_column_names_become_unique_ignoring_case() -> None:
     table = pa.table([pa.array([n]) for n in range(5)], names=["a", "A", "a_2", "b", "a"])
     result = StoredPieces([table], [ResultType.BIGINT] * 5)
     names = [row[0] for row in scanned(result, "DESCRIBE FROM r")]
@@ -137,7 +137,7 @@ def test_equal_names_become_different_ones_without_regard_to_case() -> None:
     assert scanned(result, f'SELECT "{names[4]}", "{names[1]}" FROM r') == [(4, 1)]
 
 
-def test_a_result_without_columns_is_refused() -> None:
+def test_result_without_columns_is_refused() -> None:
     result = StoredPieces([pa.table({"a": [1]})], [ResultType.INT])
     result.columns = ()
     with pytest.raises(errors.ResultRefused):
@@ -163,7 +163,7 @@ def test_a_result_without_columns_is_refused() -> None:
     (pa.array(["a", None]).dictionary_encode(), ResultType.STRING, "VARCHAR"),
     (pa.nulls(2), ResultType.NULL, "VARCHAR")],
 )  # fmt: skip
-def test_types(array: pa.Array, kind: ResultType, expected: str) -> None:
+def test_arrow_types_map_to_duckdb_types(array: pa.Array, kind: ResultType, expected: str) -> None:
     result = StoredPieces([pa.table({"v": array})], [kind])
     assert types_of(result) == [expected]
     first, second = scanned(result, "SELECT v IS NULL FROM r")
@@ -174,7 +174,7 @@ def types_null(array: pa.Array) -> bool:
     return array[0].as_py() is None
 
 
-def test_odd_values_are_what_they_are() -> None:
+def test_special_values_are_preserved() -> None:
     days = with_odd_values(pa.array([1, None, None], pa.date32()), pa.array([None, "infinity", "0044-03-15 BC"]))
     result = StoredPieces([pa.table({"d": days})], [ResultType.DATE])
     assert types_of(result) == ["DATE"]
@@ -185,8 +185,8 @@ def test_odd_values_are_what_they_are() -> None:
     assert (types_of(result), scanned(result)) == (["VARCHAR"], [("1.50",), ("NaN",)])
 
 
-def test_pieces_of_different_types_have_one_of_all() -> None:
-    """Such as a column that is NULL at first, and integers that grow; only what differs is converted."""
+def test_chunks_of_different_types_share_a_common_type() -> None:
+    """A column may start with NULLs, and its integers may widen. Only differing columns are converted."""
     tables = [
         pa.table({"a": pa.nulls(2), "b": pa.array([1, 2], pa.int32())}),
         pa.table({"a": pa.array(["x", "y"]), "b": pa.array([3, 2**40], pa.int64())}),
@@ -198,13 +198,13 @@ def test_pieces_of_different_types_have_one_of_all() -> None:
     assert scanned(result, "SELECT b FROM r WHERE a = 'z'") == [(4,)]
 
 
-def test_unions_are_text() -> None:
+def test_unions_become_text() -> None:
     union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([7, 8]), pa.array(["x", "y"])])
     result = StoredPieces([pa.table({"u": union})], [ResultType.UNION])
     assert scanned(result) == [("7",), ("y",)]
 
 
-def test_a_store_that_fails_on_the_way_is_the_failure_of_the_table() -> None:
+def test_store_failure_during_scan_becomes_table_failure() -> None:
     result = StoredPieces([numbered(0, 40_000), numbered(40_000, 40_000)], NUMBERED)
     table = opened(result)
     assert len(result.calls) == 3, "nothing but the heads is read before a scan"
@@ -217,7 +217,7 @@ def test_a_store_that_fails_on_the_way_is_the_failure_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty"])
-def test_damaged_bytes_are_an_error(damage: str) -> None:
+def test_damaged_chunk_is_an_error(damage: str) -> None:
     result = StoredPieces([numbered(0, 40_000)], NUMBERED)
     (whole,) = result.contents
     damaged = {"cut": whole[:-300_0], "changed": whole[:2000] + bytes(8000) + whole[10_000:], "empty": b""}[damage]

@@ -1,4 +1,4 @@
-"""The limit of DuckDB's temporary files."""
+"""Size limit for DuckDB's temporary files."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Usage(NamedTuple):
     free: int
 
 
-def test_a_statement_right_after_a_full_disk_has_the_room_that_is_free_again(tmp_path: Path) -> None:
+def test_temporary_file_limit_recovers_as_soon_as_disk_space_is_free(tmp_path: Path) -> None:
     free = 100 * MIB
     floor = DiskFloor(min_bytes=100 * MIB, usage=lambda _: Usage(0, free), clock=lambda: 0)
     room = TemporaryRoom(tmp_path, 1024 * MIB, floor)

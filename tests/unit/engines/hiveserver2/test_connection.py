@@ -1,4 +1,4 @@
-"""Logins and messages over real sockets; answers that are too long; calls of a session."""
+"""Logins and messages over real sockets, overlong replies, and retried session calls."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ PATIENT = Limits(connect_s=30)
 
 @asynccontextmanager
 async def serving(serve: Serve) -> AsyncGenerator[Member]:
-    """A loopback server that treats each connection as `serve` says."""
+    """Run a loopback server that handles each connection with `serve`."""
 
     async def treat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -107,7 +107,7 @@ def framed(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("mechanism", "password"), [(Mechanism.NONE, ""), (Mechanism.LDAP, "sécret")])
-async def test_plain_tells_user_and_password(mechanism, password):
+async def test_plain_login_sends_user_and_password(mechanism, password):
     heard = []
 
     async def serve(reader, writer):
@@ -119,7 +119,7 @@ async def test_plain_tells_user_and_password(mechanism, password):
         assert heard[1] == (2, b"\0" + "Zoë".encode() + b"\0" + (password or "none").encode())
 
 
-async def test_a_refused_login_is_told_in_the_server_s_words():
+async def test_refused_login_reports_server_message():
     async def serve(reader, writer):
         await sasl_message(reader)
         await sasl_message(reader)
@@ -146,14 +146,14 @@ async def say_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 @pytest.mark.parametrize("serve", [say_nothing, hang_up, say_garbage])
-async def test_a_server_that_cannot_be_understood_is_unavailable(serve):
+async def test_silent_or_garbled_server_is_unavailable(serve):
     async with serving(serve) as member:
         with pytest.raises(EngineUnavailable):
             async with asyncio.timeout(30), connected(member, Mechanism.NONE, limits=Limits(connect_s=2)):
                 pass
 
 
-async def test_an_answer_comes_in_one_frame():
+async def test_framed_reply_arriving_byte_by_byte_is_read():
     async def serve(reader, writer):
         await accept(reader, writer)
         call = decode_call(await frame(reader))
@@ -169,7 +169,7 @@ async def test_an_answer_comes_in_one_frame():
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0"])
-async def test_a_broken_frame_breaks_the_connection(answer):
+async def test_broken_frame_closes_connection(answer):
     async def serve(reader, writer):
         await accept(reader, writer)
         await frame(reader)
@@ -185,7 +185,7 @@ async def test_a_broken_frame_breaks_the_connection(answer):
         assert not caught.value.sent
 
 
-async def test_a_call_without_answer_ends_with_its_time_limit():
+async def test_unanswered_call_times_out_and_closes_connection():
     async def serve(reader, writer):
         await accept(reader, writer)
         await reader.read()
@@ -196,7 +196,7 @@ async def test_a_call_without_answer_ends_with_its_time_limit():
         assert connection.is_closed()
 
 
-async def test_who_gives_up_waiting_leaves_the_connection_whole():
+async def test_canceled_call_leaves_connection_usable():
     called, answer = asyncio.Event(), asyncio.Event()
 
     async def serve(reader, writer):
@@ -220,7 +220,7 @@ async def test_who_gives_up_waiting_leaves_the_connection_whole():
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.02])
-async def test_a_bare_answer_is_found_however_it_is_cut(pause_s):
+async def test_unframed_reply_is_read_from_arbitrary_chunks(pause_s):
     text = [b"%d" % number * 50 for number in range(20_000)]
     rows = TRowSet(columns=[TColumn(string_val=TStringColumn(values=text, nulls=b""))])
 
@@ -238,7 +238,7 @@ async def test_a_bare_answer_is_found_however_it_is_cut(pause_s):
         assert reply.results == rows
 
 
-async def test_a_bare_answer_that_ends_half_way_is_lost():
+async def test_truncated_unframed_reply_is_lost():
     async def serve(reader, writer):
         call = decode_call(await reader.read(65536))
         writer.write(encode_reply(call, OPENED)[:-5])
@@ -260,8 +260,8 @@ async def call_over_http(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["framed", "bare", "http"])
-async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection_usable(kind):
-    """The limit here is 24 MiB (Hs2Address.reply_max_bytes)."""
+async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
+    """The reply limit is 24 MiB here (`Hs2Address.reply_max_bytes`)."""
     long = one_row(30 * 1024 * 1024)
 
     async def serve(reader, writer):
@@ -292,8 +292,8 @@ async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection
             await connection.shut()
 
 
-async def test_packed_answers_are_neither_asked_for_nor_unpacked():
-    """A thousand bytes of the answer would become a million before their size is known."""
+async def test_compressed_replies_are_neither_requested_nor_decompressed():
+    """A thousand compressed bytes would become a million before their size is known."""
     heads = []
 
     async def serve(reader, writer):
@@ -313,7 +313,7 @@ async def test_packed_answers_are_neither_asked_for_nor_unpacked():
     assert b"\r\naccept-encoding: identity\r\n" in heads[0]
 
 
-async def test_an_answer_is_not_kept_by_its_connection():
+async def test_connection_does_not_retain_reply():
     async def serve(reader, writer):
         await accept(reader, writer)
         writer.write(framed(encode_reply(decode_call(await frame(reader)), one_row(5))))
@@ -328,8 +328,8 @@ async def test_an_answer_is_not_kept_by_its_connection():
         assert connection._exchange is None
 
 
-async def test_others_have_their_turn_while_small_values_are_read_past():
-    """Each step takes a few thousand values at most."""
+async def test_other_tasks_run_while_small_values_are_skipped():
+    """Each step skips at most a few thousand values."""
     column = TColumn(string_val=TStringColumn(values=[b""] * 100_000, nulls=b""))
     rows = TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
     raw = encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, sequence=1)), rows)
@@ -362,7 +362,7 @@ def texts(*values: bytes) -> TColumn:
 
 
 class FullProgress(Struct):
-    """TProgressUpdateResp with the fields that nothing reads."""
+    """TProgressUpdateResp with fields that the client never reads."""
 
     header_names: list[str] = wire(1, list_of(TEXT))
     rows: list[list[str]] = wire(2, list_of(list_of(TEXT)))
@@ -387,7 +387,7 @@ REPLIES = (
 
 @pytest.mark.parametrize("step", [1, 7, 100_000])
 @pytest.mark.parametrize("number", range(len(REPLIES)))
-def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> None:
+def test_message_end_is_found_in_arbitrary_chunks(number: int, step: int) -> None:
     raw = encode_reply(CALL, REPLIES[number])
     skimmer = Skimmer()
     ends = [skimmer.feed(raw[start : start + step]) for start in range(0, len(raw), step)]
@@ -396,7 +396,7 @@ def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> 
 
 
 @pytest.mark.parametrize("kind", ["string", "binary"])
-def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> None:
+def test_oversized_cell_is_detected_by_its_length_prefix(kind: str) -> None:
     values = [b"short", b"y" * 5_001, b""]
     large = texts(*values) if kind == "string" else TColumn(binary_val=TStringColumn(values=values, nulls=b""))
     raw = encode_reply(CALL, rows(*NUMBERS, texts(b"z" * 5_000), large))
@@ -407,7 +407,7 @@ def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> Non
 
 
 @pytest.mark.parametrize("reply", [rows(texts(b"x" * 100)), REPLIES[3]], ids=["at the limit", "no rows"])
-def test_what_is_no_cell_above_the_limit_passes(reply: Struct) -> None:
+def test_reply_without_oversized_cell_passes(reply: Struct) -> None:
     assert Skimmer(100).feed(encode_reply(CALL, reply))
 
 
@@ -422,13 +422,13 @@ def test_what_is_no_cell_above_the_limit_passes(reply: Struct) -> None:
         b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x07\0\1",
     ],
 )
-def test_what_is_no_message_is_malformed(raw: bytes) -> None:
+def test_invalid_bytes_are_malformed(raw: bytes) -> None:
     with pytest.raises(MalformedMessage):
         Skimmer().feed(raw)
 
 
 class _Broken(Hs2Connection):
-    """The session's own connection after a break."""
+    """The session's own connection after it was lost."""
 
     def __init__(self) -> None:
         pass
@@ -442,7 +442,7 @@ class _Broken(Hs2Connection):
 
 
 class _Group:
-    """Makes no connection."""
+    """Fails every connection attempt with the given error."""
 
     def __init__(self, error: EngineError) -> None:
         self.error = error
@@ -461,15 +461,15 @@ async def _asked(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
-async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) -> None:
-    """An attempt per second for a minute would lock the user's account in the directory."""
+async def test_refused_login_is_not_retried(error: EngineError) -> None:
+    """An attempt per second for a minute would lock the user's directory account."""
     group = _Group(error)
     with pytest.raises(WireLost):
         await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))
     assert group.attempts == 1
 
 
-async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> None:
+async def test_unavailable_server_is_retried_until_time_limit() -> None:
     for _ in range(TRIES):
         group = _Group(EngineUnavailable("no answer"))
         with pytest.raises(WireLost):
@@ -479,7 +479,7 @@ async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> 
     pytest.fail("it was not tried again until the time was over")
 
 
-async def test_the_attempts_end_when_the_session_is_left() -> None:
+async def test_retries_stop_when_session_is_released() -> None:
     group = _Group(EngineUnavailable("no answer"))
     wire = Wire(_Broken(), group.more, Limits(retry_s=600))
     asking = asyncio.create_task(_asked(wire))

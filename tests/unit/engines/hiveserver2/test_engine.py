@@ -1,4 +1,4 @@
-"""Sessions, resume tokens, and EXPLAIN that the engine refuses."""
+"""HiveServer2 session configuration, resume tokens, and failed EXPLAIN statements."""
 
 import pytest
 
@@ -23,7 +23,7 @@ ADA = User(id=1, username="ada")
 NONE = SessionOptions()
 
 
-def test_engine_options_get_the_prefix_of_their_server():
+def test_engine_options_get_hive_configuration_prefix():
     address = Hs2Address((MEMBER,), session_conf={"a": "1", "b": "1"})
     options = SessionOptions(settings={"b": "2"}, database="shop")
     assert session_configuration(address, HIVE, ADA, options) == {
@@ -33,12 +33,12 @@ def test_engine_options_get_the_prefix_of_their_server():
     }
 
 
-def test_a_database_cannot_break_out_of_the_use_that_spark_makes_of_it():
+def test_database_name_is_quoted_for_spark_use_statement():
     told = session_configuration(Hs2Address((MEMBER,)), SPARKSQL, ADA, SessionOptions(database="x`; DROP TABLE y"))
     assert told == {"use:database": "`x``; DROP TABLE y`"}
 
 
-def test_impala_gets_its_time_outs_as_options():
+def test_impala_timeouts_become_session_options():
     address = Hs2Address((MEMBER,), query_timeout_s=600, session_timeout_s=3600)
     told = session_configuration(address, IMPALA, ADA, SessionOptions(settings={"mem_limit": "1g"}))
     assert told["QUERY_TIMEOUT_S"] == "600"
@@ -46,18 +46,18 @@ def test_impala_gets_its_time_outs_as_options():
     assert told["mem_limit"] == "1g"
 
 
-def test_hplsql_has_its_mode():
+def test_hplsql_session_sets_its_mode():
     assert session_configuration(Hs2Address((MEMBER,)), HPLSQL, ADA, NONE)["set:hivevar:mode"] == "HPLSQL"
 
 
 @pytest.mark.parametrize(("variant", "key"), [(HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user")])
-def test_the_service_acts_for_the_caller(variant, key):
+def test_service_account_impersonates_the_caller(variant, key):
     address = Hs2Address((MEMBER,), username="svc", impersonation=True)
     assert session_configuration(address, variant, ADA, NONE)[key] == "ada"
     assert address.login(MEMBER, ADA, NONE).user == "svc"
 
 
-def test_nobody_is_acted_for_under_a_login_of_ones_own():
+def test_impersonation_needs_service_account_and_no_user_credentials():
     own = SessionOptions(credentials=Credentials("ada2", "secret"))
     for address in (Hs2Address((MEMBER,), impersonation=True), Hs2Address((MEMBER,), username="svc")):
         assert "hive.server2.proxy.user" not in session_configuration(address, HIVE, ADA, NONE)
@@ -67,12 +67,12 @@ def test_nobody_is_acted_for_under_a_login_of_ones_own():
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode"])
-def test_what_cannot_be_the_name_of_a_setting_is_refused(name):
+def test_invalid_setting_name_is_refused(name):
     with pytest.raises(StatementRejected):
         session_configuration(Hs2Address((MEMBER,)), HIVE, ADA, SessionOptions(settings={name: "1"}))
 
 
-def test_logins_that_need_the_caller_say_so():
+def test_missing_password_or_token_requires_credentials():
     with pytest.raises(CredentialsRequired):
         Hs2Address((MEMBER,), mechanism=Mechanism.LDAP).login(MEMBER, ADA, NONE)
     with pytest.raises(CredentialsRequired):
@@ -82,7 +82,7 @@ def test_logins_that_need_the_caller_say_so():
     assert "t.o.k" not in repr(token)
 
 
-def test_a_mark_is_read_back():
+def test_resume_token_round_trips():
     identifier = THandleIdentifier(guid=b"\0" * 16, secret=b"\xff" * 16)
     handles = identifier.guid, identifier.secret
     mark = ResumeToken(host="h", port=10000, session=handles, operation=handles, has_result_set=True)
@@ -94,12 +94,12 @@ def test_a_mark_is_read_back():
 
 
 @pytest.mark.parametrize("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
-def test_a_text_that_is_no_mark_has_expired(token):
+def test_invalid_resume_token_means_expired_results(token):
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
         ResumeToken.from_text(token)
 
 
-def test_every_dialect_has_its_facts():
+def test_every_dialect_has_a_variant():
     assert set(VARIANTS) == {"hive", "impala", "sparksql", "hplsql"}
 
 
@@ -111,7 +111,7 @@ REFUSED = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.; lin
     "before",
     ["== Physical Plan ==\norg.apache.spark.sql.AnalysisException: ", "Error occurred during query planning: \n"],
 )
-def test_a_complaint_in_place_of_a_plan_is_known(before: str) -> None:
+def test_error_in_place_of_a_plan_is_recognized(before: str) -> None:
     failure = SPARKSQL.capabilities.explain_failure
     assert failure is not None
     found = failure.match(before + REFUSED)
@@ -120,7 +120,7 @@ def test_a_complaint_in_place_of_a_plan_is_known(before: str) -> None:
 
 
 @pytest.mark.item(56)
-def test_a_plan_is_none() -> None:
+def test_plan_is_not_mistaken_for_an_error() -> None:
     failure = SPARKSQL.capabilities.explain_failure
     assert failure is not None
     plan = "== Physical Plan ==\n*(1) Project [a.b.SomeException:  AS x#1]\n+- *(1) Scan OneRowRelation[]"

@@ -1,4 +1,4 @@
-"""Messages and logs of the server without internals, and failures as domain errors."""
+"""Server messages and logs without internals, and server failures as domain errors."""
 
 import pytest
 from tests.timing import processor_s
@@ -55,11 +55,11 @@ OPENING = (
         ("Cannot read file:/var/lib/secret/part-0 now", "Cannot read (path) now"),
     ],
 )
-def test_messages_are_the_engine_s_words_without_wrappers(raw, clean):
+def test_error_messages_lose_exception_wrappers(raw, clean):
     assert clean_message(raw) == clean
 
 
-def test_the_first_info_message_stands_for_a_missing_error_message():
+def test_first_info_message_replaces_missing_error_message():
     status = TStatus(status_code=TStatusCode.ERROR, info_messages=[OPENING, "a.B:c:B.scala:1"])
     assert str(ServerRefused(status)) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
 
@@ -90,19 +90,19 @@ def test_the_first_info_message_stands_for_a_missing_error_message():
         ),
     ],
 )
-def test_words_of_servers_tell_what_happened(message, purpose, expected):
+def test_server_messages_map_to_domain_errors(message, purpose, expected):
     assert type(domain_error(message, purpose)) is expected
 
 
-def test_an_operation_that_is_gone_has_expired():
+def test_invalid_operation_handle_means_expired_results():
     error = domain_error("anything", Purpose.FOLLOW, TStatusCode.INVALID_HANDLE)
     assert error.message.startswith("Results have expired")
 
 
 @pytest.mark.parametrize("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
-def test_the_time_for_a_message_grows_with_its_length_only(unit: str) -> None:
+def test_message_cleaning_takes_linear_time(unit: str) -> None:
     message = "org.apache.ParseException: bad\n" + unit * (500_000 // len(unit)) + "q"
-    # What grows with the square takes minutes.
+    # A quadratic pattern would take minutes.
     assert processor_s(lambda: clean_message(message)) < 5
 
 
@@ -177,11 +177,11 @@ def cleaned(lines: list[str]) -> list[str]:
     return [clean for line in lines if (clean := log.line(line)) is not None]
 
 
-def test_the_log_of_a_failed_statement_of_spark_has_no_stack_trace() -> None:
+def test_spark_failure_log_has_no_stack_trace() -> None:
     assert "\n".join(cleaned(SPARK_LOG.splitlines())) == SPARK_LOG_CLEAN
 
 
-def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once() -> None:
+def test_hive_task_failure_log_shows_each_cause_once() -> None:
     assert cleaned(HIVE_LOG.splitlines()) == HIVE_LOG_CLEAN
 
 
@@ -213,7 +213,7 @@ def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once() -> None:
         ("no more space at com.sun.proxy.$Proxy1.get(Unknown Source)", "no more space"),
     ],
 )
-def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) -> None:
+def test_server_addresses_and_paths_are_hidden_in_logs(text: str, clean: str) -> None:
     assert [one.rstrip() for one in cleaned([text])] == [clean]
 
 
@@ -234,7 +234,7 @@ def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) 
         "== SQL ==",
     ],
 )
-def test_what_users_mean_stays(text: str) -> None:
+def test_user_text_in_logs_is_unchanged(text: str) -> None:
     assert cleaned([text]) == [text]
 
 
@@ -245,8 +245,8 @@ UNITS = (
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
-    """A quadratic pattern needs far more than the time limit of the test."""
+def test_log_line_cleaning_takes_linear_time(unit: str) -> None:
+    """A quadratic pattern would exceed the test's time limit."""
     without_internals(unit * (100_000 // len(unit)))
     for line in cleaned([unit * (100_000 // len(unit))]):
         assert len(line) <= LONGEST_LINE + 1

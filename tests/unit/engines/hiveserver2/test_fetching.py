@@ -1,4 +1,4 @@
-"""Types, values and rows of a result, also when connections break."""
+"""Result types, values and rows, including after lost connections."""
 
 import asyncio
 import datetime as dt
@@ -64,12 +64,12 @@ def decoded(values: TColumn, declared: DeclaredColumn) -> pa.Array:
 @pytest.mark.parametrize(("nulls", "length", "expected"),
     [(b"", 3, None), (b"\0\0", 3, None), (b"\5", 3, [True, False, True]), (b"\2", 12, [False, True, *([False] * 10)]),
     (b"\0\1\xff", 9, [*([False] * 8), True])])  # fmt: skip
-def test_a_null_mask_may_be_shorter_or_longer_than_its_column(nulls, length, expected):
+def test_null_mask_may_be_shorter_or_longer_than_column(nulls, length, expected):
     mask = null_mask(nulls, length)
     assert (None if mask is None else mask.to_pylist()) == expected
 
 
-def test_values_under_the_mask_are_null_whatever_they_are():
+def test_masked_values_are_null_regardless_of_content():
     assert decoded(TColumn(i32_val=TI32Column(values=[1, 0, 3], nulls=b"\2")), column(TTypeId.INT)).to_pylist() == [
         1,
         None,
@@ -98,30 +98,30 @@ def test_values_under_the_mask_are_null_whatever_they_are():
         (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.500 Europe/Rome", "2024-01-31 10:20:30.500 Europe/Rome"),
     ],
 )
-def test_texts_become_what_their_column_declares(kind, raw, value):
+def test_text_is_converted_to_declared_column_type(kind, raw, value):
     assert decoded(text(raw), column(kind)).to_pylist() == [value]
 
 
-def test_a_timestamp_of_nanoseconds_keeps_them():
+def test_timestamp_keeps_nanoseconds():
     array = decoded(text(b"2024-01-31 10:20:30.123456789"), column(TTypeId.TIMESTAMP))
     assert array.cast(pa.string()).to_pylist() == ["2024-01-31 10:20:30.123456789"]
 
 
 @pytest.mark.parametrize("raw", [b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30"])
-def test_a_timestamp_beyond_arrow_stays_text(raw):
+def test_timestamp_beyond_arrow_range_stays_text(raw):
     assert decoded(text(raw), column(TTypeId.TIMESTAMP)).to_pylist() == [raw.decode()]
 
 
-def test_a_decimal_that_does_not_fit_its_declared_scale_stays_text():
+def test_decimal_exceeding_declared_scale_stays_text():
     assert decoded(text(b"1.2345"), column(TTypeId.DECIMAL, precision=4, scale=2)).to_pylist() == ["1.2345"]
 
 
-def test_a_float_is_as_short_as_it_was():
+def test_float_column_becomes_float32():
     array = decoded(TColumn(double_val=TDoubleColumn(values=[0.1], nulls=b"")), column(TTypeId.FLOAT))
     assert array.type == pa.float32()
 
 
-def test_bytes_stay_bytes():
+def test_binary_values_stay_bytes():
     array = decoded(TColumn(binary_val=TStringColumn(values=[b"\0", b""], nulls=b"\2")), column(TTypeId.BINARY))
     assert array.to_pylist() == [b"\0", None]
 
@@ -136,16 +136,16 @@ def test_bytes_stay_bytes():
         (column(TTypeId.NULL), (ResultType.NULL, "void")),
     ],
 )
-def test_types_are_named_with_their_qualifiers(declared, expected):
+def test_native_type_names_include_qualifiers(declared, expected):
     assert (declared.column.type, declared.column.native_type) == expected
 
 
-def test_a_type_that_is_described_in_another_way_is_unknown():
+def test_type_without_primitive_entry_is_user_defined():
     found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=[TTypeEntry()])))
     assert found.column == Column("a", ResultType.USER_DEFINED, "user defined")
 
 
-def test_rows_with_other_columns_than_the_result_are_refused():
+def test_rows_with_mismatched_columns_are_refused():
     rows = TRowSet(columns=[text(b"x")])
     with pytest.raises(MalformedMessage):
         record_batch(rows, (column(TTypeId.STRING), column(TTypeId.STRING)))
@@ -161,9 +161,9 @@ Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
 
 @dataclass
 class RowServer:
-    """Answers FetchResults as servers do, with a cursor that each call moves. Stands for the wire as well.
+    """Replies to FetchResults like a server, with a cursor that each call advances. Also stands in for `Wire`.
 
-    `happens` changes what becomes of an answer, by the number of the call.
+    `happens` maps call numbers to functions that change the response.
     """
 
     values: list[bytes]
@@ -244,7 +244,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
+async def test_requested_row_count_grows_to_the_maximum() -> None:
     server = RowServer(numbers(60_000))
     assert await read(fetcher(server)) == numbers(60_000)
     counts = [count for _, count in server.asked]
@@ -253,7 +253,7 @@ async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
-async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(lost: tuple[int, ...]) -> None:
+async def test_lost_reply_neither_loses_nor_duplicates_rows(lost: tuple[int, ...]) -> None:
     server = RowServer(numbers(3_000), dict.fromkeys(lost, _lost))
     assert await read(fetcher(server)) == numbers(3_000)
     assert [number for number, (how, _) in enumerate(server.asked, 1) if how == TFetchOrientation.FIRST] == [
@@ -261,34 +261,34 @@ async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(los
     ]
 
 
-async def test_a_call_that_was_not_sent_is_sent_again_as_it_was() -> None:
+async def test_unsent_call_is_repeated_unchanged() -> None:
     server = RowServer(numbers(3_000), {2: _not_sent, 3: _not_sent})
     assert await read(fetcher(server)) == numbers(3_000)
     assert {how for how, _ in server.asked} == {TFetchOrientation.NEXT}
 
 
-async def test_a_reader_that_goes_on_after_another_gets_the_rest_alone() -> None:
+async def test_resumed_reader_gets_only_remaining_rows() -> None:
     server = RowServer(numbers(3_000), {3: _lost})
     assert await read(fetcher(server, skip=1_000, again=True)) == numbers(3_000)[1_000:]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
-async def test_a_server_that_keeps_no_rows_is_not_asked_for_them_again(known: bool) -> None:
+async def test_rows_are_not_requested_again_if_server_discards_them(known: bool) -> None:
     server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
         await read(fetcher(server, skip=0 if known else 5, again=not known))
     assert [how for how, _ in server.asked] == [TFetchOrientation.NEXT] * (2 if known else 0)
 
 
-async def test_a_server_that_is_only_slow_gets_no_second_call_beside_the_first() -> None:
+async def test_timed_out_fetch_is_not_repeated() -> None:
     server = RowServer(numbers(3_000), {2: _timed_out})
     with pytest.raises(OutcomeUnknown):
         await read(fetcher(server))
     assert len(server.asked) == 2
 
 
-async def test_rows_are_not_requested_again_while_the_server_may_still_work_on_the_lost_call() -> None:
-    """Two fetches at once would mix their rows."""
+async def test_fetch_is_repeated_only_after_lost_call_has_settled() -> None:
+    """Concurrent fetches would mix their rows."""
     loop = asyncio.get_running_loop()
     lost_at = list[float]()
 
@@ -309,7 +309,7 @@ async def test_rows_are_not_requested_again_while_the_server_may_still_work_on_t
     assert loop.time() - begun >= 0.4
 
 
-async def test_a_fetch_that_was_lost_late_may_go_on_for_as_long_again() -> None:
+async def test_fetch_is_not_repeated_when_settling_exceeds_retry_time() -> None:
     server = RowServer(numbers(300), {2: _lost}, retry_s=1)
     one = fetcher(server)
     one._longest_s = 2
@@ -318,14 +318,14 @@ async def test_a_fetch_that_was_lost_late_may_go_on_for_as_long_again() -> None:
     assert len(server.asked) == 2
 
 
-async def test_a_login_that_is_refused_is_not_tried_again() -> None:
+async def test_fetch_is_not_repeated_after_refused_login() -> None:
     server = RowServer(numbers(300), {2: _login_refused})
     with pytest.raises(OutcomeUnknown):
         await read(fetcher(server))
     assert len(server.asked) == 2
 
 
-async def test_what_is_closed_keeps_no_rows() -> None:
+async def test_closed_fetcher_retains_no_rows() -> None:
     one = fetcher(RowServer(numbers(300)))
     kept = list[weakref.ref[pa.RecordBatch]]()
     async for batch in one.batches():
@@ -336,13 +336,13 @@ async def test_what_is_closed_keeps_no_rows() -> None:
     assert [ref() for ref in kept] == [None] * len(kept)
 
 
-async def test_the_time_for_repetitions_has_an_end_even_where_the_line_comes_back_now_and_then() -> None:
+async def test_retries_stop_at_time_limit_despite_intermittent_success() -> None:
     server = RowServer(numbers(3_000), {number: _lost for number in range(2, 10_000) if number % 2 == 0}, retry_s=0.5)
     with pytest.raises(OutcomeUnknown):
         await read(fetcher(server))
 
 
-async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
+async def test_fetch_is_not_repeated_for_released_session() -> None:
     server = RowServer(numbers(3_000), {2: _lost}, is_released=True)
     with pytest.raises(OutcomeUnknown):
         await read(fetcher(server))
@@ -358,13 +358,13 @@ async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
         ({2: _refused}, StatementRejected, "The cache is exceeded"),
     ],
 )
-async def test_rows_that_cannot_be_had_again_are_no_success(happens, error, words) -> None:
-    """A failure at rows that came before is one of the second reading, not of the statement."""
+async def test_rows_that_cannot_be_fetched_are_an_error(happens, error, words) -> None:
+    """If rows that were already received fail, the repeated fetch has failed, not the statement."""
     with pytest.raises(error, match=words):
         await read(fetcher(RowServer(numbers(3_000), happens)))
 
 
-async def test_rows_that_grow_wide_come_in_smaller_batches() -> None:
+async def test_wide_rows_come_in_smaller_batches() -> None:
     values = [*numbers(500), *(b"x" * 100_000 for _ in range(300)), *numbers(500)]
     server = RowServer(values, most_bytes=2 * BATCH_BYTES)
     assert await read(fetcher(server)) == values
@@ -372,14 +372,14 @@ async def test_rows_that_grow_wide_come_in_smaller_batches() -> None:
     assert 1 <= repeated <= 4, "the whole result is read again for each wide row"
 
 
-async def test_one_row_that_is_too_long_ends_the_statement() -> None:
+async def test_oversized_row_fails_statement() -> None:
     values = [*numbers(20), b"x" * 5_000, *numbers(20)]
     with pytest.raises(RowTooLarge, match=r"Row 20 is larger than the limit of 2000 bytes"):
         await read(fetcher(RowServer(values, most_bytes=3_000)))
 
 
 @pytest.mark.slow
-async def test_memory_holds_one_huge_batch_of_a_statement() -> None:
+async def test_only_one_huge_batch_is_held_in_memory() -> None:
     server = RowServer([b"x" * (3 * BATCH_BYTES) for _ in range(4)])
     one = fetcher(server)
     one._rows = 1
@@ -392,7 +392,7 @@ async def test_memory_holds_one_huge_batch_of_a_statement() -> None:
     assert rows == 4
 
 
-async def test_log_lines_that_are_too_long_are_left_out_once() -> None:
+async def test_overlong_log_line_is_skipped_and_later_lines_follow() -> None:
     server = RowServer([b"x" * 5_000, b"later"], most_bytes=3_000)
     server.most_rows = 1
     assert await log_lines(server, HANDLE, first=True) == ["5000 bytes of the log were left out."]  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-r"""Texts as constants of Hive and Spark: they end where they should, nothing in them is replaced, and all comes back.
+r"""Text constants for Hive and Spark: correctly terminated, free of variable substitution, read back unchanged.
 
-Both engines read `\` and `u` with four hexadecimal digits as the character of that number, for each UTF-16 unit.
+Both engines read `\` and `u` with four hexadecimal digits as one UTF-16 code unit.
 """
 
 import re
@@ -24,7 +24,7 @@ from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import BaseType, ColumnType
 
 PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
-"""A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""
+"""A constant that only its last quote can end, without a `$` that could start a variable."""
 HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
 
 BOTH = pytest.mark.parametrize("write", [constant, spark_constant])
@@ -33,7 +33,7 @@ STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
 
 
 def read(written: str) -> str:
-    """The text that an engine makes of a constant."""
+    """Return the text that an engine reads from a constant."""
     if as_hex := HEX.fullmatch(written):
         return bytes.fromhex(as_hex[1]).decode()
     plain = PLAIN.fullmatch(written)
@@ -42,7 +42,7 @@ def read(written: str) -> str:
 
 
 def loader_of(dialect: LoadingDialect) -> Hs2Loader:
-    """For what needs no engine."""
+    """Return a loader for tests that need no engine."""
     return Hs2Loader(None, None, dialect, "default", read_only=False)  # type: ignore[arg-type]
 
 
@@ -62,18 +62,18 @@ def load_of(*columns: str, table: str = "t") -> TableLoad:
         "\\u0027", "\\'", "\\\\'", "'" * 3, "\\" * 3, "x'; SET x=y; --", "\u2019", "\uff07", "\U0001f418",
         "\ud7ff\ue000\U0010ffff", "\x85\xa0\u2029"],
 )  # fmt: skip
-def test_a_constant_is_read_as_the_text_that_it_was(write, text) -> None:
+def test_hostile_text_round_trips_as_constant(write, text) -> None:
     assert read(write(text)) == text
 
 
 @BOTH
 @given(st.text(st.characters(exclude_categories=("Cs",))) | st.text("\\'$\0\n{}u027\"`;-"))
-def test_any_text_comes_back(write, text) -> None:
+def test_arbitrary_text_round_trips_as_constant(write, text) -> None:
     assert read(write(text)) == text
 
 
 @BOTH
-def test_no_text_is_null_and_the_word_is_a_text(write) -> None:
+def test_none_becomes_null_while_the_word_null_stays_text(write) -> None:
     assert write(None) == "NULL"
     assert write("NULL") == "'NULL'"
     assert write("") == "''"
@@ -81,13 +81,13 @@ def test_no_text_is_null_and_the_word_is_a_text(write) -> None:
 
 @BOTH
 @pytest.mark.parametrize("letter", ["a", "é", "'", "\\", "\0", "\n", "${"])
-def test_very_long_texts_come_back(write, letter) -> None:
+def test_very_long_text_round_trips_as_constant(write, letter) -> None:
     text = letter * 300_000
     assert read(write(text)) == text
 
 
-def test_spark_gets_long_texts_of_many_escapes_as_bytes() -> None:
-    """Each escape costs its parser a look at the rest."""
+def test_spark_gets_long_text_with_many_escapes_as_hex() -> None:
+    """Spark's parser scans the remaining text at each escape."""
     assert HEX.fullmatch(spark_constant("'" * 100_000))
     assert PLAIN.fullmatch(spark_constant("a" * 100_000))
     assert PLAIN.fullmatch(spark_constant("it's"))
@@ -95,7 +95,7 @@ def test_spark_gets_long_texts_of_many_escapes_as_bytes() -> None:
 
 @pytest.mark.importer(57)
 @DIALECTS
-def test_a_row_of_hostile_cells_is_a_row_of_constants(dialect) -> None:
+def test_hostile_cells_become_constants(dialect) -> None:
     texts = ["'); DROP TABLE x; --", "\\", None, "${x}"]
     batch = pa.RecordBatch.from_arrays([pa.array([text], pa.string()) for text in texts], names=list("abcd"))
     load = load_of(*"abcd")
@@ -103,7 +103,7 @@ def test_a_row_of_hostile_cells_is_a_row_of_constants(dialect) -> None:
     assert row.decode() == r"'\u0027); DROP TABLE x; --', '\u005c', NULL, '\u0024{x}'"
 
 
-def test_statements_cast_the_constants_to_the_types_of_the_columns() -> None:
+def test_insert_casts_constants_to_column_types() -> None:
     load = TableLoad(
         TableName("d", "t"),
         TableName("d", "_qs_import_1"),
@@ -119,14 +119,14 @@ def test_statements_cast_the_constants_to_the_types_of_the_columns() -> None:
 
 @DIALECTS
 @pytest.mark.parametrize("name", ["with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129])
-def test_names_of_tables_are_letters_digits_and_underscores(dialect, name) -> None:
+def test_invalid_table_name_is_refused(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of("a", table=name))
 
 
 @DIALECTS
 @pytest.mark.parametrize("name", ["${env:HOME}", "a,b", "a" * 129])
-def test_names_of_columns_that_no_quotes_protect_are_refused(dialect, name) -> None:
+def test_column_name_that_cannot_be_quoted_is_refused(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of(name))
     loader_of(dialect).check_names(load_of("with blank", "it's", "back`tick", "$1", "Zoë", "a" * 128))

@@ -1,4 +1,4 @@
-"""Calls and replies survive the way over the wire, and garbage is told from what is only incomplete."""
+"""Encoding and decoding of calls and replies; malformed messages are distinguished from incomplete ones."""
 
 import dataclasses
 
@@ -53,41 +53,41 @@ def answer() -> bytes:
     return encode_reply(decode_call(encode_call(OPEN_SESSION, OPEN, 7)), OPENED)
 
 
-def test_a_call_arrives_as_it_was_made():
+def test_call_round_trips():
     call = decode_call(encode_call(OPEN_SESSION, OPEN, 7))
     assert (call.name, call.sequence, call.method, call.request) == ("OpenSession", 7, OPEN_SESSION, OPEN)
 
 
-def test_bytes_of_a_call_are_those_of_the_protocol():
+def test_call_encoding_matches_the_protocol():
     raw = encode_call(CLOSE_SESSION, CLOSE_SESSION.request(session_handle=SESSION), 1)
     session = b"\x0c\0\1\x0c\0\1\x0b\0\1\0\0\0\x10" + b"g" * 16 + b"\x0b\0\2\0\0\0\x10" + b"\xff" * 16 + b"\0\0"
     name = b"\0\0\0\x0cCloseSession"
     assert raw == b"\x80\1\0\1" + name + b"\0\0\0\1" + b"\x0c\0\1" + session + b"\0\0"
 
 
-def test_a_reply_arrives_as_it_was_made():
+def test_reply_round_trips():
     assert decode_reply(OPEN_SESSION, answer(), 7) == OPENED
 
 
-def test_texts_of_rows_stay_bytes():
+def test_row_texts_stay_bytes():
     raw = encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, 1)), ROWS)
     assert decode_reply(FETCH_RESULTS, raw, 1) == ROWS
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_a_reply_that_ends_too_early_is_incomplete(cut):
+def test_truncated_reply_is_incomplete(cut):
     raw = answer()
     with pytest.raises(IncompleteMessage):
         decode_reply(OPEN_SESSION, raw[: len(raw) * cut // 40], 7)
 
 
-def test_bytes_behind_a_reply_are_refused():
+def test_trailing_bytes_after_reply_are_refused():
     with pytest.raises(MalformedMessage) as caught:
         decode_reply(OPEN_SESSION, answer() + b"\0", 7)
     assert not isinstance(caught.value, IncompleteMessage)
 
 
-def test_an_answer_to_another_call_is_refused():
+def test_reply_to_another_call_is_refused():
     with pytest.raises(MalformedMessage):
         decode_reply(OPEN_SESSION, answer(), 8)
     with pytest.raises(MalformedMessage):
@@ -97,13 +97,13 @@ def test_an_answer_to_another_call_is_refused():
 @pytest.mark.parametrize(
     "garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x80\1\0\2\xff\xff\xff\xff" * 9]
 )
-def test_garbage_is_refused(garbage):
+def test_garbage_is_malformed_rather_than_incomplete(garbage):
     with pytest.raises(MalformedMessage) as caught:
         decode_reply(OPEN_SESSION, garbage, 7)
     assert not isinstance(caught.value, IncompleteMessage)
 
 
-def test_a_list_that_claims_billions_of_elements_costs_nothing():
+def test_list_claiming_billions_of_elements_is_refused():
     raw = bytearray(encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, 1)), ROWS))
     place = raw.index(b"\x0f\0\3\x0c\0\0\0\2")
     raw[place + 4 : place + 8] = b"\x7f\xff\xff\xff"
@@ -111,7 +111,7 @@ def test_a_list_that_claims_billions_of_elements_costs_nothing():
         decode_reply(FETCH_RESULTS, bytes(raw), 1)
 
 
-def test_a_reply_without_status_is_refused():
+def test_reply_without_status_is_refused():
     nothing = dataclasses.replace(OPENED)
     nothing.status = None
     raw = encode_reply(decode_call(encode_call(OPEN_SESSION, OPEN, 7)), nothing)
@@ -119,19 +119,19 @@ def test_a_reply_without_status_is_refused():
         decode_reply(OPEN_SESSION, raw, 7)
 
 
-def test_the_server_s_exception_is_told_in_its_words():
+def test_server_exception_keeps_its_message():
     call = decode_call(encode_call(OPEN_SESSION, OPEN, 7))
     with pytest.raises(ServerException, match="no such method"):
         decode_reply(OPEN_SESSION, encode_exception(call, "no such method", UNKNOWN_METHOD), 7)
 
 
-def test_a_call_of_an_unknown_name_is_a_call_without_method():
+def test_call_with_unknown_name_has_no_method():
     raw = encode_call(Method("NoSuchCall", OPEN_SESSION.request, OPEN_SESSION.reply), OPEN, 3)
     call = decode_call(raw)
     assert (call.name, call.sequence, call.method) == ("NoSuchCall", 3, None)
 
 
-def test_the_pure_python_protocol_reads_and_writes_the_same(monkeypatch):
+def test_pure_python_protocol_matches_accelerated_protocol(monkeypatch):
     call = decode_call(encode_call(FETCH_RESULTS, FETCH, 1))
     raw = encode_reply(call, ROWS)
     monkeypatch.setattr(messages, "TBinaryProtocolAccelerated", TBinaryProtocol)

@@ -1,4 +1,4 @@
-"""One statement: its status, its log, and whether its rows can be fetched again."""
+"""Statement status, statement log, and whether rows can be fetched again."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +42,7 @@ from queryserver.engines.sessions import MAX_LOG_LINES
 
 
 class _FaultyConnection(Hs2Connection):
-    """Every call ends in a fault of the program."""
+    """Raises a programming error in every call."""
 
     def __init__(self) -> None:
         self.opened_session = True
@@ -60,7 +60,7 @@ class _FaultyConnection(Hs2Connection):
         raise ZeroDivisionError
 
 
-async def test_a_fault_of_ours_does_not_look_like_a_statement_that_runs_for_ever() -> None:
+async def test_internal_error_while_polling_status_is_raised() -> None:
     async def more() -> Hs2Connection:
         return _FaultyConnection()
 
@@ -77,7 +77,7 @@ HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s")
 
 @dataclass
 class LogServer:
-    """Has a log, and gives what has come since, or all of it. Stands for the wire as well."""
+    """Serves a log: new lines through FetchResults, all lines through GetLog. Also stands in for `Wire`."""
 
     values: list[str]
     limits: Limits = field(default_factory=Limits)
@@ -104,7 +104,7 @@ def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
 
 
 @pytest.mark.parametrize("by_rpc", [True, False])
-async def test_lines_come_each_once(by_rpc: bool) -> None:
+async def test_each_log_line_is_returned_once(by_rpc: bool) -> None:
     server = LogServer(["a", "b\n\tat x.Y.z(Y.java:1)"])
     log = log_of(server, by_rpc=by_rpc)
     await log.read()
@@ -114,7 +114,7 @@ async def test_lines_come_each_once(by_rpc: bool) -> None:
     assert log.lines == ["a", "b", "c"]
 
 
-async def test_lines_whose_answer_was_lost_are_read_again() -> None:
+async def test_log_lines_from_lost_reply_are_read_again() -> None:
     server = LogServer(["a"])
     log = log_of(server, by_rpc=False)
     await log.read()
@@ -127,7 +127,7 @@ async def test_lines_whose_answer_was_lost_are_read_again() -> None:
 
 
 @pytest.mark.parametrize("by_rpc", [True, False])
-async def test_a_log_that_is_full_is_not_asked_for_again(by_rpc: bool) -> None:
+async def test_full_log_is_not_requested_again(by_rpc: bool) -> None:
     server = LogServer([f"line {number}" for number in range(MAX_LOG_LINES + 5)])
     log = log_of(server, by_rpc=by_rpc)
     await log.read()
@@ -138,7 +138,7 @@ async def test_a_log_that_is_full_is_not_asked_for_again(by_rpc: bool) -> None:
     assert server.calls == before
 
 
-async def test_a_whole_log_that_has_not_changed_is_not_filtered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unchanged_log_is_not_filtered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     filtered = list[str]()
 
     class Counted(LogFilter):
@@ -160,7 +160,7 @@ SESSION = TSessionHandle(session_id=IDENTIFIER)
 
 @dataclass
 class SettingServer:
-    """Answers SET with some cells; without cells it refuses, and None loses the answer. Stands for the wire as well."""
+    """Replies to SET with `cells`; an empty tuple refuses, `None` loses the reply. Also stands in for `Wire`."""
 
     cells: tuple[bytes, ...] | None
     limits: Limits = field(default_factory=Limits)
@@ -197,14 +197,14 @@ class SettingServer:
         (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
     ],
 )
-async def test_a_setting_of_the_session_decides(variant, cells, kept) -> None:
+async def test_session_setting_decides_whether_rows_are_kept(variant, cells, kept) -> None:
     server = SettingServer(cells)
     assert await keeps_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
     if cells:
         assert server.seen == ["ExecuteStatement", "FetchResults", "CloseOperation"]
 
 
-async def test_impala_says_it_itself() -> None:
+async def test_impala_keeps_rows_without_reading_a_setting() -> None:
     server = SettingServer(None)
     assert await keeps_rows(server, SESSION, IMPALA)  # type: ignore[arg-type]
     assert server.seen == []
@@ -213,5 +213,5 @@ async def test_impala_says_it_itself() -> None:
 @pytest.mark.parametrize(("task_status", "had_tasks"),
     [('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
     ("{", False)])  # fmt: skip
-def test_results_of_jobs_are_known_by_the_status(task_status: str | None, had_tasks: bool) -> None:
+def test_task_status_shows_whether_operation_had_tasks(task_status: str | None, had_tasks: bool) -> None:
     assert has_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks

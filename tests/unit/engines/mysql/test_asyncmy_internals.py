@@ -1,4 +1,4 @@
-"""The parts of asyncmy that `asyncmy_internals.py` uses without a promise. Tests on a server: `make test-engines`."""
+"""Private parts of asyncmy that `asyncmy_internals.py` uses. `make test-engines` tests them against a server."""
 
 import inspect
 import struct
@@ -31,11 +31,11 @@ _PART = 2**24 - 1
     ],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
-def test_the_signatures_are_those_that_we_call(called, signature: str):
+def test_driver_signatures_match_our_calls(called, signature: str):
     assert str(inspect.signature(called)) == signature
 
 
-def test_a_connection_has_the_attributes_that_we_read():
+def test_connection_has_attributes_we_read():
     connection = RawConnection()
     assert [connection._proto, connection._result, connection._transport] == [None, None, None]
     assert connection._next_seq_id == 0
@@ -47,7 +47,7 @@ def test_a_connection_has_the_attributes_that_we_read():
     connection.resume()
 
 
-def test_a_result_has_the_attributes_that_we_read():
+def test_result_has_attributes_we_read():
     result = MySQLResult(Connection())
     assert (result.field_count, result.warning_count, result.unbuffered_active) == (0, 0, False)
     assert result.fields is None
@@ -55,19 +55,19 @@ def test_a_result_has_the_attributes_that_we_read():
     assert result._take_pending_rows(10) == []
 
 
-def test_several_statements_in_one_text_are_permitted_by_the_driver_and_not_by_us():
+def test_multiple_statements_per_text_are_disabled():
     assert Connection()._client_flag & MULTI_STATEMENTS
     flag = RawConnection()._client_flag
     assert not flag & MULTI_STATEMENTS
     assert flag & PS_MULTI_RESULTS
 
 
-def test_the_body_of_an_execution_begins_with_the_number_of_the_statement():
+def test_execute_packet_starts_with_statement_id():
     header = PreparedStatement(Connection(), 7, 1)._execute_header
     assert header == struct.pack("<I", 7) + b"\0" + struct.pack("<I", 1)
 
 
-def test_received_binary_rows_are_unpacked_up_to_the_end_of_the_buffer():
+def test_binary_rows_are_parsed_up_to_the_last_complete_packet():
     row = b"\0\0" + struct.pack("<i", 42)
     packet = struct.pack("<I", len(row))[:3] + b"\5" + row
     buffer, rows = bytearray(packet + packet[:6]), []
@@ -77,7 +77,7 @@ def test_received_binary_rows_are_unpacked_up_to_the_end_of_the_buffer():
 
 
 @pytest.mark.parametrize(("size", "is_end"), [(7, True), (_PART, False)])
-def test_a_long_row_that_begins_like_the_end_of_a_result_is_a_row(size: int, is_end: bool):
+def test_long_row_starting_like_end_packet_is_not_an_end(size: int, is_end: bool):
     data = b"\xfe" + bytes(size - 1)
     assert MysqlPacket(data, "utf8").is_auth_switch_request()
     assert Packet(data, "utf8").is_auth_switch_request() is is_end

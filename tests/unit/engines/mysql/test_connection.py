@@ -1,4 +1,4 @@
-"""Declared types, histograms, lengths of values, and errors of MySQL and MariaDB."""
+"""MySQL and MariaDB: declared types, histograms, value lengths and errors."""
 
 import inspect
 import json
@@ -38,35 +38,35 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
     (field(246, 12, scale=2), "decimal(10,2)"), (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
     (field(246, 66), "decimal(65,0)"), (field(12, 26, scale=6), "datetime(6)"), (field(11, 10), "time"),
     (field(13, 4, flags=96), "year"), (field(245, 4294967295), "json"), (field(242, 8), "type 242")])  # fmt: skip
-def test_native_types(description, native) -> None:
+def test_native_type_names_include_length_and_scale(description, native) -> None:
     assert declare(description).column.native_type == native
 
 
-def test_an_unknown_type_is_user_defined_bytes() -> None:
+def test_unknown_type_is_user_defined_bytes() -> None:
     column = declare(field(242, 8))
     assert (column.column.type, column.arrow) == (ResultType.USER_DEFINED, pa.binary())
 
 
-def test_a_zero_date_in_the_first_chunk_makes_the_column_text() -> None:
+def test_zero_date_in_first_chunk_makes_column_text() -> None:
     reader = column_reader(declare(field(10, 10)))
     assert reader.read((b"0000-00-00", None)).to_pylist() == ["0000-00-00", None]
     assert reader.read((b"2024-01-31",)).to_pylist() == ["2024-01-31"]
 
 
-def test_a_zero_date_later_names_the_column_and_the_cure() -> None:
+def test_later_zero_date_error_names_column_and_suggests_cast() -> None:
     reader = column_reader(declare(field(10, 10)))
     reader.read((b"2024-01-31",))
     with pytest.raises(StatementRejected, match=r"column `a` .* type date .* cast the column to char"):
         reader.read((b"0000-00-00",))
 
 
-def test_text_in_another_character_set_is_refused() -> None:
+def test_non_utf8_text_is_refused() -> None:
     with pytest.raises(StatementRejected, match="not UTF-8"):
         column_reader(declare(field(253, 20, charset=LATIN1))).read((b"\xe9",))
 
 
 @pytest.mark.item(65)
-def test_a_singleton_histogram_has_a_bucket_per_value() -> None:
+def test_singleton_histogram_counts_one_value_per_bucket() -> None:
     histogram = {
         "buckets": [[1, 0.25], [3, 0.5], [7, 0.75]],
         "data-type": "int",
@@ -77,7 +77,7 @@ def test_a_singleton_histogram_has_a_bucket_per_value() -> None:
 
 
 @pytest.mark.item(65)
-def test_an_equi_height_histogram_has_bounds_and_counts() -> None:
+def test_equi_height_histogram_has_bounds_and_counts() -> None:
     histogram = {
         "buckets": [
             ["base64:type254:QWE=", "base64:type254:Qmg=", 0.5, 10],
@@ -91,7 +91,7 @@ def test_an_equi_height_histogram_has_bounds_and_counts() -> None:
 
 
 @pytest.mark.item(65)
-def test_a_column_of_nulls_has_no_bounds() -> None:
+def test_all_null_column_has_no_bounds() -> None:
     histogram = {"buckets": [], "data-type": "int", "null-values": 1.0, "histogram-type": "singleton"}
     assert read_histogram(json.dumps(histogram), 4) == ColumnStatistics(num_nulls=4, distinct_count=0)
 
@@ -103,7 +103,7 @@ LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
     [(LONG, 0), (LONG + b"xxxx", 0), (b"\x03abc" + LONG, 1), (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
     (b"\xfd\xff\xff\x0f", None), (b"\xfd\x01\x00\x10", 0), (LONG[:5], None), (b"\x09abc", None),
     (b"", None)])  # fmt: skip
-def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
+def test_first_overlong_value_is_found(row: bytes, number: int | None) -> None:
     assert long_text_value(row, 0xFFFFF) == number
 
 
@@ -125,7 +125,7 @@ def told_on_connect(error: Exception) -> EngineError:
 
 
 @pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
+def test_every_driver_exception_becomes_a_domain_error(kind: type[Exception]) -> None:
     assert len(DRIVER_CLASSES) == 11
     for error in (kind(), kind(1064, "text"), kind("text")):
         for translated in (told(error), told(error, started=False), told_on_connect(error)):
@@ -136,14 +136,14 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
     [(1146, StatementRejected), (1317, StatementRejected), (1969, EngineTimeout), (3024, EngineTimeout),
     (1205, EngineTimeout), (1053, OutcomeUnknown), (1927, OutcomeUnknown), (2013, OutcomeUnknown),
     (2006, OutcomeUnknown), (0, OutcomeUnknown)])  # fmt: skip
-def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]) -> None:
+def test_server_error_number_decides_statement_error(number: int, expected: type[EngineError]) -> None:
     assert type(told(driver.OperationalError(number, "text"))) is expected
 
 
 @pytest.mark.parametrize(("number", "expected"),
     [(1045, CredentialsRequired), (1698, CredentialsRequired), (2059, CredentialsRequired), (1049, StatementRejected),
     (1040, EngineUnavailable), (2003, EngineUnavailable)])  # fmt: skip
-def test_a_number_of_the_server_decides_about_a_login(number: int, expected: type[EngineError]) -> None:
+def test_server_error_number_decides_login_error(number: int, expected: type[EngineError]) -> None:
     assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
 
 
@@ -152,22 +152,22 @@ def test_a_connection_lost_before_the_statement_is_a_lost_session() -> None:
 
 
 @pytest.mark.security("T23")
-def test_the_address_that_the_server_saw_is_not_told() -> None:
+def test_client_address_is_removed_from_login_error() -> None:
     error = driver.OperationalError(1045, "Access denied for user 'ann'@'10.0.0.7' (using password: YES)")
     assert told_on_connect(error).message == "Access denied for user 'ann' (using password: YES)"
 
 
-def test_a_server_that_takes_nobody_without_tls_is_told_in_its_own_words() -> None:
+def test_server_that_requires_tls_is_unavailable_with_its_message() -> None:
     error = told_on_connect(driver.OperationalError(3159, "Connections using insecure transport are prohibited"))
     assert isinstance(error, EngineUnavailable)
     assert "insecure transport" in error.message
 
 
-def test_a_server_that_asks_for_a_file_is_refused() -> None:
+def test_server_request_for_local_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
 
 
 @pytest.mark.parametrize("number", [1044, 1142, 1143, 1227, 1370])
-def test_a_lack_of_rights_is_a_denial(number: int) -> None:
+def test_missing_privilege_is_statement_denied(number: int) -> None:
     assert isinstance(told(driver.OperationalError(number, "SELECT command denied to user 'a'@'b'")), StatementDenied)
     assert not isinstance(told(driver.ProgrammingError(1146, "Table 'd.t' doesn't exist")), StatementDenied)

@@ -1,4 +1,4 @@
-"""Which values Phoenix takes as parameters, and what stands in their places (ADR 61)."""
+"""Values that Phoenix accepts as parameters, and the SQL written at their positions (ADR 61)."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from queryserver.sql.parameters import read_parameters
         ([{"type": "timestamp", "value": "2024-01-31 10:20:30.1234"}], "its time is finer than milliseconds"),
     ],
 )
-def test_what_phoenix_cannot_hold_is_refused_with_its_reason(value: object, reason: str):
+def test_value_that_phoenix_cannot_hold_is_refused_with_reason(value: object, reason: str):
     with pytest.raises(
         InvalidParameter, match=f"parameters: 2 has a value that this connector cannot hold: .*{reason}"
     ):
@@ -41,7 +41,7 @@ def test_what_phoenix_cannot_hold_is_refused_with_its_reason(value: object, reas
         (["it's", "a\\'b", None], r"ARRAY['it''s', 'a\\''b', NULL]"),
     ],
 )
-def test_arrays_are_written_and_all_else_is_bound(value: object, written: str):
+def test_arrays_become_literals_and_other_values_are_bound(value: object, written: str):
     parameters = read_parameters([value])
     PARAMETERS.require(parameters)
     assert mark(0, parameters.by_position[0]) == written

@@ -1,4 +1,4 @@
-"""Avatica, and the statements that are sent by it."""
+"""The Avatica protocol: messages, parameters, rows and errors."""
 
 import datetime as dt
 import struct
@@ -46,8 +46,8 @@ from queryserver.errors.statements import (
 )
 
 
-def test_bytes_are_those_of_the_reference() -> None:
-    """The examples of the encoding's own description."""
+def test_encoding_matches_protobuf_reference() -> None:
+    """The first two examples come from the protobuf encoding guide."""
     assert number(1, 150) == bytes.fromhex("089601")
     assert text(2, "testing") == bytes.fromhex("120774657374696e67")
     assert octets(3, number(1, 150)) == bytes.fromhex("1a03089601")
@@ -55,18 +55,18 @@ def test_bytes_are_those_of_the_reference() -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_a_varint_reads_back(value: int) -> None:
+def test_varint_round_trips(value: int) -> None:
     assert read_varint(b"x" + varint(value) + b"y", 1) == (value, 1 + len(varint(value)))
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_signed_numbers_read_back(value: int) -> None:
+def test_signed_numbers_round_trip(value: int) -> None:
     assert Message(number(5, value)).signed(5) == value
     assert signed(value % 2**64) == value
     assert zigzag((value << 1) ^ (value >> 63)) == value
 
 
-def test_the_last_of_several_values_counts_and_all_can_be_had() -> None:
+def test_last_of_repeated_values_counts_and_all_can_be_listed() -> None:
     message = Message(text(1, "a") + text(1, "b") + number(2, 7))
     assert message.text(1) == "b"
     assert list(message.each(1)) == [b"a", b"b"]
@@ -74,18 +74,18 @@ def test_the_last_of_several_values_counts_and_all_can_be_had() -> None:
     assert (message.has(2), message.has(3)) == (True, False)
 
 
-def test_a_map_is_pairs_of_key_and_value() -> None:
+def test_map_is_encoded_as_key_value_pairs() -> None:
     message = Message(pairs(2, {"a": "1", "b": ""}))
     assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
 
 
 @pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
-def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
+def test_truncated_or_unknown_field_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(fields(data))
 
 
-def test_a_field_of_another_kind_is_malformed() -> None:
+def test_field_of_unexpected_kind_is_malformed() -> None:
     with pytest.raises(Malformed):
         Message(number(1, 1)).octets(1)
     with pytest.raises(Malformed):
@@ -93,7 +93,7 @@ def test_a_field_of_another_kind_is_malformed() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_malformed(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_malformed(data: bytes) -> None:
     try:
         list(fields(data))
     except Malformed:
@@ -105,7 +105,7 @@ GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:
-    """The parameters of each row."""
+    """Return the encoded parameters of each row."""
     batch = pa.RecordBatch.from_arrays(list(values), names=[f"c{place}" for place in range(len(values))])
     return [list(Message(row).each(1)) for row in parameter_rows(batch.schema.names, batch)]
 
@@ -119,14 +119,14 @@ def parameter(value: object, kind: pa.DataType) -> bytes:
 @pytest.mark.parametrize(
     "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
 )  # fmt: skip
-def test_texts_are_carried_as_they_are(text: str) -> None:
+def test_hostile_text_is_sent_unchanged(text: str) -> None:
     written = Message(parameter(text, pa.string()))
     assert written.number(REP) == STRING
     assert written.octets(STRING_VALUE) == text.encode()
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_categories=("Cs",))), min_size=1))
-def test_any_texts_come_back(texts: list[str | None]) -> None:
+def test_arbitrary_texts_round_trip(texts: list[str | None]) -> None:
     rows = parameters(pa.array(texts, pa.string()), pa.array(range(len(texts)), pa.int64()))
     assert [[typed_value(cell) for cell in row] for row in rows] == [[text, n] for n, text in enumerate(texts)]
 
@@ -144,25 +144,25 @@ def test_any_texts_come_back(texts: list[str | None]) -> None:
     ],
     ids=str,
 )
-def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
+def test_typed_values_round_trip(kind: pa.DataType, values: list[object]) -> None:
     assert [typed_value(cell) for (cell,) in parameters(pa.array(values, kind))] == values
 
 
 @pytest.mark.parametrize("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
-def test_numbers_are_zigzag(numbers: list[int]) -> None:
-    """As `sint64` is defined: 0, -1, 1, -2 are 0, 1, 2, 3."""
+def test_integers_use_zigzag_encoding(numbers: list[int]) -> None:
+    """Protobuf's `sint64` encodes 0, -1, 1, -2 as 0, 1, 2, 3."""
     for value in numbers:
         coded = Message(parameter(value, pa.int64())).number(NUMBER_VALUE)
         assert coded == (2 * value if value >= 0 else -2 * value - 1)
 
 
-def test_small_decimals_have_no_exponent() -> None:
-    """Java would take one, Phoenix's own texts have none."""
+def test_small_decimals_are_sent_without_exponent() -> None:
+    """Java would accept an exponent, but Phoenix writes none."""
     assert Message(parameter(Decimal("1E-10"), pa.decimal128(38, 10))).text(STRING_VALUE) == "0.0000000001"
 
 
-def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() -> None:
-    """Java reads texts of earlier days by the Julian calendar."""
+def test_gregorian_timestamps_are_sent_as_text_and_earlier_ones_as_milliseconds() -> None:
+    """Java parses text of earlier dates with the Julian calendar."""
     late = dt.datetime.fromisoformat("2024-02-29 10:20:30.000005")
     assert Message(parameter(late, pa.timestamp("us"))).text(STRING_VALUE) == "2024-02-29 10:20:30.000005"
     assert Message(parameter(GREGORIAN, pa.timestamp("us"))).text(STRING_VALUE) == "1582-10-15 00:00:00"
@@ -182,12 +182,12 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
     ],
     ids=str,
 )
-def test_values_that_phoenix_would_change_are_refused_with_their_column(kind, value, words) -> None:
+def test_value_that_phoenix_would_alter_is_refused_naming_its_column(kind, value, words) -> None:
     with pytest.raises(StatementRejected, match=rf'"c0".*{words}'):
         parameters(pa.array([None, value], kind))
 
 
-def test_rows_are_numbered_behind_their_values() -> None:
+def test_row_numbers_follow_row_values() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["a", None])], names=["s"])
     rows = numbered(parameter_rows(["s"], batch), 41)
     assert [[typed_value(cell) for cell in Message(row).each(1)] for row in rows] == [["a", 41], [None, 42]]
@@ -221,7 +221,7 @@ def _told(error: Exception, phase: Phase) -> EngineError:
         (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
     ],
 )
-def test_each_failure_means_what_its_moment_says(error, opening, before, sent) -> None:
+def test_failure_meaning_depends_on_statement_phase(error, opening, before, sent) -> None:
     kinds = tuple(type(_told(error, phase)) for phase in (Phase.OPENING, Phase.BEFORE, Phase.SENT))
     assert kinds == (opening, before, sent)
 
@@ -238,17 +238,17 @@ def test_each_failure_means_what_its_moment_says(error, opening, before, sent) -
         ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
     ],
 )
-def test_the_text_is_what_phoenix_says_without_java(trace: str, said: str) -> None:
+def test_error_text_loses_java_class_names_and_traces(trace: str, said: str) -> None:
     assert server_text("", [trace]) == said
 
 
-def test_an_error_of_phoenix_is_a_rejected_statement() -> None:
+def test_phoenix_error_is_rejected_statement() -> None:
     error = _told(ServerError("x", ["java.sql.SQLException: ERROR 601 (42P00): Syntax error."]), Phase.SENT)
     assert isinstance(error, StatementRejected)
     assert error.message == "ERROR 601 (42P00): Syntax error."
 
 
-def test_a_lack_of_rights_is_a_denial() -> None:
+def test_missing_permission_is_statement_denied() -> None:
     trace = "org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions for user ada"
     error = _told(ServerError("x", [trace]), Phase.SENT)
     assert isinstance(error, StatementDenied)
@@ -283,11 +283,11 @@ def _price() -> AvaticaRowReader:
         (number(1, 16) + number(4, 2 * 86_400_001), 1),
     ],
 )
-def test_a_typed_value_is_read_by_its_representation(data: bytes, value: object) -> None:
+def test_typed_value_is_decoded_by_its_representation(data: bytes, value: object) -> None:
     assert typed_value(data) == value
 
 
-def test_an_array_that_is_sent_both_ways_is_read_once() -> None:
+def test_array_sent_in_both_fields_is_read_once() -> None:
     item = number(1, 12) + number(4, 2)
     assert cell_value(octets(1, item) + octets(2, item) + number(3, 1)) == [1]
     assert cell_value(octets(1, item) + octets(1, item) + number(3, 1)) == [1, 1]
@@ -295,24 +295,24 @@ def test_an_array_that_is_sent_both_ways_is_read_once() -> None:
     assert cell_value(octets(1, item)) == 1
 
 
-def test_a_decimal_keeps_the_declared_scale() -> None:
+def test_decimal_keeps_declared_scale() -> None:
     batch = _price().read([_row(_decimal("1.5")), _row(_decimal("1E+3"))])
     assert batch.column(0).to_pylist() == [Decimal("1.50"), Decimal("1000.00")]
 
 
-def test_a_decimal_beyond_the_scale_in_the_first_rows_makes_text_of_the_column() -> None:
+def test_decimal_exceeding_scale_in_first_rows_makes_column_text() -> None:
     reader = _price()
     assert reader.read([_row(_decimal("1.555"))]).column(0).to_pylist() == ["1.555"]
     assert reader.read([_row(_decimal("1E+3"))]).column(0).type == pa.string()
 
 
-def test_a_decimal_beyond_the_scale_after_others_fails_the_statement() -> None:
+def test_decimal_exceeding_scale_in_later_rows_fails_statement() -> None:
     reader = _price()
     reader.read([_row(_decimal("1.5"))])
     with pytest.raises(StatementRejected, match=r"column P holds a value that type DECIMAL\(10,2\) cannot carry"):
         reader.read([_row(_decimal("1.555"))])
 
 
-def test_a_row_of_another_width_is_malformed() -> None:
+def test_row_with_extra_values_is_malformed() -> None:
     with pytest.raises(Malformed):
         _price().read([_row(_decimal("1"), _decimal("2"))])

@@ -1,4 +1,4 @@
-"""Values, text forms of nested values, dates of any year, and errors of PostgreSQL."""
+"""PostgreSQL values, text forms of nested values, dates of any year, and errors."""
 
 import datetime as dt
 import inspect
@@ -47,30 +47,30 @@ NUMBERS = DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, "integer[]", element=I
 RECORD = DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record")
 
 
-def test_a_column_of_nulls_has_its_declared_type() -> None:
+def test_all_null_column_has_declared_type() -> None:
     assert column_reader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
 
 
-def test_a_value_out_of_the_calendar_is_text_beside_dates_in_any_chunk() -> None:
+def test_infinite_date_is_text_beside_dates_in_any_chunk() -> None:
     reader = column_reader("a", DATE)
     assert reader.read((0, DATE_INFINITY, None)).to_pylist() == [dt.date(2000, 1, 1), "infinity", None]
     assert reader.read((1,)).type == pa.date32()
     assert reader.read((-DATE_INFINITY - 1, 1)).to_pylist() == ["-infinity", dt.date(2000, 1, 2)]
 
 
-def test_another_array_dimension_later_names_the_column_and_the_cure() -> None:
+def test_later_array_dimension_error_names_column_and_suggests_cast() -> None:
     reader = column_reader("parts", NUMBERS)
     assert reader.read(("{1}",)).to_pylist() == [[1]]
     with pytest.raises(StatementRejected, match=r'column "parts" .* type integer\[\] .* cast the column to text'):
         reader.read(("{{1}}",))
 
 
-def test_a_numeric_nan_is_text_beside_decimals() -> None:
+def test_numeric_nan_is_text_beside_decimals() -> None:
     assert column_reader("a", PRICE).read(("1.50", "NaN", None)).to_pylist() == [Decimal("1.50"), "NaN", None]
     assert column_reader("a", PRICE).read(("1.50",)).type == pa.decimal128(10, 2)
 
 
-def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
+def test_first_chunk_decides_array_dimensions() -> None:
     reader = column_reader("a", NUMBERS)
     assert reader.read(("{{1,2}}", "{}", None)).to_pylist() == [[[1, 2]], [], None]
     assert reader.read(("{{3}}",)).type == pa.list_(pa.list_(pa.int32()))
@@ -78,29 +78,29 @@ def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
         reader.read(("{3}",))
 
 
-def test_arrays_of_mixed_dimensions_are_text() -> None:
+def test_arrays_with_mixed_dimensions_are_text() -> None:
     assert column_reader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
 
 
 def record(*fields: tuple[int, bytes | None]) -> bytes:
-    """As record_send gives it."""
+    """Encode a record like PostgreSQL's `record_send`."""
     written = b"".join(struct.pack("!Ii", oid, -1 if raw is None else len(raw)) + (raw or b"") for oid, raw in fields)
     return struct.pack("!i", len(fields)) + written
 
 
-def test_fields_of_an_anonymous_record_are_numbered_and_typed_and_without_any_it_is_text() -> None:
+def test_anonymous_record_has_numbered_typed_fields_and_all_null_column_is_text() -> None:
     one = record((23, struct.pack("!i", 1)), (25, None), (25, b"x"))
     fields = {"field0": 1, "field1": None, "field2": "x"}
     assert column_reader("a", RECORD).read((None, one)).to_pylist() == [None, fields]
     assert column_reader("a", RECORD).read((None,)).type == pa.string()
 
 
-def test_records_of_different_fields_are_text() -> None:
+def test_records_with_different_fields_are_text() -> None:
     one, other = record((23, struct.pack("!i", 1))), record((25, b"x"), (25, None))
     assert column_reader("a", RECORD).read((one, None, other)).to_pylist() == ["(1)", None, "(x,)"]
 
 
-def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
+def test_empty_batch_keeps_duplicate_names_and_types() -> None:
     batch = record_batch([], ["a", "a"], [column_reader("a", kind).read for kind in (INTEGER, DATE)])
     assert batch.schema.names == ["a", "a"]
     assert batch.schema.types == [pa.int32(), pa.date32()]
@@ -109,7 +109,7 @@ def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
 @pytest.mark.parametrize(
     ("modifier", "shape"), [(655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6))]
 )
-def test_the_modifier_of_numeric(modifier, shape) -> None:
+def test_numeric_modifier_gives_precision_and_scale(modifier, shape) -> None:
     assert numeric_shape(modifier) == shape
 
 
@@ -118,11 +118,11 @@ def test_the_modifier_of_numeric(modifier, shape) -> None:
     ('{"NULL","",a}', ["NULL", "", "a"]), (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
     ('{"a,b","{x}"}', ["a,b", "{x}"]), ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]), ("[0:1]={5,6}", ["5", "6"]),
     ("[1:1][0:1]={{5,6}}", [["5", "6"]]), ('{"(1,\\"a b\\")"}', ['(1,"a b")'])])  # fmt: skip
-def test_arrays(text, expected) -> None:
+def test_array_text_is_parsed(text, expected) -> None:
     assert array_literal(text, ",") == expected
 
 
-def test_arrays_of_boxes_and_pairs_of_hstore() -> None:
+def test_box_arrays_and_hstore_pairs_are_parsed() -> None:
     assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
     assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
 
@@ -131,12 +131,12 @@ def test_arrays_of_boxes_and_pairs_of_hstore() -> None:
     [("()", [None]), ("(,)", [None, None]), ("(1,,x)", ["1", None, "x"]), ('("",a)', ["", "a"]),
     ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]), ('("{1,""x y""}")', ['{1,"x y"}']),
     ('("(1,""a"")",2)', ['(1,"a")', "2"])])  # fmt: skip
-def test_composite_values(text, expected) -> None:
+def test_composite_text_is_parsed(text, expected) -> None:
     assert composite_attributes(text) == expected
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0")), min_size=1))
-def test_what_is_quoted_comes_back(items) -> None:
+def test_quoted_values_round_trip(items) -> None:
     def quoted(null: str, quote: str) -> str:
         texts = [None if item is None else item.replace("\\", "\\\\").replace('"', quote) for item in items]
         return ",".join(null if text is None else f'"{text}"' for text in texts)
@@ -149,18 +149,18 @@ def test_what_is_quoted_comes_back(items) -> None:
     [(0, "2000-01-01"), (-1, "1999-12-31"), (DATE_INFINITY, "infinity"), (-DATE_INFINITY - 1, "-infinity"),
     (2_921_939, "9999-12-31"), (2_921_940, "10000-01-01"), (-730_119, "0001-01-01"), (-730_120, "0001-12-31 BC"),
     (-730_485, "0001-01-01 BC"), (-730_486, "0002-12-31 BC")])  # fmt: skip
-def test_dates(days, text) -> None:
+def test_days_become_date_text_of_any_year(days, text) -> None:
     assert date_text(days) == text
 
 
 @pytest.mark.parametrize(("microseconds", "text"),
     [(0, "2000-01-01 00:00:00"), (-1, "1999-12-31 23:59:59.999999"), (TIMESTAMP_INFINITY, "infinity"),
     (-TIMESTAMP_INFINITY - 1, "-infinity"), (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC")])  # fmt: skip
-def test_timestamps(microseconds, text) -> None:
+def test_microseconds_become_timestamp_text_of_any_year(microseconds, text) -> None:
     assert timestamp_text(microseconds) == text
 
 
-def test_a_zone_stands_between_the_time_and_the_era() -> None:
+def test_time_zone_is_written_between_time_and_era() -> None:
     assert timestamp_text(500_000, "+00:00") == "2000-01-01 00:00:00.500000+00:00"
     assert timestamp_text(-730_120 * 86_400_000_000, "+00:00") == "0001-12-31 00:00:00+00:00 BC"
 
@@ -192,25 +192,25 @@ def told_on_connect(error: Exception) -> EngineError:
     return caught.value
 
 
-def test_the_driver_has_the_classes_that_the_walk_expects() -> None:
+def test_driver_exception_classes_are_found() -> None:
     assert len(DRIVER_CLASSES) > 200
 
 
 @pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
+def test_every_driver_exception_becomes_a_domain_error(kind: type[Exception]) -> None:
     for translated in (told(kind("text")), told(kind("text"), started=False), told_on_connect(kind("text"))):
         assert translated.message.strip()
 
 
 @pytest.mark.parametrize("kind", [asyncpg.QueryCanceledError, asyncpg.DiskFullError])
-def test_what_the_guard_of_the_sample_ends_or_comes_too_late_for_is_insufficient_storage(kind: type[Exception]) -> None:
+def test_canceled_query_or_full_disk_on_sample_is_insufficient_storage(kind: type[Exception]) -> None:
     refused = raises_code("insufficient_storage", match="disk is almost full")
     with refused, canceled_as(sample_is_full), statement_errors(started=True):
         raise kind('could not write to file "base/pgsql_tmp/pgsql_tmp42.0"')
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError(), OSError("no route")])
-def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
+def test_network_error_becomes_a_domain_error(error: Exception) -> None:
     assert isinstance(told(error), OutcomeUnknown)
     assert isinstance(told(error, started=False), SessionLost)
     assert isinstance(told_on_connect(error), EngineUnavailable)
@@ -220,44 +220,44 @@ def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
     [("57P01", OutcomeUnknown), ("57P02", OutcomeUnknown), ("08006", OutcomeUnknown), ("25P03", EngineTimeout),
     ("57P05", EngineTimeout), ("42P01", StatementRejected), ("28000", StatementRejected),
     ("XX999", StatementRejected)])  # fmt: skip
-def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError]) -> None:
+def test_sqlstate_decides_statement_error(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told(server_error(sqlstate, "text"))) is expected
 
 
 @pytest.mark.parametrize(("sqlstate", "expected"),
     [("28P01", CredentialsRequired), ("28000", CredentialsRequired), ("57P03", EngineUnavailable),
     ("53300", EngineUnavailable), ("3D000", StatementRejected), ("42501", StatementRejected)])  # fmt: skip
-def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: type[EngineError]) -> None:
+def test_sqlstate_decides_login_error(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told_on_connect(server_error(sqlstate, "text"))) is expected
 
 
 @pytest.mark.security("T23")
-def test_the_address_that_the_server_saw_is_not_told() -> None:
+def test_client_address_is_removed_from_login_error() -> None:
     text = 'no pg_hba.conf entry for host "10.0.0.7", user "ann", database "shop", no encryption'
     assert told_on_connect(server_error("28000", text)).message == (
         'no pg_hba.conf entry for user "ann", database "shop", no encryption'
     )
 
 
-def test_only_the_time_limit_of_the_server_is_a_timeout() -> None:
+def test_only_server_timeouts_are_engine_timeouts() -> None:
     assert type(told(server_error("57014", "canceling statement due to statement timeout"))) is EngineTimeout
     assert type(told(server_error("57014", "canceling statement due to user request"))) is StatementRejected
     assert type(told(server_error("55P03", "canceling statement due to lock timeout"))) is EngineTimeout
     assert type(told(server_error("55P03", "could not obtain lock on row"))) is StatementRejected
 
 
-def test_a_closed_connection_is_known_by_its_text() -> None:
+def test_closed_connection_is_recognized_by_its_message() -> None:
     closed = asyncpg.InterfaceError("cannot call Connection.fetch(): connection is closed")
     assert type(told(closed)) is OutcomeUnknown
     assert type(told(closed, started=False)) is SessionLost
 
 
-def test_the_first_line_is_the_server_s_message_and_no_trace_follows() -> None:
+def test_error_message_has_detail_hint_and_position_but_no_context() -> None:
     error = server_error("42P01", "no such thing", D="more", H="try it", P="8", W="PL/pgSQL function f() line 3")
     assert told(error).message.splitlines() == ["no such thing", "Detail: more", "Hint: try it", "Position: 8"]
 
 
-def test_a_lack_of_rights_is_a_denial() -> None:
+def test_missing_privilege_is_statement_denied() -> None:
     denied = told(server_error("42501", "permission denied for table t"))
     assert isinstance(denied, StatementDenied)
     assert not isinstance(told(server_error("42P01", 'relation "t" does not exist')), StatementDenied)

@@ -1,4 +1,4 @@
-"""What tells the service's own database from others, also where a server does not say all of it."""
+"""Recognition of the service's own database, including on servers that identify themselves only partly."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.security("T8")
 
 
 class Server:
-    """Answers as a server of a product that only speaks the protocol, or one with less rights."""
+    """Replies with scripted rows or errors, like a PostgreSQL-compatible product or a server with fewer privileges."""
 
     def __init__(self, *answers: Mapping[str, Any] | Exception) -> None:
         self.answers = list(answers)
@@ -42,31 +42,31 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 async def own(database_dsn: str, tasks: Tasks) -> OwnDatabase:
-    """The rule for this test's service database."""
+    """Protect this test's service database."""
     return OwnDatabase(database_dsn, tasks)
 
 
 @pytest.fixture
 async def inside(database_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to the service's database."""
+    """Connect to the service's database."""
     connection = await asyncpg.connect(database_dsn)
     yield connection
     await connection.close()
 
 
-async def test_the_service_s_database_is_refused_wherever_it_seems_to_be(own, inside) -> None:
+async def test_service_database_is_refused_on_any_server(own, inside) -> None:
     for on_own_server in (True, False):
         with pytest.raises(HostRefused, match="the service's own database"):
             await own.require_other(inside, on_own_server=on_own_server)
 
 
-async def test_another_database_of_the_server_is_served(own: OwnDatabase, sample_dsn: str) -> None:
+async def test_other_database_on_service_server_is_permitted(own: OwnDatabase, sample_dsn: str) -> None:
     connection = await asyncpg.connect(sample_dsn)
     await own.require_other(connection, on_own_server=True)
     await connection.close()
 
 
-async def test_another_server_may_have_a_database_of_the_same_name_and_number(own, inside) -> None:
+async def test_other_server_may_have_database_with_same_name_and_oid(own, inside) -> None:
     found = await inside.fetchrow("select datname, oid::bigint from pg_database where datname = current_database()")
     assert found is not None
     name, number = found
@@ -79,19 +79,19 @@ async def test_another_server_may_have_a_database_of_the_same_name_and_number(ow
         await own.require_other(Server(_DENIED, {**silent, "name": "renamed"}), on_own_server=True)
 
 
-async def test_what_does_not_say_which_database_it_is_is_refused_on_the_service_s_server_only(own: OwnDatabase) -> None:
+async def test_unidentified_database_is_refused_only_on_service_server(own: OwnDatabase) -> None:
     await own.require_other(Server(_UNKNOWN, _UNKNOWN), on_own_server=False)
     with pytest.raises(HostRefused, match="does not say which one"):
         await own.require_other(Server(_UNKNOWN, _UNKNOWN), on_own_server=True)
 
 
 @pytest.mark.parametrize("failure", [TimeoutError(), ConnectionResetError(), asyncpg.QueryCanceledError("timeout")])
-async def test_a_database_that_does_not_answer_is_not_served(own: OwnDatabase, failure: Exception) -> None:
+async def test_unresponsive_database_is_unavailable(own: OwnDatabase, failure: Exception) -> None:
     with pytest.raises(EngineUnavailable):
         await own.require_other(Server(failure), on_own_server=False)
 
 
-async def test_a_service_database_out_of_reach_serves_nobody(sample_dsn: str, tasks: Tasks) -> None:
+async def test_unavailable_service_database_blocks_all_connections(sample_dsn: str, tasks: Tasks) -> None:
     connection = await asyncpg.connect(sample_dsn)
     with pytest.raises(EngineUnavailable, match="The database of this service"):
         await OwnDatabase("postgresql://u:p@127.0.0.1:1/own", tasks).require_other(connection, on_own_server=False)
@@ -99,7 +99,7 @@ async def test_a_service_database_out_of_reach_serves_nobody(sample_dsn: str, ta
 
 
 class Outage:
-    """In place of the driver: connects as long as `is_over`; `attempts` counts those that failed or hung."""
+    """Replaces the driver. It connects only if `is_over`; `attempts` counts the attempts that failed or hung."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_over, self.hangs, self.attempts, self.now = True, False, 0, 0.0
@@ -124,10 +124,10 @@ class Outage:
 _ELSEWHERE = {"name": "other", "number": 1, "cluster": 1}
 
 
-async def test_while_the_service_database_is_out_of_reach_other_servers_are_served_by_what_it_was(
+async def test_remembered_identity_permits_other_servers_while_service_database_is_unavailable(
     database_dsn: str, tasks: Tasks, inside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A statement is stopped over a new connection, which must not depend on the service's database."""
+    """Canceling a statement needs a new connection, which must not depend on the service's database."""
     outage = Outage(monkeypatch)
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
@@ -142,9 +142,7 @@ async def test_while_the_service_database_is_out_of_reach_other_servers_are_serv
     await own.require_other(Server(_ELSEWHERE), on_own_server=True)
 
 
-async def test_connections_that_wait_for_the_service_database_share_an_attempt(
-    database_dsn, tasks, monkeypatch
-) -> None:
+async def test_connections_waiting_for_service_database_share_one_attempt(database_dsn, tasks, monkeypatch) -> None:
     outage = Outage(monkeypatch)
     outage.is_over = False
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
@@ -156,8 +154,8 @@ async def test_connections_that_wait_for_the_service_database_share_an_attempt(
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
 
 
-async def test_who_gives_up_waiting_does_not_end_the_attempt_of_others(database_dsn, tasks, monkeypatch) -> None:
-    """A worker that has lost a statement cancels it, and may run others at the same moment."""
+async def test_canceled_waiter_does_not_abort_shared_attempt(database_dsn, tasks, monkeypatch) -> None:
+    """A worker that lost a statement cancels it, and may run other statements at the same time."""
     outage = Outage(monkeypatch)
     outage.is_over, outage.hangs = False, True
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)
@@ -172,7 +170,7 @@ async def test_who_gives_up_waiting_does_not_end_the_attempt_of_others(database_
     assert outage.attempts == 1
 
 
-async def test_an_attempt_ends_with_its_tasks_and_who_waits_is_told(database_dsn, monkeypatch) -> None:
+async def test_shutdown_aborts_attempt_and_fails_its_waiters(database_dsn, monkeypatch) -> None:
     outage, tasks = Outage(monkeypatch), Tasks()
     outage.is_over, outage.hangs = False, True
     own = OwnDatabase(database_dsn, tasks, clock=outage.clock)

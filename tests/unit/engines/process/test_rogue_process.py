@@ -1,4 +1,4 @@
-"""A process of an engine that an attacker has taken over: the server takes nothing of it for granted."""
+"""An engine process under an attacker's control: the server trusts nothing that the process sends."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -84,7 +84,7 @@ _STATEMENTS = {
 
 
 def rogues() -> list[psutil.Process]:
-    """Those that run; servers of other tests have processes of their own."""
+    """Return the running rogue processes, without engine processes that other tests have started."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -95,7 +95,7 @@ def rogues() -> list[psutil.Process]:
 
 @asynccontextmanager
 async def rogue(then: str, before: str = "") -> AsyncGenerator[ProcessConnections]:
-    """An engine whose process does `then` at the first statement of a session, and `before` when it is opened."""
+    """Run an engine whose process executes `before` when a session opens, and `then` at its first statement."""
     connections = ProcessConnections(
         EngineProcesses(_PROGRAM.format(then=then, before=before)),
         "place",
@@ -116,7 +116,7 @@ async def opened(connections: ProcessConnections, user_id: int = 1) -> AsyncGene
 
 
 @pytest.mark.parametrize("then", _STATEMENTS.values(), ids=_STATEMENTS.keys())
-async def test_what_makes_no_sense_ends_the_process_and_is_the_error_of_its_statement(then: str, monkeypatch) -> None:
+async def test_invalid_message_ends_process_and_fails_its_statement(then: str, monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.process.engine_process.STOP_S", 1.0)
     async with rogue(then) as connections:
         async with opened(connections) as session:
@@ -127,7 +127,7 @@ async def test_what_makes_no_sense_ends_the_process_and_is_the_error_of_its_stat
             assert await session.is_alive()
 
 
-async def test_each_user_waits_for_what_the_own_statements_have_ended() -> None:
+async def test_only_the_user_whose_statements_ended_processes_must_wait() -> None:
     async with rogue("os._exit(3)") as connections:
         for _ in range(3):
             async with opened(connections, user_id=1) as session:
@@ -139,14 +139,14 @@ async def test_each_user_waits_for_what_the_own_statements_have_ended() -> None:
             assert await session.is_alive()
 
 
-async def test_a_process_that_ends_while_a_session_opens_is_tried_again(tmp_path: Path) -> None:
+async def test_session_is_reopened_when_process_ends_while_opening(tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     before = f"first = not os.path.exists({mark!r}); open({mark!r}, 'w').close(); first and os._exit(1)"
     async with rogue("pass", before) as connections, opened(connections) as session:
         assert await session.is_alive()
 
 
-async def test_a_process_that_never_opens_a_session_is_ended(monkeypatch) -> None:
+async def test_process_that_never_opens_a_session_is_killed(monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.process.connections._OPEN_TRIES", 1)
     async with (
         rogue("pass", before="time.sleep(1000)") as connections,
@@ -159,7 +159,7 @@ async def test_a_process_that_never_opens_a_session_is_ended(monkeypatch) -> Non
         assert process.has_ended
 
 
-async def test_what_a_process_writes_without_end_is_dropped() -> None:
+async def test_endless_process_output_is_discarded_except_last_lines() -> None:
     flood = "[os.write(2, b'x' * 1000 + b'\\n') for _ in range(20000)]; os.write(2, b'last line'); os._exit(1)"
     before = psutil.Process().memory_info().rss
     async with rogue(flood) as connections, opened(connections) as session:
@@ -182,13 +182,13 @@ async def test_what_a_process_writes_without_end_is_dropped() -> None:
         ("Fatal Python error: Segmentation fault", "engine_process_lost"),
     ],
 )
-async def test_the_last_words_of_a_process_say_why_it_has_ended(said: str, code: str) -> None:
+async def test_last_process_output_decides_error_code(said: str, code: str) -> None:
     then = f"os.write(2, {said.encode()!r}); os.abort()"
     async with rogue(then) as connections, opened(connections) as session:
         assert (await failure(session, "SELECT 1")).code == code
 
 
-async def test_calls_that_make_no_sense_are_refused(monkeypatch) -> None:
+async def test_invalid_calls_are_refused(monkeypatch) -> None:
     calls = (
         "[calls.send(m) for m in ({}, {'call': 1, 'session': [1], 'method': 'x', 'arguments': {}},"
         " {'call': 2, 'session': 1, 'method': 7, 'arguments': {}}, {'call': {}, 'session': 99})]; "
@@ -202,4 +202,4 @@ async def test_calls_that_make_no_sense_are_refused(monkeypatch) -> None:
             while not (status := await session.poll(handle, wait_s=1)).state.is_terminal:
                 pass
         assert status.modified_rows == 5
-        monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 0.3)  # it does not answer to the close
+        monkeypatch.setattr("queryserver.engines.process.sessions.STOP_S", 0.3)  # the process ignores the close

@@ -1,4 +1,4 @@
-"""Packages behind SQLAlchemy's dialects: older than it, broken, or up to something while they are imported."""
+"""SQLAlchemy driver packages that are outdated, broken, or open connections during import."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
 
 
 class Older(DefaultDialect):
-    """As packages for SQLAlchemy 1 name the method."""
+    """A dialect that names the import method like packages for SQLAlchemy 1."""
 
     name = "qs_older"
 
@@ -31,7 +31,7 @@ class Older(DefaultDialect):
 
 
 class Broken(DefaultDialect):
-    """Its module cannot be loaded on this machine."""
+    """A dialect whose module cannot be loaded on this machine."""
 
     name = "qs_broken"
 
@@ -42,7 +42,7 @@ class Broken(DefaultDialect):
 
 
 class Connecting(DefaultDialect):
-    """Its module does `at_import` when it is imported."""
+    """A dialect whose module runs `at_import` when it is imported."""
 
     name = "qs_connecting"
     at_import: Callable[[], object]
@@ -54,7 +54,7 @@ class Connecting(DefaultDialect):
 
 
 class UsesLibpq(DefaultDialect):
-    """Nothing in its urls says so."""
+    """A dialect that uses libpq without showing it in its URLs."""
 
     name = "qs_uses_libpq"
     driver = "psycopg2"
@@ -70,19 +70,19 @@ def registered() -> None:
         registry.register(getattr(dialect, "name", "") or "qs_without", __name__, dialect.__name__)
 
 
-def test_a_dialect_of_the_older_form_is_installed() -> None:
+def test_dialect_for_sqlalchemy_1_is_supported() -> None:
     assert driver_of(sa.make_url("qs_older://"), AddressRules()) == (Older, "its module")
 
 
 @pytest.mark.parametrize("name", ["qs_broken", "default", "qs_unheard_of"])
-def test_whatever_cannot_be_imported_is_not_installed(name: str) -> None:
+def test_driver_that_cannot_be_imported_is_not_installed(name: str) -> None:
     with pytest.raises(DriverNotInstalled, match=name):
         driver_of(sa.make_url(f"{name}://"), AddressRules())
 
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
-    """Listens where nobody may go."""
+    """Listen on a blocked address."""
     with socket.create_server((_BAD, 0)) as server:
         server.setblocking(False)
         yield server
@@ -90,7 +90,7 @@ def server() -> Iterator[socket.socket]:
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("is_vital", [True, False])
-def test_a_driver_that_connects_while_it_is_imported_is_held_to_the_rules(
+def test_address_rules_apply_to_connections_during_driver_import(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch, *, is_vital: bool
 ) -> None:
     def at_import() -> None:
@@ -111,7 +111,7 @@ def test_a_driver_that_connects_while_it_is_imported_is_held_to_the_rules(
 
 
 @pytest.mark.security("T8")
-def test_the_driver_of_a_dialect_tells_the_port_that_its_urls_do_not() -> None:
+def test_default_port_is_derived_from_dialect_driver() -> None:
     url = sa.make_url("qs_uses_libpq://127.0.0.5/d")
     with pytest.raises(HostRefused):
         SqlalchemyAddress(url, rules=AddressRules(own=frozenset({("localhost", 5432)}))).engine(SessionOptions())

@@ -1,4 +1,4 @@
-"""Where drivers of other packages are led, the rules for addresses hold (Contract platform 5.11: Hosts)."""
+"""Address rules apply to redirects that third-party drivers follow (Contract platform 5.11: Hosts)."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ _ANA = User(id=1, username="ana")
 
 @dataclass
 class World:
-    """Servers on two addresses that tell what `answers` has for the path; `redirects` lead elsewhere."""
+    """Servers on two addresses. They reply with the path's entry in `answers`, or redirect as `redirects` specifies."""
 
     port: int = 0
     reached: Counter[str] = field(default_factory=Counter[str])
@@ -56,13 +56,13 @@ class World:
             yield
 
     def url(self, host: str, path: str = "/more") -> str:
-        """Of one of the servers."""
+        """Return a URL on one of the servers."""
         return f"http://{host}:{self.port}{path}"
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """One of this test's own."""
+    """Run both servers for one test."""
     http_driver.register()
     world = World()
     async with world.listening(_GOOD), world.listening(_BAD):
@@ -70,7 +70,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def rows(world: World, database: str = "d", rules: AddressRules = _RULES) -> list[str]:
-    """What a statement gives."""
+    """Run a statement; return the values of its first column."""
     async with session_of(world, database, rules) as session:
         answer = await direct.run(session, "SELECT 1", max_rows=10)
         return [value for batch in answer.rows for value in batch.column(0).to_pylist()]
@@ -78,7 +78,7 @@ async def rows(world: World, database: str = "d", rules: AddressRules = _RULES) 
 
 @asynccontextmanager
 async def session_of(world: World, database: str = "d", rules: AddressRules = _RULES) -> AsyncGenerator[EngineSession]:
-    """On the first of the two servers."""
+    """Open a session on the first server."""
     url = sa.URL.create(http_driver.NAME, host=_GOOD, port=world.port, database=database)
     engine = SqlalchemyEngine(SqlalchemyAddress(url, rules=rules), dialect="presto")
     try:
@@ -88,14 +88,14 @@ async def session_of(world: World, database: str = "d", rules: AddressRules = _R
         await engine.close()
 
 
-async def test_a_redirect_to_a_permitted_address_is_the_driver_s_own_affair(world: World) -> None:
+async def test_redirect_to_permitted_address_is_followed(world: World) -> None:
     world.redirects["/"] = world.url(_BAD)
     world.answers["/more"] = {"rows": [["found"]]}
     assert await rows(world, rules=AddressRules()) == ["found"]
 
 
 @pytest.mark.parametrize(("database", "error"), [("login", HostRefused), ("d", OutcomeUnknown)])
-async def test_a_redirect_to_a_refused_address_is_not_followed(world, database, error) -> None:
+async def test_redirect_to_refused_address_is_not_followed(world, database, error) -> None:
     world.reached.clear()
     world.redirects["/"] = world.url(_BAD)
     with pytest.raises(error, match="led to an address") as raised:
@@ -105,7 +105,7 @@ async def test_a_redirect_to_a_refused_address_is_not_followed(world, database, 
     assert world.reached == {_GOOD: 1}
 
 
-async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells(world: World) -> None:
+async def test_rows_are_not_fetched_from_refused_next_address(world: World) -> None:
     world.answers["/"] = {"rows": [["one"]], "next": world.url(_BAD)}
     with pytest.raises(OutcomeUnknown, match="led to an address"):
         await rows(world)
@@ -116,7 +116,7 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
     ("database", "text", "error"),
     [("login", "Incorrect username or password", CredentialsRequired), ("d", "no such table", StatementRejected)],
 )
-async def test_what_a_driver_did_without_is_not_why_it_fails_later(world, database, text, error) -> None:
+async def test_ignored_refusal_does_not_replace_later_error(world, database, text, error) -> None:
     world.reached.clear()
     world.answers["/"] = {"report_to": world.url(_BAD), "error": text}
     with pytest.raises(error, match=text):
@@ -124,7 +124,7 @@ async def test_what_a_driver_did_without_is_not_why_it_fails_later(world, databa
     assert world.reached == {_GOOD: 1}
 
 
-async def test_a_statement_that_fails_after_a_refusal_does_not_cost_the_session(world: World) -> None:
+async def test_session_survives_statement_failure_after_ignored_refusal(world: World) -> None:
     world.answers["/"] = {"report_to": world.url(_BAD), "error": "no such table"}
     async with session_of(world) as session:
         with pytest.raises(StatementRejected):
@@ -132,7 +132,7 @@ async def test_a_statement_that_fails_after_a_refusal_does_not_cost_the_session(
         assert await session.is_alive()
 
 
-async def test_a_name_that_the_driver_resolves_anew_is_checked_anew(world, monkeypatch) -> None:
+async def test_host_name_is_checked_again_at_every_resolution(world, monkeypatch) -> None:
     answers = [_GOOD, _BAD]
     system_s = socket.getaddrinfo
 
@@ -149,7 +149,7 @@ async def test_a_name_that_the_driver_resolves_anew_is_checked_anew(world, monke
     assert world.reached == {_GOOD: 2}
 
 
-async def test_the_service_s_own_database_is_out_of_reach_of_redirects(world: World) -> None:
+async def test_redirect_cannot_reach_service_database(world: World) -> None:
     own = World()
     async with own.listening("127.0.0.1"):
         world.redirects["/"] = own.url("127.0.0.1")
@@ -159,7 +159,7 @@ async def test_the_service_s_own_database_is_out_of_reach_of_redirects(world: Wo
 
 
 @pytest.mark.parametrize("url", ["qshttp:///d", "mariadb+pymysql:///d", "clickhouse:///d", "presto+https:///d"])
-def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) -> None:
+def test_url_without_host_is_checked_as_local_machine(url: str) -> None:
     nothing_here = AddressRules(blocked=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
     with pytest.raises(HostRefused):
         SqlalchemyAddress(sa.make_url(url), rules=nothing_here).checked_url(None, None)
@@ -187,7 +187,7 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
         ("bigquery://h:443/d", (("h", 443),), "h"),
     ],
 )
-def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(url, places, host) -> None:
+def test_url_endpoints_use_known_default_ports(url, places, host) -> None:
     address = SqlalchemyAddress(sa.make_url(url))
     assert (address.endpoints, address.host) == (places, host)
 
@@ -195,8 +195,8 @@ def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(url, p
 @pytest.mark.parametrize(("url", "port"),
     [("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
     ("mysql+mysqldb://127.0.0.5/d", 3306)])  # fmt: skip
-def test_a_library_in_c_is_told_the_port_that_was_checked(url: str, port: int) -> None:
-    """Left to itself it would ask the environment of this server, and nobody sees where it goes."""
+def test_c_library_gets_the_checked_port(url: str, port: int) -> None:
+    """Otherwise the library would read the port from the server's environment, and the rules would not check it."""
     own = AddressRules(own=frozenset({("localhost", port)}))
     with pytest.raises(HostRefused):
         SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)

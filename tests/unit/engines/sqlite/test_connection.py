@@ -1,4 +1,4 @@
-"""Errors of SQLite, and what its statements may reach."""
+"""SQLite errors, and the files and settings that statements may access."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -28,19 +28,19 @@ MEANINGS: dict[type[Exception], type[EngineError]] = {
 }
 
 
-def test_the_driver_has_the_exceptions_that_we_walk() -> None:
+def test_driver_exception_classes_are_found() -> None:
     assert len(CLASSES) >= 40
 
 
 @pytest.mark.parametrize("raised", CLASSES)
-def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
+def test_every_statement_exception_becomes_a_domain_error(raised: type[Exception]) -> None:
     with pytest.raises(EngineError) as caught, statement_errors():
         raise raised("what happened")
     assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
 
 
 @pytest.mark.parametrize("raised", CLASSES)
-def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
+def test_every_exception_on_open_becomes_engine_unavailable(raised: type[Exception]) -> None:
     with pytest.raises(EngineUnavailable), opening_errors():
         raise raised("unable to open database file")
 
@@ -91,7 +91,7 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_statement_that_reaches_out_is_refused(
+async def test_statement_that_accesses_files_or_extensions_is_refused(
     session: EngineSession, root: Path, subtests: pytest.Subtests
 ) -> None:
     for template in REACHING.values():
@@ -110,7 +110,7 @@ async def test_a_statement_that_reaches_out_is_refused(
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
+async def test_changing_a_server_setting_is_refused(session: EngineSession, subtests: pytest.Subtests) -> None:
     for statement in [
         "PRAGMA journal_mode = DELETE",
         "PRAGMA synchronous = OFF",
@@ -134,7 +134,9 @@ async def test_a_setting_of_the_server_is_refused(session: EngineSession, subtes
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_what_stays_inside_is_allowed(session: EngineSession, subtests: pytest.Subtests) -> None:
+async def test_statement_limited_to_own_database_is_permitted(
+    session: EngineSession, subtests: pytest.Subtests
+) -> None:
     for statement in [
         "PRAGMA table_info(t)",
         "SELECT * FROM pragma_table_info('t')",
@@ -158,7 +160,7 @@ async def test_what_stays_inside_is_allowed(session: EngineSession, subtests: py
 @pytest.mark.parametrize("statement",
     ["INSERT INTO secret VALUES (2)", "WITH w AS (SELECT 1) DELETE FROM secret", "UPDATE secret SET n = 1 RETURNING n",
     "CREATE TABLE u (n)", "PRAGMA user_version = 7", "VACUUM"])  # fmt: skip
-async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> None:
+async def test_read_only_engine_refuses_changes(root: Path, statement: str) -> None:
     engine = SqliteEngine(path="other.sqlite", root=root, read_only=True)
     async with engine.session(USER, NO_OPTIONS) as reader:
         assert "readonly" in (await failure(reader, statement)).message
@@ -168,13 +170,13 @@ async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> No
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_one_expression_cannot_fill_the_memory(session: EngineSession) -> None:
+async def test_single_huge_value_is_refused(session: EngineSession) -> None:
     assert (await failure(session, "SELECT zeroblob(1000000000)")).code == "cell_too_large"
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_row_of_many_values_cannot_fill_the_memory(session: EngineSession) -> None:
+async def test_row_of_many_large_values_is_refused(session: EngineSession) -> None:
     row = ", ".join(["randomblob(16000000)"] * 100)
     assert "out of memory" in (await failure(session, f"SELECT {row}")).message
     assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
@@ -182,7 +184,7 @@ async def test_a_row_of_many_values_cannot_fill_the_memory(session: EngineSessio
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-async def test_a_database_in_memory_has_a_limit(tmp_path: Path) -> None:
+async def test_in_memory_database_has_a_size_limit(tmp_path: Path) -> None:
     engine = SqliteEngine(path=":memory:", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE t (a BLOB)")

@@ -1,4 +1,4 @@
-"""What holds for sqlite beyond the contract of all engines."""
+"""SQLite behavior beyond the contract that all engines share."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -31,15 +31,15 @@ async def session(engine: SqliteEngine) -> AsyncGenerator[EngineSession]:
         yield session
 
 
-def test_explain_means_the_query_plan() -> None:
+def test_explain_prefix_requests_query_plan() -> None:
     assert SqliteEngine().capabilities.explain_prefix == "EXPLAIN QUERY PLAN "
 
 
-def test_a_file_may_be_used_by_several_processes(tmp_path: Path) -> None:
+def test_file_database_may_be_used_by_several_processes(tmp_path: Path) -> None:
     assert not SqliteEngine(path="own.sqlite", root=tmp_path).capabilities.one_process
 
 
-async def test_each_value_keeps_its_own_class(session: EngineSession) -> None:
+async def test_each_value_keeps_its_storage_class(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (n NUMERIC, b BOOLEAN)")
     await run(session, "INSERT INTO t VALUES (1, 1), (2.5, 0), ('x', 2), (x'00', 'x'), (NULL, NULL), (-3, 1.5)")
     answer = await run(session, "SELECT n, b FROM t ORDER BY rowid")
@@ -48,7 +48,7 @@ async def test_each_value_keeps_its_own_class(session: EngineSession) -> None:
     assert [type(row[1]) for row in answer.rows[:3]] == [bool, bool, int]
 
 
-async def test_a_class_may_change_far_behind_the_first_chunk(session: EngineSession) -> None:
+async def test_storage_class_may_change_long_after_first_chunk(session: EngineSession) -> None:
     sql = (
         "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 60000) "
         "SELECT CASE WHEN n < 50000 THEN n ELSE 'text ' || n END AS v FROM c"
@@ -63,7 +63,7 @@ async def test_a_class_may_change_far_behind_the_first_chunk(session: EngineSess
     assert values == [*range(50_000), *(f"text {number}" for number in range(50_000, 60_000))]
 
 
-async def test_a_boolean_column_without_values_is_boolean(session: EngineSession) -> None:
+async def test_all_null_boolean_column_is_boolean(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (b BOOLEAN)")
     await run(session, "INSERT INTO t VALUES (NULL)")
     async with operation(session, "SELECT b FROM t") as handle:
@@ -72,20 +72,22 @@ async def test_a_boolean_column_without_values_is_boolean(session: EngineSession
     assert [str(batch.schema.field(0).type) for batch in batches] == ["bool"]
 
 
-async def test_an_expression_takes_the_type_of_its_first_value(session: EngineSession) -> None:
+async def test_expression_takes_type_of_its_first_value(session: EngineSession) -> None:
     answer = await run(session, "SELECT column1, column2 FROM (VALUES (NULL, NULL), (1.5, NULL), (7, NULL))")
     assert [column.type for column in answer.columns] == [ResultType.DOUBLE, ResultType.STRING]
     assert answer.rows == [(None, None), (1.5, None), (7, None)]
 
 
-async def test_a_trigger_is_one_statement(session: EngineSession) -> None:
+async def test_create_trigger_is_one_statement(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     await run(session, "CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t WHERE n < 0; SELECT 1; END;")
     assert (await run(session, "INSERT INTO t VALUES (-1)")).status.modified_rows == 1
     assert (await run(session, "SELECT count(*) FROM t")).cell == 0
 
 
-async def test_a_session_left_in_a_transaction_frees_the_database(engine: SqliteEngine, session: EngineSession) -> None:
+async def test_session_closed_in_transaction_releases_database_lock(
+    engine: SqliteEngine, session: EngineSession
+) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     async with engine.session(USER, NO_OPTIONS) as other:
         await run(other, "BEGIN IMMEDIATE")
@@ -94,7 +96,7 @@ async def test_a_session_left_in_a_transaction_frees_the_database(engine: Sqlite
     assert (await run(session, "SELECT n FROM t")).rows == [(2,)]
 
 
-async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine, session) -> None:
+async def test_blocked_writer_fails_as_locked_after_busy_timeout(engine, session) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     await run(session, "BEGIN IMMEDIATE")
     async with engine.session(USER, NO_OPTIONS) as other:
@@ -110,7 +112,7 @@ async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine,
     await run(session, "COMMIT")
 
 
-async def test_who_waits_for_a_lock_can_be_canceled(tmp_path: Path) -> None:
+async def test_statement_waiting_for_lock_can_be_canceled(tmp_path: Path) -> None:
     engine = SqliteEngine(path="own.sqlite", root=tmp_path, busy_timeout_s=3600)
     async with engine.session(USER, NO_OPTIONS) as holder, engine.session(USER, NO_OPTIONS) as waiter:
         await run(holder, "BEGIN IMMEDIATE")
@@ -121,24 +123,24 @@ async def test_who_waits_for_a_lock_can_be_canceled(tmp_path: Path) -> None:
     await engine.close()
 
 
-async def test_a_text_that_is_not_utf_8_is_told(session: EngineSession) -> None:
+async def test_invalid_utf8_text_is_reported(session: EngineSession) -> None:
     assert "not valid UTF-8" in (await failure(session, "SELECT CAST(x'ff' AS TEXT)")).message
     assert (await run(session, "SELECT CAST(x'ff' AS BLOB)")).cell == b"\xff"
 
 
-async def test_a_nul_in_the_statement_is_refused(session: EngineSession) -> None:
+async def test_nul_in_statement_is_refused(session: EngineSession) -> None:
     assert isinstance(await failure(session, "SELECT 1 \0 AS n"), StatementRejected)
 
 
-async def test_returned_rows_left_unread_are_still_stored(session: EngineSession) -> None:
+async def test_inserted_rows_are_stored_when_returned_rows_are_unread(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     async with operation(session, "INSERT INTO t VALUES (1), (2), (3) RETURNING n") as handle:
         await ended(session, handle)
     assert (await run(session, "SELECT count(*) FROM t")).cell == 3
 
 
-async def test_rows_of_a_slow_query_come_in_time(session: EngineSession) -> None:
-    """The first rows are told long before there are enough of them for a batch."""
+async def test_slow_query_returns_first_rows_early(session: EngineSession) -> None:
+    """The first rows arrive long before they fill a batch."""
     sql = (
         "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 200000) "
         "SELECT n, (SELECT count(*) FROM c AS d WHERE d.n + c.n > 0) FROM c"

@@ -1,4 +1,4 @@
-"""`catalog.schema`, SHOW CREATE, and queries for nested values."""
+"""Database names (`catalog.schema`), SHOW CREATE output, and sample queries for nested values."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ from queryserver.errors.base import NotSupported
     [("hive.shop", ("hive", "shop")), ("shop", ("own", "shop")), ('hive."a.b"', ("hive", "a.b")),
     ('"my.hive".shop', ("my.hive", "shop")), ('"a.b"', ("own", "a.b")), ('hive."say ""hi"""', ("hive", 'say "hi"')),
     ("a.b.c", ("own", "a.b.c")), ('x"y', ("own", 'x"y'))])  # fmt: skip
-def test_a_database_is_catalog_and_schema(database: str, expected: tuple[str, str]) -> None:
+def test_database_name_is_split_into_catalog_and_schema(database: str, expected: tuple[str, str]) -> None:
     assert split_database(database, "own") == expected
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_any_two_names_can_be_joined_and_split(catalog: str, schema: str) -> None:
+def test_joined_catalog_and_schema_can_be_split_again(catalog: str, schema: str) -> None:
     assert split_database(join_database(catalog, schema), "own") == (catalog, schema)
 
 
@@ -43,7 +43,7 @@ WITH (
 )"""
 
 
-def test_properties_of_a_table_are_read() -> None:
+def test_table_properties_are_parsed() -> None:
     assert properties(CREATED) == {
         "format": "ORC",
         "partitioned_by": "ARRAY['dt','it''s']",
@@ -53,7 +53,7 @@ def test_properties_of_a_table_are_read() -> None:
     assert texts(properties(CREATED)["partitioned_by"]) == ["dt", "it's"]
 
 
-def test_a_query_of_a_view_has_no_properties() -> None:
+def test_view_or_plain_table_has_no_properties() -> None:
     assert properties("CREATE VIEW a.b.c SECURITY DEFINER AS\nWITH x AS (SELECT 1 a) SELECT * FROM x") == {}
     assert properties("CREATE TABLE a.b.c (\n   n bigint\n)") == {}
 
@@ -66,15 +66,15 @@ def test_a_query_of_a_view_has_no_properties() -> None:
         ("CREATE SCHEMA memory.default", ("", "")),
     ],
 )
-def test_the_owner_of_a_schema_is_read(statement: str, expected: tuple[str, str]) -> None:
+def test_schema_owner_is_parsed(statement: str, expected: tuple[str, str]) -> None:
     assert owner(statement) == expected
 
 
-def test_a_pattern_fits_its_name_only() -> None:
+def test_exact_pattern_escapes_wildcards() -> None:
     assert exact_pattern("a_b%c!") == "a!_b!%c!!"
 
 
 @pytest.mark.parametrize("path", [["x"], ["item"], ["key", "item"]])
-def test_a_path_that_the_type_has_not_is_not_supported(path: list[str]) -> None:
+def test_path_missing_from_type_is_not_supported(path: list[str]) -> None:
     with pytest.raises(NotSupported):
         sample_of_column('"t"', "c", "map(varchar, row(a bigint))", path, SampleKind.DEFAULT)

@@ -1,4 +1,4 @@
-"""Tables at coordinators of all kinds of connectors: what the text of a statement holds, and what some cannot do."""
+"""Loading tables through Trino: statement texts, and fallbacks for connectors with missing features."""
 
 import datetime as dt
 import re
@@ -55,12 +55,12 @@ def statements(server: ScriptedTrino) -> list[str]:
 
 
 def steps(server: ScriptedTrino) -> list[str]:
-    """Statements by their beginnings."""
+    """Return the statements, shortened to their first words."""
     return [re.sub(r"(TABLE|INTO) (IF EXISTS )?(\S+).*", r"\1 \3", sql).replace(HERE, "") for sql in statements(server)]
 
 
 async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: Reply) -> tuple[list[str], object]:
-    """The steps, and the count of rows or the error; the ledger is clean in any case."""
+    """Run a load; return its steps, and the row count or the error. The ledger is empty afterwards."""
     ledger = MemoryLedger()
     async with scripted_trino(*script) as server, loader_at(server) as loader:
         try:
@@ -72,7 +72,7 @@ async def loaded(load: TableLoad, rows: AsyncIterator[pa.RecordBatch], *script: 
 
 
 def text_of(*rows: tuple[str | None, ...]) -> str:
-    """The statement that adds rows of texts."""
+    """Return the statement that inserts rows of text."""
     columns = tuple(LoadColumn(f"c{place}", STRING, "VARCHAR") for place in range(len(rows[0])))
     load = TableLoad(TARGET, STAGING, columns)
     loader = TrinoLoader(None, None, catalog="c", schema="d")  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def text_of(*rows: tuple[str | None, ...]) -> str:
 
 
 def rows_of(statement: str) -> list[list[str | None]]:
-    """What Trino reads: a constant ends at the first quote that is not doubled, the rest of it is as it stands."""
+    """Return the rows that Trino reads. A constant ends at the first quote that is not doubled."""
     (constant,) = CONSTANT.findall(statement)
     assert "'" not in CONSTANT.sub("", statement)
     return orjson.loads(constant.replace("''", "'"))
@@ -94,12 +94,12 @@ def rows_of(statement: str) -> list[list[str | None]]:
 @pytest.mark.parametrize(
     "text", [*TEXTS, None, "\0", "${x}", "\\u0027", "']') --", "\\'", "é" * 300_000, "'" * 300_000]
 )
-def test_a_text_stands_in_a_statement_as_data(text: str | None) -> None:
+def test_hostile_text_is_data_in_the_statement(text: str | None) -> None:
     assert rows_of(text_of((text, "next"), ("", text))) == [[text, "next"], ["", text]]
 
 
 @given(st.lists(st.tuples(st.none() | st.text(st.characters(exclude_categories=("Cs",)))), min_size=1))
-def test_any_texts_come_back(rows: list[tuple[str | None]]) -> None:
+def test_arbitrary_texts_round_trip(rows: list[tuple[str | None]]) -> None:
     assert rows_of(text_of(*rows)) == [list(row) for row in rows]
 
 
@@ -112,7 +112,7 @@ def test_names_in_statements_are_quoted() -> None:
     )
 
 
-async def test_a_table_is_renamed_at_last() -> None:
+async def test_load_ends_by_renaming_the_staging_table() -> None:
     done = await loaded(LOAD, batches("a"), MISSING, DONE, DONE, DONE)
     assert done == (['CREATE TABLE "_qs_import_1"', 'INSERT INTO "_qs_import_1"', 'ALTER TABLE "_qs_import_1"'], 1)
 
@@ -127,19 +127,19 @@ FALLBACK = [
 
 
 @pytest.mark.importer(55)
-async def test_without_rename_a_table_is_filled_by_one_statement() -> None:
+async def test_without_rename_table_is_filled_by_one_statement() -> None:
     done = await loaded(LOAD, batches("a", "b"), MISSING, DONE, DONE, NOT_SUPPORTED, DONE, DONE, DONE)
     assert done == ([*FALLBACK, 'DROP TABLE "_qs_import_1"'], 2)
 
 
-async def test_without_rename_rows_go_by_their_names() -> None:
+async def test_without_rename_columns_are_copied_by_name() -> None:
     async with scripted_trino(MISSING, DONE, DONE, NOT_SUPPORTED, DONE) as server, loader_at(server) as loader:
         assert await loader.load(LOAD, batches("a"), MemoryLedger()) == 1
         assert 'INSERT INTO "c"."d"."t" ("s") SELECT "s" FROM "c"."d"."_qs_import_1"' in statements(server)
 
 
 @pytest.mark.importer(55)
-async def test_without_rename_a_failing_copy_takes_both_tables_away() -> None:
+async def test_without_rename_failed_copy_drops_both_tables() -> None:
     script = (MISSING, DONE, DONE, NOT_SUPPORTED, DONE, DISK_FULL, DONE)
     done, end = await loaded(LOAD, batches("a"), *script)
     assert isinstance(end, EngineError)
@@ -148,14 +148,14 @@ async def test_without_rename_a_failing_copy_takes_both_tables_away() -> None:
 
 
 @pytest.mark.importer(55)
-async def test_without_rename_a_table_that_another_made_meanwhile_stays() -> None:
+async def test_without_rename_concurrently_created_table_is_kept() -> None:
     done, end = await loaded(LOAD, batches("a"), MISSING, DONE, DONE, NOT_SUPPORTED, TAKEN, DONE)
     assert isinstance(end, StatementRejected)
     assert "already exists" in end.message
     assert done == [*FALLBACK[:4], 'DROP TABLE "_qs_import_1"']
 
 
-async def test_a_copy_that_cannot_be_dropped_stays_in_the_ledger() -> None:
+async def test_copy_that_cannot_be_dropped_stays_in_ledger() -> None:
     ledger = MemoryLedger()
     script = (MISSING, DONE, DONE, NOT_SUPPORTED, DONE, DISK_FULL)
     async with scripted_trino(*script) as server, loader_at(server) as loader:
@@ -164,14 +164,14 @@ async def test_a_copy_that_cannot_be_dropped_stays_in_the_ledger() -> None:
     assert ledger.open == {TARGET, STAGING}
 
 
-async def test_any_other_refusal_of_a_rename_is_an_error() -> None:
+async def test_other_rename_failure_is_an_error() -> None:
     done, end = await loaded(LOAD, batches("a"), MISSING, DONE, DONE, TAKEN, DONE)
     assert isinstance(end, StatementRejected)
     assert done == [*FALLBACK[:3], 'DROP TABLE "_qs_import_1"']
 
 
 @pytest.mark.importer(55)
-async def test_an_append_copies_and_drops_nothing_of_the_old_table() -> None:
+async def test_failed_append_drops_only_the_staging_table() -> None:
     more = TableLoad(TARGET, STAGING, LOAD.columns, append=True)
     done, end = await loaded(more, batches("a"), FOUND, DONE, DONE, DISK_FULL, DONE)
     assert isinstance(end, EngineError)
@@ -179,7 +179,7 @@ async def test_an_append_copies_and_drops_nothing_of_the_old_table() -> None:
 
 
 def wishes(server: ScriptedTrino) -> list[str]:
-    """The columns of all CREATE TABLE."""
+    """Return the column lists of all CREATE TABLE statements."""
     return [sql.partition("(")[2][:-1] for sql in statements(server) if sql.startswith("CREATE")]
 
 
@@ -194,8 +194,8 @@ async def moments(microsecond: int) -> AsyncIterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays(arrays, names=["s", "t"])
 
 
-async def test_a_catalog_gets_what_it_can_hold() -> None:
-    """Neither microseconds nor NOT NULL here."""
+async def test_table_definition_falls_back_to_supported_features() -> None:
+    """This catalog supports neither microseconds nor NOT NULL."""
     script = (MISSING, NOT_SUPPORTED, NOT_SUPPORTED, NOT_SUPPORTED, DONE)
     async with scripted_trino(*script) as server, loader_at(server) as loader:
         assert await loader.load(STRICT, moments(5000), MemoryLedger()) == 1
@@ -210,7 +210,7 @@ async def test_a_catalog_gets_what_it_can_hold() -> None:
         assert '"2024-02-29 10:20:30.005' in insert
 
 
-async def test_microseconds_are_not_rounded_away_where_a_catalog_has_none() -> None:
+async def test_unsupported_microseconds_are_refused_rather_than_rounded() -> None:
     script = (MISSING, NOT_SUPPORTED, NOT_SUPPORTED, DONE, DONE)
     done, end = await loaded(STRICT, moments(5), *script)
     assert isinstance(end, StatementRejected)
@@ -218,7 +218,7 @@ async def test_microseconds_are_not_rounded_away_where_a_catalog_has_none() -> N
     assert done == ['CREATE TABLE "_qs_import_1"'] * 3 + ['DROP TABLE "_qs_import_1"']
 
 
-async def test_a_catalog_that_makes_no_tables_says_so() -> None:
+async def test_catalog_that_cannot_create_tables_is_reported() -> None:
     ledger = MemoryLedger()
     async with scripted_trino(MISSING, NOT_SUPPORTED, DONE) as server, loader_at(server) as loader:
         with pytest.raises(StatementRejected, match="does not support"):

@@ -1,4 +1,4 @@
-"""The client protocol over a real socket, against scripted answers."""
+"""Trino's client protocol over a real socket, with scripted responses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -34,7 +34,7 @@ from queryserver.errors.statements import (
 
 PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
 SHORT = replace(PATIENT, retry_s=1.5)
-# For answers that never come.
+# For responses that never arrive.
 NEVER = replace(PATIENT, answer_s=3, stop_s=0.3)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
@@ -63,12 +63,12 @@ async def refused(*script: Reply, timeouts: TrinoTimeouts = PATIENT) -> Exceptio
         return await failure(session, "SELECT n")
 
 
-async def test_rows_of_all_pages_come_in_order() -> None:
+async def test_rows_from_all_pages_arrive_in_order() -> None:
     pages = [page(1), page(2, rows=[[1], [2]], columns=NUMBERS), page(3), page(rows=[[3]], columns=NUMBERS)]
     assert await answered(*pages) == [(1,), (2,), (3,)]
 
 
-async def test_a_page_is_left_at_the_coordinator_until_more_rows_are_wanted() -> None:
+async def test_next_page_is_requested_only_when_rows_are_needed() -> None:
     pages = [page(1), page(2, rows=[[1]], columns=NUMBERS), page(rows=[[2]], columns=NUMBERS)]
     async with (
         scripted_trino(*pages) as server,
@@ -85,7 +85,7 @@ async def test_a_page_is_left_at_the_coordinator_until_more_rows_are_wanted() ->
 
 
 @pytest.mark.item(25)
-async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
+async def test_completely_read_page_is_not_requested_after_reattach() -> None:
     given = page(2, rows=[[1], [2]], columns=NUMBERS)
     asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
     async with scripted_trino(page(1), given, asked_by_both) as server:
@@ -106,7 +106,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
 
 
 @pytest.mark.item(25)
-async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
+async def test_reattach_after_last_row_requests_nothing() -> None:
     async with scripted_trino(*ONE_ROW) as server:
         engine = TrinoEngine(TrinoAddress(server.url, timeouts=PATIENT))
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -132,13 +132,13 @@ WRONG_MEMBERS: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("members", WRONG_MEMBERS, ids=repr)
-async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
+async def test_response_members_of_wrong_type_fail_statement(members: dict[str, object]) -> None:
     async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
         assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
         assert len(server.asked("GET")) < 20
 
 
-async def test_splits_that_are_no_number_tell_no_progress() -> None:
+async def test_non_numeric_splits_report_zero_progress() -> None:
     odd = page(2, stats={"state": "RUNNING", "totalSplits": "many", "completedSplits": 1})
     async with scripted_trino(page(1), odd) as server, session_at(server) as session:
         handle = await session.submit("SELECT n")
@@ -148,7 +148,7 @@ async def test_splits_that_are_no_number_tell_no_progress() -> None:
 
 
 @pytest.mark.security("T11")
-async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator() -> None:
+async def test_next_uri_with_other_host_is_requested_from_configured_coordinator() -> None:
     elsewhere = page(1, next_host="http://coordinator.internal:1")
     async with scripted_trino(elsewhere, ONE_ROW[1]) as server, session_at(server) as session:
         assert (await run(session, "SELECT n")).rows == [(7,)]
@@ -157,7 +157,7 @@ async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator
 
 @pytest.mark.security("T11")
 @pytest.mark.parametrize("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
-async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
+async def test_invalid_next_uri_is_not_followed(uri: str) -> None:
     found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
     async with scripted_trino(found) as server, session_at(server) as session:
         assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
@@ -173,12 +173,12 @@ async def test_redirects_are_not_followed() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
+async def test_retryable_status_is_retried(status: int) -> None:
     busy = Reply(status=status)
     assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
 
 
-async def test_a_coordinator_that_never_takes_the_statement_is_unavailable() -> None:
+async def test_coordinator_that_never_accepts_statement_is_unavailable() -> None:
     assert isinstance(await refused(SERVER_FAILS, timeouts=SHORT), EngineUnavailable)
 
 
@@ -198,12 +198,12 @@ def patience(broken: str) -> TrinoTimeouts:
 
 
 async def side_by_side(attempt: Callable[[str], Awaitable[object]], kinds: Iterable[str]) -> dict[str, object]:
-    """The result or error of an attempt for each kind of answer. They run at the same time, since they mostly wait."""
+    """Run an attempt per response kind; return results or errors. They run concurrently, since they mostly wait."""
     kinds = list(kinds)
     return dict(zip(kinds, await asyncio.gather(*map(attempt, kinds), return_exceptions=True), strict=True))
 
 
-async def test_a_broken_answer_is_asked_for_again(subtests: pytest.Subtests) -> None:
+async def test_broken_response_is_requested_again(subtests: pytest.Subtests) -> None:
     async def attempt(broken: str) -> object:
         return await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=patience(broken))
 
@@ -212,7 +212,7 @@ async def test_a_broken_answer_is_asked_for_again(subtests: pytest.Subtests) -> 
             assert rows == [(7,)]
 
 
-async def test_answers_that_stay_broken_leave_the_outcome_unknown(subtests: pytest.Subtests) -> None:
+async def test_persistently_broken_responses_leave_outcome_unknown(subtests: pytest.Subtests) -> None:
     async def attempt(broken: str) -> object:
         timeouts = replace(patience(broken), retry_s=4 if broken == "no answer" else 1.5)
         return await refused(ONE_ROW[0], BROKEN[broken](), timeouts=timeouts)
@@ -222,7 +222,7 @@ async def test_answers_that_stay_broken_leave_the_outcome_unknown(subtests: pyte
             assert isinstance(outcome, OutcomeUnknown)
 
 
-async def test_a_statement_whose_answer_is_lost_is_not_sent_again(subtests: pytest.Subtests) -> None:
+async def test_statement_with_lost_response_is_not_resubmitted(subtests: pytest.Subtests) -> None:
     async def attempt(broken: str) -> object:
         answers, timeouts = (BROKEN[broken](), *ONE_ROW), patience(broken)
         async with scripted_trino(*answers) as server, session_at(server, timeouts=timeouts) as session:
@@ -238,13 +238,13 @@ async def test_a_statement_whose_answer_is_lost_is_not_sent_again(subtests: pyte
 
 
 @pytest.mark.parametrize("status", [404, 410])
-async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
+async def test_statement_forgotten_by_coordinator_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
     assert str(lost).startswith("Results have expired")
 
 
-async def test_a_refused_login_is_told_before_any_statement() -> None:
+async def test_refused_login_is_reported_before_any_statement() -> None:
     async with scripted_trino(*ONE_ROW) as server:
         server.login = Reply(status=401, body=b"Invalid credentials")
         with pytest.raises(CredentialsRequired, match="Invalid credentials"):
@@ -253,7 +253,7 @@ async def test_a_refused_login_is_told_before_any_statement() -> None:
         assert server.requests == []
 
 
-async def test_a_login_that_may_not_act_for_the_user_is_refused() -> None:
+async def test_login_without_impersonation_privilege_is_refused() -> None:
     async with scripted_trino(*ONE_ROW) as server:
         server.login = Reply(status=403, body=b"Access Denied: User etl cannot impersonate user ada")
         with pytest.raises(StatementRejected, match="cannot impersonate"):
@@ -261,23 +261,23 @@ async def test_a_login_that_may_not_act_for_the_user_is_refused() -> None:
                 pass
 
 
-async def test_the_engine_s_own_error_is_told() -> None:
+async def test_engine_error_message_is_reported() -> None:
     wrong = await refused(page(1), page(state="FAILED", error=error("line 1:8: Column 'n' cannot be resolved\nmore")))
     assert isinstance(wrong, StatementRejected)
     assert wrong.message.startswith("line 1:8: Column 'n' cannot be resolved")
 
 
-async def test_a_lack_of_rights_is_a_denial() -> None:
+async def test_missing_permission_is_statement_denied() -> None:
     denied = error("Access Denied: Cannot select from table t", "PERMISSION_DENIED")
     assert isinstance(await refused(page(1), page(state="FAILED", error=denied)), StatementDenied)
 
 
-async def test_the_engine_s_time_limit_is_a_time_out() -> None:
+async def test_engine_time_limit_is_a_timeout() -> None:
     limit = error("Query exceeded the maximum execution time limit of 1.00s", "EXCEEDED_TIME_LIMIT")
     assert isinstance(await refused(page(1), page(state="FAILED", error=limit)), EngineTimeout)
 
 
-async def test_who_is_stopped_by_somebody_else_is_canceled() -> None:
+async def test_externally_canceled_statement_is_canceled() -> None:
     stopped = page(state="FAILED", error=error("Query was canceled", "USER_CANCELED"))
     async with (
         scripted_trino(page(1), stopped) as server,
@@ -287,7 +287,7 @@ async def test_who_is_stopped_by_somebody_else_is_canceled() -> None:
         assert (await ended(session, handle)).state is OperationState.CANCELED
 
 
-async def test_close_stops_what_is_left_of_a_result() -> None:
+async def test_close_cancels_partially_read_statement() -> None:
     async with scripted_trino(page(1), page(2, rows=[[1]], columns=NUMBERS)) as server, session_at(server) as session:
         handle = await session.submit("SELECT n")
         await ended(session, handle)
@@ -295,7 +295,7 @@ async def test_close_stops_what_is_left_of_a_result() -> None:
         assert [path[-2:] for path in server.asked("DELETE")] == ["/2"]
 
 
-async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> None:
+async def test_queued_statement_is_pending_and_progress_comes_from_engine() -> None:
     queued, half = page(1, state="QUEUED"), page(2)
     half = Reply(half.body.replace(b'"state":"RUNNING"', b'"state":"RUNNING","progressPercentage":50.7'))
     stopping = replace(PATIENT, stop_s=0.3)
@@ -319,7 +319,7 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
         ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
     ],
 )
-async def test_changes_have_no_result_set_but_what_they_report(update, columns, rows, modified, has_rows) -> None:
+async def test_only_changes_that_report_rows_have_result_set(update, columns, rows, modified, has_rows) -> None:
     async with (
         scripted_trino(page(1), page(rows=rows, columns=columns, state="FINISHED", **update)) as server,
         session_at(server) as session,
@@ -329,7 +329,7 @@ async def test_changes_have_no_result_set_but_what_they_report(update, columns, 
     assert answer.rows == ([("files",)] if has_rows else [])
 
 
-async def test_state_of_the_session_goes_along_with_the_next_statement() -> None:
+async def test_session_state_is_sent_with_next_statement() -> None:
     told = {
         "X-Trino-Set-Catalog": "tpch",
         "X-Trino-Set-Schema": "tiny",
@@ -351,7 +351,7 @@ async def test_state_of_the_session_goes_along_with_the_next_statement() -> None
     assert sent["x-trino-transaction-id"] == "tx1"
 
 
-async def test_an_open_transaction_is_rolled_back_when_the_session_is_left() -> None:
+async def test_open_transaction_is_rolled_back_when_session_closes() -> None:
     begun = Reply(page(state="FINISHED", updateType="START TRANSACTION").body,
                   headers={"X-Trino-Started-Transaction-Id": "tx1"})  # fmt: skip
     async with scripted_trino(begun, page(state="FINISHED")) as server:
@@ -360,7 +360,7 @@ async def test_an_open_transaction_is_rolled_back_when_the_session_is_left() -> 
         assert [request.body for request in server.requests] == [b"START TRANSACTION", b"ROLLBACK"]
 
 
-async def test_a_login_is_sent_as_configured() -> None:
+async def test_login_is_sent_as_configured() -> None:
     by_token = SessionOptions(external_token="abc")
     own = SessionOptions(credentials=Credentials("bob", "pw"))
     cases = [
@@ -370,7 +370,7 @@ async def test_a_login_is_sent_as_configured() -> None:
         ({"username": "etl", "password": "pw", "authentication": TrinoAuthentication.BASIC, "has_impersonation": True},
          NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
         ({"username": None, "authentication": TrinoAuthentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
-        # Latin-1, which Trino reads; UTF-8 where that has no such letter.
+        # Latin-1, which Trino expects, or UTF-8 if Latin-1 lacks a character.
         ({"username": "etl", "password": "p\u00fc", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnD8"),
         ({"username": "etl", "password": "p\u20ac", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
@@ -385,7 +385,7 @@ async def test_a_login_is_sent_as_configured() -> None:
 
 
 @pytest.mark.security("T11")
-async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> None:
+async def test_unverified_user_name_is_refused() -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
             async with session_at(server, SessionOptions(credentials=Credentials("root", ""))):
@@ -393,14 +393,14 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
 
 
 @pytest.mark.parametrize("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
-async def test_callers_without_a_login_are_asked_for_one(address) -> None:
+async def test_missing_login_requires_credentials(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
             async with session_at(server, **address):
                 pass
 
 
-async def test_presto_has_headers_of_its_own() -> None:
+async def test_presto_uses_its_own_header_prefix() -> None:
     async with scripted_trino(*ONE_ROW) as server:
         engine = TrinoEngine(TrinoAddress(server.url, catalog="hive"), PRESTO)
         async with engine.session(USER, NO_OPTIONS) as session:
@@ -415,7 +415,7 @@ PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
 @pytest.mark.parametrize("encoding", ["json", "json+zstd"])
-async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
+async def test_inline_and_spooled_segments_form_one_result(encoding: str) -> None:
     rows = [[number, f'x"],[{number}'] for number in range(60_000)]
     segments = [
         inline_segment(rows[:10], encoding),
@@ -446,14 +446,14 @@ async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) 
         ]
 
 
-async def test_segments_that_are_none_leave_the_outcome_unknown() -> None:
+async def test_invalid_segments_leave_outcome_unknown() -> None:
     segment = {"type": "inline", "data": "AAAA", "metadata": {"rowOffset": 0, "rowsCount": 1}}
     for encoding in ("json", "json+zstd", "json+lz4"):
         broken = page(2, columns=PAIR, rows={"encoding": encoding, "segments": [segment]})
         assert isinstance(await refused(page(1), broken), OutcomeUnknown)
 
 
-async def test_a_segment_at_no_address_leaves_the_outcome_unknown() -> None:
+async def test_segment_with_invalid_address_leaves_outcome_unknown() -> None:
     segment = {"type": "spooled", "uri": "https://here:nowhere/", "metadata": {"rowOffset": 0, "rowsCount": 1}}
     broken = page(2, columns=PAIR, rows={"encoding": "json", "segments": [segment]})
     assert isinstance(await refused(page(1), broken), OutcomeUnknown)

@@ -1,4 +1,4 @@
-"""Values of Trino's JSON as Arrow, where the real engine seldom goes."""
+"""Conversion of unusual Trino JSON values to Arrow."""
 
 import datetime as dt
 from decimal import Decimal
@@ -11,7 +11,7 @@ from queryserver.formats.columns import ResultType
 
 
 def _signature(raw_type: str, *arguments: object) -> dict[str, object]:
-    """Parameters of a type: numbers, types, or pairs of a field's name and type."""
+    """Return a type signature. Its arguments are numbers, types, or pairs with a field's name and type."""
     described = []
     for argument in arguments:
         if isinstance(argument, int):
@@ -29,7 +29,7 @@ def _read(signature: dict[str, object], *values: object) -> pa.Array:
     return record_batch(["a"], declared, [[value] for value in values]).column(0)
 
 
-def test_words_of_floats_are_numbers_at_both_widths() -> None:
+def test_nan_and_infinity_are_parsed_for_real_and_double() -> None:
     for raw_type in ("real", "double"):
         array = _read(_signature(raw_type), 1.5, "NaN", "Infinity", "-Infinity", None)
         assert str(array.to_pylist()) == "[1.5, nan, inf, -inf, None]"
@@ -51,12 +51,12 @@ def test_timestamps_of_any_year_keep_their_instant(digits: int, unit: str) -> No
     assert array.view(pa.int64()).to_pylist() == [ticks - second, 3789391 * 86400 * second + ticks]
 
 
-def test_timestamps_finer_than_microseconds_keep_their_text() -> None:
+def test_timestamps_finer_than_microseconds_become_text() -> None:
     array = _read(_signature("timestamp", 9), "2024-01-31 10:20:30.000000000", "2024-01-31 10:20:30.100000000", None)
     assert array.to_pylist() == ["2024-01-31 10:20:30", "2024-01-31 10:20:30.100000000", None]
 
 
-def test_keys_of_maps_have_their_type() -> None:
+def test_map_keys_have_their_declared_type() -> None:
     cases = [
         ("boolean", "true", True),
         ("bigint", "7", 7),
@@ -69,12 +69,12 @@ def test_keys_of_maps_have_their_type() -> None:
         assert found == expected or (expected is None and found != found)
 
 
-def test_keys_that_are_rows_are_text() -> None:
+def test_row_typed_map_keys_become_text() -> None:
     row = _signature("row", ("a", _signature("bigint")))
     assert _read(_signature("map", row, _signature("bigint")), {"[1]": 2}, None).to_pylist() == [[("[1]", 2)], None]
 
 
-def test_rows_keep_the_order_and_the_names_of_their_fields() -> None:
+def test_rows_keep_field_order_and_names() -> None:
     row = _signature("row", ("a", _signature("decimal", 4, 1)), ("", _signature("varchar", 3)))
     array = _read(row, ["1.5", "x"], None, [None, None])
     assert [array.type.field(n).name for n in range(2)] == ["a", ""]
@@ -82,13 +82,13 @@ def test_rows_keep_the_order_and_the_names_of_their_fields() -> None:
     assert array.is_null().to_pylist() == [False, True, False]
 
 
-def test_arrays_of_maps_of_rows_are_read_to_the_bottom() -> None:
+def test_deeply_nested_values_are_converted() -> None:
     row = _signature("row", ("n", _signature("bigint")))
     array = _read(_signature("array", _signature("map", _signature("varchar"), row)), [{"k": [1]}, None], [], None)
     assert array.to_pylist() == [[[("k", {"n": 1})], None], [], None]
 
 
-def test_objects_of_unknown_types_are_json_text() -> None:
+def test_objects_of_unknown_types_become_json_text() -> None:
     assert _read(_signature("BingTile"), {"x": 1}, "plain", None).to_pylist() == ['{"x":1}', "plain", None]
 
 
@@ -97,12 +97,12 @@ def test_objects_of_unknown_types_are_json_text() -> None:
     (_signature("date"), "today"), (_signature("timestamp", 3), "now"), (_signature("decimal", 4, 2), "much"),
     (_signature("array", _signature("bigint")), 5),
     (_signature("row", ("a", _signature("bigint"))), [1, 2])])  # fmt: skip
-def test_values_that_are_not_of_their_type_are_told(signature: dict[str, object], value: object) -> None:
+def test_value_not_matching_its_type_is_refused(signature: dict[str, object], value: object) -> None:
     with pytest.raises(TrinoMisfit):
         _read(signature, value)
 
 
-def test_rows_of_another_width_are_told() -> None:
+def test_row_with_wrong_width_is_refused() -> None:
     declared = declare([{"name": "a", "type": "bigint", "typeSignature": _signature("bigint")}])
     with pytest.raises(TrinoMisfit):
         record_batch(["a"], declared, [[1], [1, 2]])
@@ -112,6 +112,6 @@ def test_rows_of_another_width_are_told() -> None:
     [("varchar", (2147483647,), ResultType.STRING), ("varchar", (3,), ResultType.VARCHAR),
     ("HyperLogLog", (), ResultType.BINARY), ("qdigest", (), ResultType.BINARY),
     ("Geometry", (), ResultType.USER_DEFINED)])  # fmt: skip
-def test_types_have_the_contract_s_names(raw_type: str, numbers: tuple[int, ...], expected: ResultType) -> None:
+def test_trino_types_map_to_contract_types(raw_type: str, numbers: tuple[int, ...], expected: ResultType) -> None:
     columns = [{"name": "a", "type": raw_type, "typeSignature": _signature(raw_type, *numbers)}]
     assert [column.type for column in result_columns(columns, declare(columns))] == [expected]
