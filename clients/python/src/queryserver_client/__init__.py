@@ -120,7 +120,9 @@ _PLACES = {
     "sync": ("connect_sync",),
     "values": ("Column",),
 }
-"""The names of each module, which is imported when one of them is first used: `qs --help` needs none of them."""
+"""The names in each module. A module is imported when one of its names is first used, and `qs --help` needs none of
+them.
+"""
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 
 

@@ -1,7 +1,7 @@
-"""An Arrow IPC stream, decoded as its bytes come. Needs pyarrow, which is imported when a stream is read.
+"""Decodes an Arrow IPC stream while its bytes arrive. Needs pyarrow, which is imported when a stream is read.
 
 pyarrow's own reader pulls from a blocking file. Here the bytes are pushed: each message is collected in a buffer of its
-size, and the batch is a view on it, so every byte is copied once and memory holds one message.
+size, and the batch is a view of that buffer. So every byte is copied once, and memory holds one message.
 """
 
 import asyncio
@@ -25,19 +25,21 @@ _CONTINUED = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 _MOST_METADATA = 256 * 1024 * 1024
 _AT_ONCE = 2
-"""Threads for one stream: to unpack is work of Arrow, which runs beside Python."""
+"""Threads per stream. Arrow decompresses data in parallel to Python code."""
 _GROUP_BYTES = 2 * 1024 * 1024
 _GROUP_MESSAGES = 16
-"""What a thread unpacks at a time: so many bytes as they came, or messages, of 256 KiB each when they are unpacked."""
+"""How much a thread decompresses at a time: this many received bytes, or this many messages of 256 KiB decompressed
+size.
+"""
 _DIGITS_OF_POLARS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31 as days since 1970-01-01."""
 _BODY_LENGTH_FIELD = 3
-"""Message.fbs of Arrow: version, header_type, header, bodyLength."""
+"""Field order in Arrow's Message.fbs: version, header_type, header, bodyLength."""
 
 
 def optional(package: str, extra: str) -> Any:
-    """An optional package. Raises MissingPackage, which names what to install."""
+    """Return an optional package. Raises MissingPackage, which names the package to install."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -45,7 +47,7 @@ def optional(package: str, extra: str) -> Any:
 
 
 def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
-    """A table as a DataFrame of pandas, integers with nulls as integers unless the options say otherwise."""
+    """Return a table as a pandas DataFrame. Integers with nulls stay integers unless the options say otherwise."""
     exact: dict[int, Any] = {}
     if not options.keys() & {"types_mapper", "integer_object_nulls"}:
         pa, pd = importlib.import_module("pyarrow"), importlib.import_module("pandas")
@@ -63,7 +65,9 @@ def frame(table: "pa.Table", options: "Mapping[str, Any]") -> Any:
 
 
 def _with_days_of_pandas(pa: Any, table: "pa.Table") -> "pa.Table":
-    """Columns of dates outside of the years 1 to 9999 as timestamps: dates of Python do not reach so far."""
+    """Return the table with date columns outside the years 1 to 9999 as timestamps, because Python's dates are
+    limited to these years.
+    """
     for place, field in enumerate(table.schema):
         if pa.types.is_date32(field.type):
             days = table.column(place).cast(pa.int32())
@@ -74,7 +78,9 @@ def _with_days_of_pandas(pa: Any, table: "pa.Table") -> "pa.Table":
 
 
 def _has_39_digits(pa: Any, column: Any) -> bool:
-    """Whether decimals have, or may have, more digits than polars reads: HUGEINT of DuckDB is decimal(38, 0)."""
+    """Return whether decimals have, or may have, more digits than polars can read. DuckDB's HUGEINT is decimal(38,
+    0).
+    """
     if pa.types.is_decimal256(column.type):
         return True
     if not pa.types.is_decimal128(column.type) or column.type.precision < _DIGITS_OF_POLARS:
@@ -84,9 +90,9 @@ def _has_39_digits(pa: Any, column: Any) -> bool:
 
 
 def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" = None) -> Any:
-    """A table as a DataFrame of polars, decimals of more than 38 digits as text. Raises ConversionFailed.
+    """Return a table as a polars DataFrame, with decimals of more than 38 digits as text. Raises ConversionFailed.
 
-    `convert`: by default `from_arrow` of polars.
+    `convert` defaults to polars' `from_arrow`.
     """
     pa = importlib.import_module("pyarrow")
     take: Any = optional("polars", "polars").from_arrow if convert is None else convert
@@ -97,7 +103,7 @@ def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" 
     try:
         return take(table)
     except BaseException as error:
-        # Its panics are no Exception, so they would pass all handlers of the program, and end the loop they run in.
+        # Polars panics are not an Exception, so they would bypass the program's handlers and stop its event loop.
         if not is_panic(error):
             raise
         message = f"polars cannot hold this result: {error}"
@@ -105,17 +111,17 @@ def polars_frame(table: "pa.Table", convert: "Callable[[pa.Table], Any] | None" 
 
 
 class MessageReader:
-    """Cuts the bytes of a stream into its messages, each with its prefix."""
+    """Splits a stream's bytes into messages, each with its prefix."""
 
     def __init__(self) -> None:
         self._head = bytearray()
         self._message: bytearray | None = None
         self._filled = 0
         self.is_ended = False
-        """Whether the mark of the end came: a stream without it was cut."""
+        """Whether the end marker has arrived. A stream without it was truncated."""
 
     def feed(self, chunk: bytes) -> Iterator[bytearray]:
-        """The messages that are complete with this chunk."""
+        """Yield the messages that this chunk completes."""
         view = memoryview(chunk)
         while view and not self.is_ended:
             if self._message is None:
@@ -130,7 +136,7 @@ class MessageReader:
                 self._message = None
 
     def _take_head(self, view: memoryview) -> memoryview:
-        """Prefix and metadata, which name the length of the body."""
+        """Read the prefix and metadata, which specify the body's length."""
         view = self._collect(view, _PREFIX_BYTES)
         if len(self._head) < _PREFIX_BYTES:
             return view
@@ -156,10 +162,10 @@ class MessageReader:
 
 
 async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Schema | pa.RecordBatch, None]":
-    """The schema, then the batches. Raises ConnectionLost when the stream is damaged or ends before its mark.
+    """Yield the schema, then the batches. Raises ConnectionLost if the stream is damaged or ends before its end marker.
 
-    While bytes come, threads unpack the batches before, some MiB in each; memory holds as many as are under way. An
-    error comes behind the batches that were there before it.
+    While bytes arrive, threads decompress the previous batches, some MiB per thread; memory holds as many as are in
+    progress. Batches that arrived before an error are yielded first.
     """
     reader, failures = MessageReader(), list[QueryserverError]()
     async with (
@@ -187,7 +193,7 @@ async def batches(chunks: AsyncGenerator[bytes, None]) -> "AsyncGenerator[pa.Sch
 async def _before_failure(
     chunks: AsyncGenerator[bytes, None], failures: list[QueryserverError]
 ) -> AsyncGenerator[bytes, None]:
-    """What came; why nothing follows is put into `failures`."""
+    """Yield the received chunks. If the stream fails, append the reason to `failures`."""
     try:
         async for chunk in chunks:
             yield chunk
@@ -196,7 +202,7 @@ async def _before_failure(
 
 
 class Unpacking:
-    """Messages on their way to batches, in order, in threads."""
+    """Converts messages to batches in threads, in order."""
 
     def __init__(self, pa: Any) -> None:
         self._pa = pa
@@ -206,7 +212,7 @@ class Unpacking:
         self._under_way: deque[asyncio.Task[list[Any]]] = deque()
 
     async def aclose(self) -> None:
-        """Let go of what nobody waits for. A thread that has begun ends by itself."""
+        """Discard batches that nobody waits for. A running thread finishes by itself."""
         for work in self._under_way:
             work.cancel()
         with anyio.CancelScope(shield=True):
@@ -214,7 +220,7 @@ class Unpacking:
 
     @property
     def has_turn(self) -> bool:
-        """Whether `first` has its batches already, or should be waited for before more is taken."""
+        """Return whether `first` already has its batches, or should be awaited before more messages are accepted."""
         return bool(self._under_way) and (len(self._under_way) > _AT_ONCE or self._under_way[0].done())
 
     @property
@@ -222,13 +228,13 @@ class Unpacking:
         return bool(self._under_way or self._collected)
 
     def begin(self, message: bytearray) -> Any:
-        """The schema, of the first message."""
+        """Return the schema from the first message."""
         with _damage():
             self.schema = self._pa.ipc.read_schema(self._pa.ipc.read_message(self._pa.py_buffer(message)))
         return self.schema
 
     def add(self, message: bytearray) -> None:
-        """Take a message, which is unpacked with others."""
+        """Add a message, which is decompressed together with others."""
         self._collected.append(message)
         self._collected_bytes += len(message)
         if self._collected_bytes >= _GROUP_BYTES or len(self._collected) >= _GROUP_MESSAGES:
@@ -237,7 +243,7 @@ class Unpacking:
             self._under_way.append(asyncio.create_task(work, name="queryserver-unpacking"))
 
     async def first(self) -> list[Any]:
-        """The batches of the oldest messages, in order."""
+        """Return the batches of the oldest messages, in order."""
         if self._under_way:
             return await self._under_way.popleft()
         return self._unpacked(*self._collect())
@@ -255,7 +261,7 @@ class Unpacking:
 
 @contextmanager
 def _damage() -> Generator[None, None, None]:
-    """What pyarrow says of bytes that are no Arrow: OSError, or a ValueError of its own."""
+    """Translate the errors that pyarrow raises for invalid Arrow data: OSError, or its own ValueError."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -264,7 +270,7 @@ def _damage() -> Generator[None, None, None]:
 
 
 def _body_length(metadata: memoryview) -> int:
-    """`bodyLength` of the flatbuffer Message; a field that is not there is 0."""
+    """Return `bodyLength` from the flatbuffer Message. A missing field is 0."""
     (table,) = struct.unpack_from("<I", metadata, 0)
     (to_vtable,) = struct.unpack_from("<i", metadata, table)
     vtable = table - to_vtable

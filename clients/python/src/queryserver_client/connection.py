@@ -1,4 +1,4 @@
-"""`connect`, and what a user does with a server."""
+"""`connect`, and a connection's operations."""
 
 import os
 import uuid
@@ -33,11 +33,13 @@ _ABANDON_WITHIN_S = 15.0
 
 
 class Connection:
-    """One server as one user. Made by `connect`; safe to use from many tasks of one event loop at once."""
+    """A connection to one server as one user. Created by `connect`. Can be used by many tasks of one event loop
+    concurrently.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        """The one HTTP layer, for calls that this class does not have: `await db.transport.call("GET", "…")`."""
+        """The HTTP layer, for calls that this class does not provide: `await db.transport.call("GET", "…")`."""
 
     def __repr__(self) -> str:
         return f"Connection({self.transport.url!r})"
@@ -59,30 +61,32 @@ class Connection:
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
     ) -> Result:
-        """Run a statement to its end, and give its result. A small one is one call.
+        """Run a statement and return its result. A small result takes one call.
 
-        All statements of a script run in order, in one session, up to the first that fails; the result is that of the
-        last one with rows. `script` gives the result of each. `run_all=False` runs the first one alone.
+        All statements of a script run in order, in one session, up to the first failure. The result is that of the last
+        statement with rows. `script` returns the result of each statement. `run_all=False` only runs the first
+        statement.
 
-        `connector` is an id, a key of the settings or a dialect; "" the default. `parameters` are values for `?` or, by
-        name, `:name`; `parameter_rows` are many of them, for each of which a statement that changes rows runs, at most
-        10,000 in a call and, where the engine has transactions, in one (Contract editor 4.6). `results` are results,
-        statements or their ids, of any connector: `{orders}` in the text is the result of that name as a table, on
-        DuckDB (Contract editor 6.5). `limit` is the most rows to keep (else the server's default), `timeout` the
-        seconds after which the server ends the statement. When the
-        waiting task is canceled, or a callback fails, the statement is canceled, also at the engine, and a result that
-        is there already is deleted.
+        `connector` is an id, a key in the settings or a dialect; "" is the default connector. `parameters` are values
+        for `?` or, by name, `:name`; `parameter_rows` are many sets of parameters. A statement that changes rows runs
+        once for each set, with at most 10,000 sets per call, in one transaction if the engine supports transactions
+        (Contract editor 4.6). `results` are results, statements or their ids, from any connector: `{orders}` in the
+        text denotes the result with that name as a table, on DuckDB (Contract editor 6.5). `limit` is the maximum
+        number of rows to keep (by default the server's limit), `timeout` the seconds after which the server stops the
+        statement. If the waiting task is canceled or a callback fails, the statement is canceled, also in the engine,
+        and an existing result is deleted.
 
-        Raises StatementError when it does not end well, ApiError, ConnectionLost. After the last two it may have run:
-        `submit` with the same arguments and the `idempotency_key` of the error finds it, and runs it once at most.
+        Raises StatementError if it does not succeed, ApiError, ConnectionLost. After ApiError and ConnectionLost the
+        statement may have run: `submit` with the same arguments and the error's `idempotency_key` finds it, and runs it
+        at most once.
         """
-        # A script of many rows of values is refused: one statement runs for each.
+        # Scripts with several rows of values are rejected, because one statement runs for each row.
         run_all = run_all and parameter_rows is None
         sql = with_results(sql, results)
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
-            # A server that does not know the field must not run the statement with nothing in its places.
+            # A server that does not know the field must not run the statement without values.
             fields["parameters"] = {} if rows and isinstance(rows[0], dict) else []
         if on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
@@ -108,11 +112,11 @@ class Connection:
         allow_truncated: bool = False,
         results: NamedResults | None = None,
     ) -> list[Result]:
-        """Run all statements of a script as `query` does, and give the result of each, in their order.
+        """Run all statements in a script like `query`, and return each statement's result, in order.
 
-        `limit` counts for each statement, `timeout` for the whole script. Raises the StatementError of the first
-        statement that fails; its `statement_id` is the position in the script, and `statement(error.operation_id)` has
-        the results of those before it (`Status.statements`).
+        `limit` applies to each statement, `timeout` to the whole script. Raises the StatementError of the first failed
+        statement. Its `statement_id` is the position in the script, and `statement(error.operation_id)` has the results
+        of the previous statements (`Status.statements`).
         """
         key = str(uuid.uuid4())
         fields = _fields(with_results(sql, results), parameters, database, session_id, limit, timeout, run_all=True)
@@ -145,10 +149,10 @@ class Connection:
         run_all: bool = True,
         results: NamedResults | None = None,
     ) -> Statement:
-        """Start a statement, or all of a script, and return; the arguments are those of `query`.
+        """Start a statement, or a whole script, without waiting for it. The arguments are the same as for `query`.
 
-        `idempotency_key`: a program that may die between submitting and noting the id gives a key of its own; the same
-        submitted again with it is the same statement (Contract editor 4.4).
+        `idempotency_key`: a program that may crash between submitting a statement and recording its id passes its own
+        key. Submitting again with the same key returns the same statement (Contract editor 4.4).
         """
         sql = with_results(sql, results)
         fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
@@ -159,48 +163,48 @@ class Connection:
             )
 
     async def next(self, statement: SubmittedStatement) -> Statement:
-        """Start the next statement of a script that was begun with `run_all=False`, after the one before has ended.
+        """Start the next statement in a script begun with `run_all=False`, after the previous one has ended.
 
         Contract editor 5.4.
         """
         return await self._execute("", {"operationId": statement.operation_id})
 
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
-        """Take up a statement that was submitted before, by this program or another one."""
+        """Attach to a statement that this or another program submitted earlier."""
         return Statement(self.transport, operation_id, allow_truncated=allow_truncated)
 
     @property
     def files(self) -> Files:
-        """Files in the stores of the server."""
+        """Files in the server's stores."""
         return Files(self.transport)
 
     @property
     def imports(self) -> Imports:
-        """Tables from files."""
+        """Imports of files into tables."""
         return Imports(self.transport, self._started)
 
     @property
     def connectors(self) -> Connectors:
-        """What statements can be sent to."""
+        """Connectors to which statements can be sent."""
         return Connectors(self.transport)
 
     @property
     def history(self) -> History:
-        """The statements of the user."""
+        """The user's statements."""
         return History(self.transport)
 
     @property
     def metadata(self) -> Metadata:
-        """Databases, tables and columns of the connectors."""
+        """The connectors' databases, tables and columns."""
         return Metadata(self.transport)
 
     @property
     def users(self) -> Users:
-        """Users of the server, and the preferences of this one."""
+        """The server's users, and this user's preferences."""
         return Users(self.transport)
 
     async def close(self) -> None:
-        """Close the connections, and end a login by password. Statements go on; results are kept."""
+        """Close the connections, and revoke a password login. Running statements continue; results are kept."""
         await self.transport.close()
 
     async def __aenter__(self) -> "Self":
@@ -225,9 +229,9 @@ class Connection:
         is_abandoned: bool = True,
         wait_s: float = 0.0,
     ) -> Statement:
-        """Start under one idempotency key: however often the call is repeated, the operation runs once.
+        """Start a statement with an idempotency key, so that it runs once even if the call is repeated.
 
-        `is_abandoned`: when the task is canceled what was started is canceled, too: nobody else can find it.
+        `is_abandoned`: canceling the task also cancels the started statement, because nobody else can find it.
         """
         headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
         try:
@@ -244,17 +248,17 @@ class Connection:
         unknown = received.get("X-Unknown-Fields", "").replace(",", " ").split()
         named = ("parameters", "parameter_rows", "run_all")
         missing = next((name for name in named if name in fields and name in unknown), None)
-        # A statement that is no script needs no run_all.
+        # A single statement does not need run_all.
         if missing is not None and (missing != "run_all" or statement.has_more_statements):
             await statement.abandon()
             raise ApiError(f"this server is too old for {missing}", status=501, code="not_supported")
         return statement
 
     async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Cancel a statement whose id has not come yet: the same key gives the id."""
+        """Cancel a statement whose id has not arrived yet. The same key returns its id."""
         fields = {name: value for name, value in fields.items() if name != "rows"}
         with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
-            # Where the server cannot be reached it ends the statement by its time limit.
+            # If the server is unavailable, it stops the statement at its timeout.
             with suppress(QueryserverError):
                 body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
                 await statement_of(self.transport, body).abandon()
@@ -262,7 +266,7 @@ class Connection:
 
 @contextmanager
 def _telling(key: str) -> Generator[None, None, None]:
-    """Failures that leave open whether the statement ran carry its key."""
+    """Attach the key to errors that leave open whether the statement ran."""
     try:
         yield
     except (ApiError, ConnectionLost) as error:
@@ -282,12 +286,13 @@ def connect(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
-    """A connection to a server, for `async with`. Nothing is sent before the first call.
+    """Create a connection to a server, for `async with`. Nothing is sent before the first call.
 
-    `url`: without it QUERYSERVER_URL. `token`: text, or a function (also an async one) that gives a token and is called
-    again when the server refuses the last one. Without `token`, `user` and `password`: QUERYSERVER_TOKEN, else
-    QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` is for one answer of the server, `retries` for a call as a
-    whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every call.
+    `url` defaults to QUERYSERVER_URL. `token` is a text, or a sync or async function that returns a token and is called
+    again if the server rejects the previous token. Without `token`, `user` and `password`, the environment is used:
+    QUERYSERVER_TOKEN, or else QUERYSERVER_USER and QUERYSERVER_PASSWORD. `timeout_s` applies to each response from the
+    server, `retries` to a call as a whole. `verify` is True, False or an ssl.SSLContext; `headers` are sent with every
+    call.
     """
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     url = url or os.environ.get("QUERYSERVER_URL")

@@ -1,4 +1,4 @@
-"""Connectors: what statements can be sent to, and how administrators set it up (Contract platform 5)."""
+"""Connectors: where statements can be sent, and how administrators configure them (Contract platform 5)."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 _TESTED_WITHIN_S = 60.0
 
 Settings = Mapping[str, Any]
-"""The value of each setting by its name. Secrets come masked, and go back so unchanged."""
+"""Setting values by name. Secrets arrive masked and are sent back unchanged."""
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What statements can be sent to: its `id` is the first argument of `Connection.query`."""
+    """A target for statements. Its `id` is the first argument of `Connection.query`."""
 
     id: str
     name: str
     dialect: str
     is_sql: bool
     properties: Mapping[str, Any]
-    """What the dialect has: `sql_identifier_quote`, `has_catalog`, …"""
+    """Properties of the dialect: `sql_identifier_quote`, `has_catalog`, …"""
 
 
 @dataclass(frozen=True)
 class ConnectorType:
-    """A kind of connector that an administrator can make."""
+    """A connector type that administrators can create."""
 
     dialect: str
     interface: str
@@ -49,9 +49,9 @@ class ConnectorType:
     name: str
     description: str
     settings: Settings
-    """The defaults."""
+    """The default settings."""
     is_runnable: bool
-    """Whether this server has what it needs for it."""
+    """Whether this server has the type's dependencies."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,18 @@ class Connector:
     is_runnable: bool
     version: int
     groups: tuple[str, ...]
-    """Groups that may use it; shown to administrators only."""
+    """Groups that may use the connector; only visible to administrators."""
     last_modified: dt.datetime | None
 
 
 @dataclass(frozen=True)
 class ConnectionTest:
-    """Whether a connection could be made, and what was found out."""
+    """Whether a connection succeeded, and what was found out."""
 
     ok: bool
     message: str
     reason: str
-    """dns, refused, timeout, tls, auth, engine or other; empty when it could."""
+    """dns, refused, timeout, tls, auth, engine or other; empty if the connection succeeded."""
     checks: "tuple[ConnectionCheck, ...]"
     """The steps, with `name`, `ok` and `ms`."""
     duration_ms: int
@@ -87,13 +87,15 @@ class ConnectionTest:
 
 
 class Connectors:
-    """`Connection.connectors`."""
+    """Implements `Connection.connectors`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def usable(self) -> "list[Interpreter]":
-        """All that this user can send statements to: connectors, and what the settings of the server name."""
+        """Return everything that this user can send statements to: connectors, and entries from the server's
+        settings.
+        """
         body: ClientConfiguration = await self._transport.call("POST", "get_config", is_repeatable=True)
         return [
             Interpreter(item["id"], item["name"], item["dialect"], item["is_sql"], item["dialect_properties"])
@@ -101,7 +103,7 @@ class Connectors:
         ]
 
     async def list(self) -> "list[Connector]":
-        """The stored connectors that this user may see."""
+        """Return the stored connectors that this user may see."""
         body: ConnectorList = await self._transport.call("GET", "connector/instances")
         return [_connector(item) for group in body["connectors"] for item in group["values"]]
 
@@ -136,9 +138,9 @@ class Connectors:
         description: str | None = None,
         groups: Sequence[str] | None = None,
     ) -> Connector:
-        """Store a new one (administrators). What `settings` leaves out has the default of the type.
+        """Create a connector (administrators). Settings missing in `settings` get the type's defaults.
 
-        Raises Conflict when the name is taken.
+        Raises Conflict if the name is taken.
         """
         return await self._save(
             nice_name=name,
@@ -159,9 +161,9 @@ class Connectors:
         groups: Sequence[str] | None = None,
         version: int | None = None,
     ) -> Connector:
-        """Change a stored one (administrators). `settings` are laid over the stored ones.
+        """Change a stored connector (administrators). `settings` are merged into the stored settings.
 
-        Raises Conflict when it was changed since `version`, or while this call was at work.
+        Raises Conflict if it was changed since `version`, or during this call.
         """
         pairs = None
         if settings is not None:
@@ -173,7 +175,7 @@ class Connectors:
         )
 
     async def delete(self, connector_id: str) -> None:
-        """Raises Conflict while a statement of it is waiting or running."""
+        """Delete a stored connector. Raises Conflict while one of its statements is waiting or running."""
         await self._transport.call("POST", "connector/instance/delete", {"connector": {"id": connector_id}})
 
     async def test(
@@ -184,7 +186,7 @@ class Connectors:
         interface: str | None = None,
         settings: Settings | None = None,
     ) -> ConnectionTest:
-        """Make a connection (administrators): of a stored one, or of what `create` would be called with."""
+        """Test a connection (administrators), either a stored connector's or one with the arguments of `create`."""
         given = {"id": connector_id, "dialect": dialect, "interface": interface}
         connector = {name: value for name, value in given.items() if value is not None}
         if settings is not None:

@@ -1,7 +1,7 @@
-"""Who calls: a token, a function that gives tokens, or a user with a password (Contract platform 3).
+"""The caller's credentials: a token, a function that returns tokens, or a user and password (Contract platform 3).
 
-No object here shows a secret in its text. A secret is taken out only where a request is made, so that no frame of a
-traceback holds one in a variable.
+No object here shows a secret in its text. A secret is only revealed where a request is made, so that traceback frames
+never hold secrets in variables.
 """
 
 import inspect
@@ -18,9 +18,9 @@ TokenSource = Callable[[], "str | Awaitable[str]"]
 
 
 class Secret:
-    """Text that does not show itself: not in its `repr`, and so not where programs print variables of a traceback.
+    """Text that does not show itself in its `repr`, and so not where programs print traceback variables.
 
-    It may be given wherever a token, a password or a setting of a connector may.
+    Accepted wherever a token, a password or a connector setting is accepted.
     """
 
     __slots__ = ("_text",)
@@ -46,35 +46,35 @@ class Secret:
 
 
 def hidden(value: "T | str") -> "T | Secret":
-    """A text as a secret; anything else as it is."""
+    """Return a text as a secret, and anything else unchanged."""
     return Secret(value) if isinstance(value, str) else value
 
 
 def hidden_values(fields: "Mapping[str, str | Secret] | None") -> "Mapping[str, Secret] | None":
-    """Headers, any of which may be a secret."""
+    """Return headers with their values as secrets."""
     return None if fields is None else {name: hidden(value) for name, value in fields.items()}
 
 
 Post = Callable[[str, Mapping[str, "str | Secret"]], Awaitable[dict[str, Any]]]
-"""Calls a path of `token/` without credentials; gives the JSON of its answer."""
+"""Calls a path under `token/` without credentials and returns the response's JSON."""
 
 
 class Credentials(Protocol):
-    """Gives the bearer token of a call, and another one when the server refuses it."""
+    """Provides the bearer token for a call, and a new token if the server rejects it."""
 
     async def bearer(self, post: Post) -> Secret: ...
 
     async def renewed(self, refused: Secret, post: Post) -> bool:
-        """Whether `bearer` gives another token now than the one that a server has refused."""
+        """Return whether `bearer` now provides a different token than the one that the server rejected."""
         ...
 
     async def forget(self, post: Post) -> None:
-        """Give back what was issued for this client alone."""
+        """Revoke the tokens that were issued for this client only."""
         ...
 
 
 class FixedToken:
-    """A token that does not change: an API token, or one that another program has logged in for."""
+    """A fixed token: an API token, or a token from another program's login."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token
@@ -86,11 +86,11 @@ class FixedToken:
         return False
 
     async def forget(self, post: Post) -> None:
-        """It is not ours."""
+        """Do nothing, because the token does not belong to this client."""
 
 
 class CalledToken:
-    """Tokens of a function, which is called at the first call and whenever the server refuses the last token."""
+    """Tokens from a function, which is called for the first call and whenever the server rejects the previous token."""
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source
@@ -110,7 +110,7 @@ class CalledToken:
             return self._token is None or self._token != refused
 
     async def forget(self, post: Post) -> None:
-        """They are not ours."""
+        """Do nothing, because the tokens do not belong to this client."""
 
     async def _fetch(self) -> Secret:
         given = hidden(self._source())
@@ -118,7 +118,7 @@ class CalledToken:
 
 
 class Password:
-    """Logs in at the first call; refreshes the token when it is refused, and logs in again when that fails."""
+    """Logs in at the first call. Refreshes a rejected token, and logs in again if that fails."""
 
     def __init__(self, user: str, password: Secret) -> None:
         self._user = user
@@ -138,7 +138,7 @@ class Password:
         return True
 
     async def forget(self, post: Post) -> None:
-        """Revoke the tokens of this login (Contract platform 3.6)."""
+        """Revoke this login's tokens (Contract platform 3.6)."""
         if self._refresh is not None:
             await post("token/revoke", {"token": self._refresh})
             self._access = self._refresh = None
@@ -163,7 +163,9 @@ class Password:
 
 
 def credentials_of(token: "Secret | TokenSource | None", user: str | None, password: Secret | None) -> Credentials:
-    """From the arguments of `connect`; without any, from QUERYSERVER_TOKEN, else QUERYSERVER_USER and _PASSWORD."""
+    """Return the credentials from the arguments of `connect`, or from QUERYSERVER_TOKEN, or else QUERYSERVER_USER
+    and _PASSWORD.
+    """
     if token is None and user is None and password is None:
         token = hidden(os.environ.get("QUERYSERVER_TOKEN") or None)
         if token is None:
@@ -181,7 +183,7 @@ def credentials_of(token: "Secret | TokenSource | None", user: str | None, passw
 
 
 def _token(given: Any) -> Secret:
-    """As it goes into a header. Raises ConfigurationError, which does not show it, when it cannot."""
+    """Return the token in its header form. If it is invalid, raises ConfigurationError, which does not show it."""
     if not isinstance(given, Secret):
         message = f"a token is text, not {type(given).__qualname__}"
         raise ConfigurationError(message)

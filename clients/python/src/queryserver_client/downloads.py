@@ -1,7 +1,7 @@
-"""Files of the server, read as they come and continued after a cut.
+"""Server files, read while they arrive and resumed after a lost connection.
 
-A call that breaks is made again from the byte after the last one, with `Range`, and with `If-Range`, so that bytes of
-two different files are never put together (Contract editor 8.2).
+A failed call is repeated from the byte after the last received one, with `Range` and `If-Range`, so that bytes of two
+different files are never mixed (Contract editor 8.2).
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from queryserver_client.transport import Call, Transport
 _WRITE_BYTES = 1024 * 1024
 _MOST_CHANGES = 2
 AS_STORED: Mapping[str, str] = {"Accept-Encoding": "identity", "Accept": "*/*"}
-"""Headers with which positions are those of the file itself, not of a compressed form."""
+"""Headers that make positions refer to the file itself, not to a compressed form."""
 
 
 class ChangedFile(ConnectionLost):
-    """The file of the server became another one while it was read. Reading it anew may succeed."""
+    """The server's file was replaced while it was read. Reading it again may succeed."""
 
 
 class WrongDigest(QueryserverError):
-    """The bytes that came are not those that the caller expected."""
+    """The received bytes do not have the digest that the caller expected."""
 
 
 class Download:
-    """One file, or its bytes from `start` to `stop`. `size`, the end of them, is known when the server names it.
+    """One file, or its bytes from `start` to `stop`. `size`, the end position, is known if the server reports it.
 
-    With `tag`, the ETag of a former answer, the bytes are those of the same file, else ChangedFile is raised.
+    With `tag`, the ETag from an earlier response, the bytes belong to the same file, or ChangedFile is raised.
     """
 
     def __init__(
@@ -58,17 +58,18 @@ class Download:
         self._is_part = start > 0 or stop is not None
         self._start, self._stop = start, stop
         self.tag = tag
-        """The ETag of the first answer."""
+        """The first response's ETag."""
         self.position = start
-        """The place in the file behind the bytes that were given so far."""
+        """The position in the file after the bytes returned so far."""
         self.size: int | None = None
         self.headers = httpx.Headers()
-        """Of the first answer."""
+        """The first response's headers."""
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The bytes from `position` on, in order, exactly once each.
+        """Yield the bytes from `position`, in order, exactly once each.
 
-        Raises ApiError; ConnectionLost when the rest does not come within the time for retries; ChangedFile.
+        Raises ApiError, ChangedFile, and ConnectionLost if the remaining bytes do not arrive within the time for
+        retries.
         """
         attempts = self._transport.retries.begin()
         while self.size is None or self.position < self.size:
@@ -83,7 +84,7 @@ class Download:
             except ApiError as error:  # noqa: PERF203
                 if error.status != 416 or not (self.position or self._is_part):
                     raise
-                self.size = self.position  # nothing follows: the cut came after the last byte, or the file ends before
+                self.size = self.position  # the connection was lost after the last byte, or the file ends earlier
             except httpx.TransportError as error:
                 await self._wait(attempts, error)
 
@@ -113,7 +114,9 @@ class Download:
 
 
 def _starts_at(response: httpx.Response, position: int) -> bool:
-    """Whether it is the part that was wanted. Another file, or one without a tag, is answered whole."""
+    """Return whether the response is the requested range. A different file, or a file without a tag, is returned as
+    a whole.
+    """
     return response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 
@@ -127,12 +130,12 @@ async def save(
     sha256: str | None = None,
     resume: bool = False,
 ) -> Path:
-    """Write a file of the server to `target`, which never holds a part of it.
+    """Write a server file to `target`, which never holds a partial file.
 
-    The bytes go to a hidden file beside it, which takes the place of `target` when it is whole (`Place`). When it fails
-    the file is removed, or with `resume` kept: the same download goes on with it, if the server still has the same
-    bytes. `on_bytes` is called with the bytes so far and their number in all, if known. With `sha256`, in hexadecimal
-    digits, WrongDigest is raised for bytes that have another one.
+    The bytes are written to a hidden file in the same directory, which replaces `target` once complete (`Place`). After
+    a failure this file is removed or, with `resume`, kept: the same download resumes with it if the server still has
+    the same bytes. `on_bytes` is called with the bytes so far and the total number, if known. If the bytes do not have
+    the digest `sha256`, given in hexadecimal, WrongDigest is raised.
     """
     target = Path(target)
     place = await anyio.to_thread.run_sync(partial(Place, target, is_kept=resume))
@@ -153,7 +156,7 @@ async def save(
 
 @dataclass
 class _Writing:
-    """One file of the server on its way to its place."""
+    """One server file that is being written to its place."""
 
     transport: Transport
     path: str
@@ -164,23 +167,23 @@ class _Writing:
     has_begun: bool = False
 
     async def whole(self) -> str | None:
-        """Write it, anew when it changes meanwhile. The SHA-256 of the bytes, if it is wanted."""
+        """Write the file, starting again if it changes during the download. Return the bytes' SHA-256, if requested."""
         for _ in range(_MOST_CHANGES):
             try:
                 return await self._written()
             except ChangedFile:  # noqa: PERF203
                 if self.has_begun and self.place.is_direct:
-                    raise  # what was given away cannot be taken back
+                    raise  # bytes that were passed on cannot be taken back
         return await self._written()
 
     async def _written(self) -> str | None:
         download = Download(self.transport, self.path, self.params)
         async with AsyncExitStack() as stack:
             chunks = await stack.enter_async_context(aclosing(download.chunks()))
-            # The first answer tells which bytes they are.
+            # The first response identifies the version of the bytes.
             first = await anext(chunks, b"")
             source = f"{self.transport.url} {self.path} {self.params} {download.tag}" if download.tag else ""
-            # What is no file may make who opens or writes it wait: canceling does not wait for it.
+            # Opening or writing a target that is not a regular file may block. Cancellation does not wait for it.
             file, kept = await anyio.to_thread.run_sync(self.place.open, source, abandon_on_cancel=self.place.is_direct)
             stack.callback(file.close)
             self.has_begun = True
@@ -218,7 +221,7 @@ class _Writing:
             await write()
         except BaseException:
             if not self.place.is_direct:
-                with anyio.CancelScope(shield=True):  # for who goes on
+                with anyio.CancelScope(shield=True):  # for a process that resumes the download
                     await write()
             raise
         if not self.place.is_direct:
@@ -236,7 +239,7 @@ def _write(file: BinaryIO, data: bytes, digest: Any) -> None:
 
 
 async def _digest_kept(file: BinaryIO, digest: Any) -> None:
-    """Of the bytes that are there already; what is written then comes behind them."""
+    """Add the existing bytes to the digest. New bytes are appended to them."""
     if digest is None:
         return
 

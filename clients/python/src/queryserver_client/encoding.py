@@ -1,7 +1,7 @@
-"""Values of Python as parameters of a statement.
+"""Encodes Python values as statement parameters.
 
-Null, booleans, integers within ±(2^53 - 1), finite floats, text and lists are plain JSON. Everything else is an object
-with `type` and `value`, whose value is text that loses nothing.
+Null, booleans, integers within ±(2^53 - 1), finite floats, text and lists are plain JSON. Every other value is an
+object with `type` and `value`, whose value is a lossless text.
 """
 
 import base64
@@ -14,15 +14,15 @@ from typing import Any
 from uuid import UUID
 
 MOST_EXACT = 2**53 - 1
-"""The greatest integer up to which every reader of JSON agrees."""
+"""The largest integer that every JSON reader represents exactly."""
 Parameters = Sequence[Any] | Mapping[str, Any]
-"""Values for `?`, in their order, or by name for `:name`."""
+"""Values for `?` in order, or for `:name` by name."""
 ParameterRows = Iterable[Parameters]
-"""Many of them, for a statement that runs once for each."""
+"""Several sets of parameters, for a statement that runs once for each set."""
 
 
 def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
-    """The field `parameters` of execute. Raises TypeError for a value that has no form there."""
+    """Return the `parameters` field of execute. Raises TypeError for a value that cannot be encoded."""
     if isinstance(parameters, Mapping):
         return {name: encode(value) for name, value in parameters.items()}
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
@@ -31,7 +31,7 @@ def encode_parameters(parameters: "Parameters") -> "list[Any] | dict[str, Any]":
 
 
 def encode(value: Any) -> Any:  # noqa: C901
-    """One value, as JSON. NumPy's numbers and pandas' timestamps are taken as the values of Python that they hold."""
+    """Encode one value as JSON. NumPy numbers and pandas timestamps are treated as the Python values that they hold."""
     match value:
         case None | bool():
             return value
@@ -48,7 +48,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case Decimal():
             return _typed("decimal", _decimal(value))
         case dt.datetime():
-            if value != value:  # NaT of pandas
+            if value != value:  # pandas' NaT
                 return None
             zoned = value.tzinfo is not None
             return _typed("timestamp_tz" if zoned else "timestamp", value.isoformat(sep=" "))
@@ -59,7 +59,7 @@ def encode(value: Any) -> Any:  # noqa: C901
         case bytes() | bytearray() | memoryview():
             return _typed("binary", base64.b64encode(value).decode("ascii"))
         case UUID():
-            return str(value)  # without a type: the engine gives it that of its place
+            return str(value)  # sent without a type, so the engine uses the type of the placeholder
         case list() | tuple() | set() | frozenset():
             return [encode(item) for item in value]
         case _:
@@ -73,7 +73,7 @@ _MOST_TEXT = 16 * 1024 * 1024
 
 
 def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[list[Parameters]]:
-    """Rows in lists that a server takes in one call, of one kind each (Contract editor 4.6)."""
+    """Yield rows in lists that a server accepts in one call, each with rows of one kind (Contract editor 4.6)."""
     batch, values, characters = list[Parameters](), 0, 0
     most_rows = max(1, min(_MOST_ROWS, _MOST_TEXT // max(1, statement_characters)))
     for row in rows:
@@ -90,20 +90,22 @@ def batches(rows: Iterable[Parameters], statement_characters: int) -> Iterator[l
 
 
 def _characters(value: Any) -> int:
-    """Of a value in JSON, about."""
+    """Return the approximate number of characters of a value in JSON."""
     if isinstance(value, (str, bytes, bytearray, memoryview, list, tuple)):
         return 2 * len(value) + 32
     return 64
 
 
 def _encode_foreign(value: Any) -> Any:
-    """Scalars of NumPy have `item`, arrays of NumPy and columns of pandas and pyarrow `tolist` or `to_pylist`."""
+    """Encode values from other libraries: NumPy scalars have `item`; NumPy arrays and pandas or pyarrow columns have
+    `tolist` or `to_pylist`.
+    """
     if type(value).__name__ == "NAType":  # pandas.NA
         return None
     dtype = str(getattr(value, "dtype", ""))
     if dtype.startswith(("timedelta64", "duration")):
         raise TypeError("a parameter cannot be a timedelta64: give text, such as '1 day'")
-    if dtype in _FINER:  # those of Python have microseconds
+    if dtype in _FINER:  # Python's types only have microseconds
         return [encode(item) for item in value] if getattr(value, "ndim", 0) else _finer_timestamp(str(value))
     for name in ("to_pylist", "as_py", "tolist", "item"):
         convert = getattr(value, name, None)
@@ -125,7 +127,7 @@ def _finer_timestamp(text: str) -> dict[str, str] | None:
 
 
 def _decimal(value: Decimal) -> str:
-    """All digits, never in exponent form."""
+    """Return all digits, never in exponent notation."""
     if value.is_nan():
         return "NaN"
     if value.is_infinite():

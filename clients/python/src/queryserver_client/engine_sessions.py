@@ -1,4 +1,6 @@
-"""Sessions of an engine (Contract editor 9): what shares one has its settings, temporary tables and transaction."""
+"""Engine sessions (Contract editor 9). Statements in one session share its settings, temporary tables and
+transaction.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,9 +15,9 @@ from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import Transport
 
 LOST = frozenset({"session_lost", "session_not_found"})
-"""Codes with which a statement is refused whose session is gone: it was not started (Contract editor 3.4)."""
+"""Codes for statements rejected because their session is gone. They were not started (Contract editor 3.4)."""
 _OPENED_WITHIN_S = 60.0
-"""Hive and Impala may start a process for it."""
+"""Hive and Impala may start a process for a session."""
 _CLOSE_WITHIN_S = 15.0
 
 
@@ -25,7 +27,7 @@ class EngineSession:
 
     id: int
     dialect: str
-    """Of its connector, such as `postgresql`."""
+    """The connector's dialect, such as `postgresql`."""
 
 
 async def open_session(
@@ -36,10 +38,10 @@ async def open_session(
     settings: Mapping[str, str] | None = None,
     engine_login: tuple[str, Secret] | None = None,
 ) -> EngineSession:
-    """A new session of a connector: its current database, settings of the engine, a login for the data source.
+    """Open a connector's session with a current database, engine settings and a login for the data source.
 
-    When the answer is lost the call is repeated: at worst there is a second session, which the server closes when it
-    has been idle. Raises StatementError when the data source refuses the login, and ApiError.
+    If the response is lost, the call is repeated. At worst a second session exists, which the server closes after it
+    has been idle. Raises StatementError if the data source rejects the login, and ApiError.
     """
     properties: list[dict[str, Any]] = []
     if engine_login is not None:
@@ -65,10 +67,12 @@ async def open_session(
 
 
 async def close_session(transport: Transport, connector: str, session_id: int) -> None:
-    """The engine undoes an open transaction and drops temporary tables. Also when the task is canceled; never fails."""
+    """Close a session, even if the task is canceled. Never fails. The engine rolls back an open transaction and
+    drops temporary tables.
+    """
     session = {"type": connector, "id": session_id}
     with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
-        # When this fails it is gone already, or the server closes it when it has been idle.
+        # If this fails, the session is already gone, or the server closes it after it has been idle.
         with suppress(QueryserverError):
             await transport.call(
                 "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S

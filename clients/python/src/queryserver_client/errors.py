@@ -1,8 +1,8 @@
-"""What can go wrong. Every exception of this package is a `QueryserverError`.
+"""The exceptions in this package. Each is a `QueryserverError`.
 
-`ApiError` is a call that the server or a proxy refused, `StatementError` a statement that did not end well, and
-`ConnectionLost` a server that could not be reached within the time for retries. Codes are those of the server's
-contract; they never change, and messages may.
+`ApiError` is a call that the server or a proxy rejected, `StatementError` a statement that did not succeed, and
+`ConnectionLost` a server that was unavailable for the whole time for retries. Codes are those in the server's contract.
+They never change, but messages may.
 """
 
 import asyncio
@@ -14,23 +14,27 @@ _EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether it is a failure of a library in Rust, which ends no program and yet is no `Exception`."""
+    """Return whether an error is a panic in a Rust library, which does not stop the program but is not an
+    `Exception`.
+    """
     return not isinstance(error, (Exception, *_EXITS))
 
 
 class QueryserverError(Exception):
-    """Base of all."""
+    """Base class of all exceptions."""
 
     idempotency_key: str | None = None
-    """Of the statement whose `query` or `submit` failed so, for `submit`: with it the same one runs once at most."""
+    """The idempotency key of the failed `query` or `submit`. Passing it to `submit` runs the same statement at most
+    once.
+    """
 
 
 class ConfigurationError(QueryserverError, ValueError):
-    """The address or the credentials given to `connect` cannot be used."""
+    """The address or the credentials passed to `connect` are invalid."""
 
 
 class MissingPackage(QueryserverError, ImportError):
-    """An optional package is needed for what was called."""
+    """The called function needs an optional package."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is needed: pip install 'queryserver-client[{extra}]'")
@@ -38,13 +42,13 @@ class MissingPackage(QueryserverError, ImportError):
 
 
 class ConversionFailed(QueryserverError):
-    """A package that was to take the rows cannot hold them, such as polars, whose panics are no `Exception`."""
+    """A package cannot represent the rows, such as polars, whose panics are not an `Exception`."""
 
 
 class ConnectionLost(QueryserverError):
-    """The server could not be reached, or its answer did not arrive, within the time for retries.
+    """The server was unavailable, or its response did not arrive, within the time for retries.
 
-    `attempts` is the number of tries. `is_sent` is True when a request may have reached the server.
+    `attempts` is the number of tries. `is_sent` is True if a request may have reached the server.
     """
 
     def __init__(self, message: str, *, attempts: int = 1, is_sent: bool = False) -> None:
@@ -54,11 +58,11 @@ class ConnectionLost(QueryserverError):
 
 
 class WaitTimeout(QueryserverError, TimeoutError):
-    """The statement had not ended when the time given to `wait` was over. It goes on."""
+    """The statement did not end within the timeout of `wait`. It continues."""
 
 
 class ApiError(QueryserverError):
-    """A call that was answered with a failure (Contract editor 1.5, platform 1.4)."""
+    """A call whose response reported a failure (Contract editor 1.5, platform 1.4)."""
 
     def __init__(
         self,
@@ -75,25 +79,25 @@ class ApiError(QueryserverError):
         self.status = status
         """The HTTP status."""
         self.code = code
-        """The stable word of the failure; empty in an answer that did not come from queryserver."""
+        """The stable error code. Empty in a response that did not come from queryserver."""
         self.request_id = request_id
-        """The id of the call in the server's log."""
+        """The call's id in the server's log."""
         self.retry_after = retry_after
-        """Seconds after which a repeat makes sense, when the server names them."""
+        """Seconds after which a retry makes sense, if the server reports them."""
         self.body = body or {}
-        """The whole answer; `errors` holds the faults of single fields."""
+        """The whole response. `errors` holds the errors of individual fields."""
 
     def __str__(self) -> str:
         named = f"{self.code}: {self.message}" if self.code else self.message
         return f"{named} (HTTP {self.status}, request {self.request_id})" if self.request_id else named
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickling, for programs that run queries in other processes."""
+        """Support pickling, for programs that run queries in other processes."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class AuthenticationError(ApiError):
-    """401: there are no credentials, or they are not accepted (any more)."""
+    """401: credentials are missing, or not (or no longer) accepted."""
 
 
 class PermissionDenied(ApiError):
@@ -101,23 +105,23 @@ class PermissionDenied(ApiError):
 
 
 class NotFound(ApiError):
-    """404: there is no such thing, or the user may not see it."""
+    """404: the object does not exist, or the user may not see it."""
 
 
 class Conflict(ApiError):
-    """409: what exists already stands against it."""
+    """409: the call conflicts with existing data."""
 
 
 class TooManyRequests(ApiError):
-    """429: a limit of the user is reached."""
+    """429: one of the user's limits is reached."""
 
 
 class ServerUnavailable(ApiError):
-    """502, 503, 504: the server, or what it needs, cannot be reached."""
+    """502, 503, 504: the server, or a service that it needs, is unavailable."""
 
 
 class StatementError(QueryserverError):
-    """A statement that did not end well (Contract editor 3.4)."""
+    """A statement that did not succeed (Contract editor 3.4)."""
 
     def __init__(
         self,
@@ -136,46 +140,46 @@ class StatementError(QueryserverError):
         self.message = message
         self.code = code
         self.sqlstate = sqlstate
-        """Of the engine's error, or the class that fits it, `23000` for a constraint; None: not known."""
+        """The engine error's SQLSTATE, or its class, such as `23000` for a constraint. None if unknown."""
         self.operation_id = operation_id
         self.state = state
         """The exact state: failed, canceled, timed_out, expired, closed."""
         self.line = line
-        """Line of the error in the statement, from 1, where the engine names it."""
+        """The line of the error in the statement, starting at 1, if the engine reports it."""
         self.column = column
         self.request_id = request_id
         self.statement_id = statement_id
-        """Of a script: the position, from 0, of the statement that failed, which `line` and `column` are places in."""
+        """In a script: the failed statement's position, starting at 0. `line` and `column` refer to this statement."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickling, for programs that run queries in other processes."""
+        """Support pickling, for programs that run queries in other processes."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class StatementCanceled(StatementError):
-    """It was canceled."""
+    """The statement was canceled."""
 
 
 class StatementTimeout(StatementError):
-    """Its time limit passed."""
+    """The statement's timeout was exceeded."""
 
 
 class OutcomeUnknown(StatementError):
-    """The connection to the engine was lost after it was sent: it may or may not have taken effect."""
+    """The connection to the engine was lost after the statement was sent, which may or may not have taken effect."""
 
 
 class ResultGone(StatementError):
-    """It had succeeded, and its result is expired or closed."""
+    """The statement succeeded, but its result is expired or closed."""
 
 
 class NoResultSet(StatementError):
-    """It succeeded and has no rows: what was called needs some."""
+    """The statement succeeded without a result set, but the call needs one."""
 
 
 class Truncated(StatementError):
-    """The server kept only the first rows, by a limit that the caller had not set (Contract editor 6.4).
+    """The server kept only the first rows, because of a limit that the caller did not set (Contract editor 6.4).
 
-    Execute it with `limit`, or take what was kept with `allow_truncated=True`.
+    Execute the statement with `limit`, or accept the kept rows with `allow_truncated=True`.
     """
 
 
@@ -203,7 +207,9 @@ _BY_CODE: Mapping[str, type[StatementError]] = {
 def api_error(
     status: int, body: Mapping[str, Any] | str, *, request_id: str | None, retry_after: float | None
 ) -> ApiError:
-    """The exception for an answer: `body` is its JSON object, or the text of another program, such as a proxy."""
+    """Return the exception for a response. `body` is its JSON object, or the text from another program, such as a
+    proxy.
+    """
     kind = _BY_STATUS.get(status, ApiError)
     if isinstance(body, str):
         text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "no text"
@@ -220,7 +226,7 @@ def api_error(
 
 
 def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -> StatementError:
-    """The exception for an answer about a statement whose `status` is not 0 (Contract editor 1.4)."""
+    """Return the exception for a statement's response whose `status` is not 0 (Contract editor 1.4)."""
     code = str(body.get("code") or "")
     return _BY_CODE.get(code, StatementError)(
         str(body.get("message") or code),
@@ -236,7 +242,7 @@ def statement_error(body: Mapping[str, Any], *, request_id: str | None = None) -
 
 
 def _field_errors(body: Mapping[str, Any]) -> str:
-    """The texts of a field map (Contract platform 3.2)."""
+    """Return the texts in a field map (Contract platform 3.2)."""
     return "; ".join(f"{name}: {' '.join(map(str, texts))}" for name, texts in body.items() if isinstance(texts, list))
 
 

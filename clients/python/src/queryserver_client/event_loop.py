@@ -1,4 +1,4 @@
-"""The event loop in which the async core of a connection without `await` runs: a thread with a portal of anyio."""
+"""The event loop that runs the async core of a synchronous connection: a thread with an anyio portal."""
 
 import asyncio
 import atexit
@@ -24,7 +24,7 @@ _serving = threading.local()
 
 
 class _Collector:
-    """The garbage collector of this process."""
+    """This process's garbage collector."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -36,7 +36,7 @@ class _Collector:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs in this thread, below what calls this."""
+        """Whether the garbage collector is running in this thread, below the caller."""
         return self._thread == threading.get_ident()
 
     def _note(self, phase: str, _counts: object) -> None:
@@ -47,17 +47,17 @@ _collector = _Collector()
 
 
 class Loop:
-    """The event loop of a connection, in a thread of its own."""
+    """A connection's event loop, in its own thread."""
 
     def __init__(self) -> None:
         _collector.watch()
         self._process = os.getpid()
         self._running: dict[Future[Any], threading.Event] = {}
-        # Else a call that has begun might not be among those that are running yet. The garbage collector may come while
-        # it is held, and close a connection in the same thread.
+        # Held so that every call that has begun is among the running ones. The garbage collector may run while the lock
+        # is held, and close a connection in the same thread.
         self._starting = threading.RLock()
         ready: Future[BlockingPortal] = Future()
-        # A daemon: a program that ends with an open connection would wait for it for ever otherwise.
+        # A daemon thread, because a program with an open connection would otherwise never exit.
         self._thread = threading.Thread(target=_serve, args=(ready,), daemon=True, name="queryserver-client")
         self._thread.start()
         self._portal = ready.result()
@@ -65,20 +65,24 @@ class Loop:
 
     @property
     def is_ours(self) -> bool:
-        """False in a child made by fork: the thread stayed with its parent."""
+        """Whether the thread belongs to this process. False in a forked child, because the thread stayed with its
+        parent.
+        """
         return self._process == os.getpid()
 
     @property
     def must_not_wait(self) -> bool:
-        """Whether this is the thread of a loop, or the garbage collector runs in this thread.
+        """Return whether this is an event loop's thread, or the garbage collector runs in this thread.
 
-        Two loops that wait for each other would do so for ever. And the garbage collector may come where its thread
-        holds what the loop needs for its answer: the lock of imports, of a handler of logs, of a future.
+        Two event loops that wait for each other would do so forever. The garbage collector may run while its thread
+        holds a lock that the event loop needs: that of imports, of a log handler, of a future.
         """
         return getattr(_serving, "is_loop", False) or _collector.is_here
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the coroutine gives or raises. An exception in this thread, such as Ctrl-C, cancels it first."""
+        """Run the coroutine and return its result. An exception in this thread, such as Ctrl-C, cancels the
+        coroutine first.
+        """
         if not self.is_ours:
             raise ConfigurationError("the connection was made before this process was forked: make one here")
         ended, passed = threading.Event(), list[BaseException]()
@@ -89,7 +93,7 @@ class Loop:
             except (Exception, asyncio.CancelledError):
                 raise
             except BaseException as error:  # noqa: BLE001 raised in the thread that called
-                # Of a callback, or a panic of a library in Rust: it would end the loop, for all calls.
+                # An error from a callback, or a panic in a Rust library. It would stop the event loop for all calls.
                 passed.append(error)
                 return None
             finally:
@@ -112,7 +116,7 @@ class Loop:
         return cast("T", given)
 
     def cancel_running(self) -> None:
-        """Cancel what other threads run here, and wait for some time until it has ended."""
+        """Cancel the coroutines that other threads run here, and wait for some time until they have ended."""
         if not self.is_ours:
             return
         with self._starting:
@@ -123,7 +127,7 @@ class Loop:
             ended.wait(max(0.0, until - time.monotonic()))
 
     def iterate(self, make: Callable[[], Any]) -> Iterator[Any]:
-        """The items of an async iterator, each fetched when it is wanted."""
+        """Yield an async iterator's items, fetching each on demand."""
         items = make()
         end = object()
 
@@ -134,7 +138,7 @@ class Loop:
             await items.aclose()
 
         def closed() -> None:
-            # The connection is closed, and what the iterator held.
+            # The connection and the iterator's resources are already closed.
             with suppress(RuntimeError, ConfigurationError, CancelledError):
                 self.run(close)
 
@@ -143,22 +147,22 @@ class Loop:
                 yield item
         finally:
             if self.must_not_wait:
-                with suppress(RuntimeError):  # the program ends
+                with suppress(RuntimeError):  # the program is exiting
                     start_new_thread(closed, ())
             else:
                 closed()
 
     def close(self) -> None:
-        """End the thread. In a child made by fork there is none."""
+        """End the thread. A forked child has none."""
         if not self.is_ours:
             return
         atexit.unregister(self._close_at_exit)
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # it is already closed
             self._portal.call(self._portal.stop)
         self._thread.join()
 
     def _close_at_exit(self) -> None:
-        """Without waiting for what daemon threads of the program run here."""
+        """Close without waiting for coroutines that daemon threads run here."""
         if not self.is_ours:
             return
         self.cancel_running()
@@ -179,4 +183,4 @@ def _serve(ready: "Future[BlockingPortal]") -> None:
     except BaseException as error:
         if ready.done():
             raise
-        ready.set_exception(error)  # to whom waits for the loop
+        ready.set_exception(error)  # passed to the thread that waits for the event loop

@@ -1,9 +1,9 @@
-"""The life of a statement as it happens: server-sent events, or polling where they do not come through.
+"""A statement's live events, via server-sent events, or via polling if events do not get through.
 
-A proxy that buffers holds events back until the stream ends, some also the head of the answer. The server sends the
-first event at once, and a heartbeat every 15 s: a stream whose first event does not come, that is silent for longer, or
-that breaks again and again, is given up for check_status and get_logs (Contract editor 7.1, 8.1). Other statements then
-do without events for a while: the first event may also have been slow by chance.
+A proxy that buffers holds events back until the stream ends, sometimes even the response headers. The server sends the
+first event immediately, and a heartbeat every 15 s. If a stream's first event does not arrive, or the stream is silent
+for longer or breaks repeatedly, check_status and get_logs are used instead (Contract editor 7.1, 8.1). Other statements
+then do not use events for a while, because the first event may also have been slow by chance.
 """
 
 import json
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ProgressEvent
 
 HEAD_WITHIN_S = 10.0
-"""From the call to the head of its answer, with the login and the connection that may come before it."""
+"""Timeout from the call to the response headers, including a login and connecting if necessary."""
 FIRST_WITHIN_S = 3.0
-"""From the head to the first event."""
+"""Timeout from the headers to the first event."""
 SILENT_S = 20.0
 STEADY_S = 30.0
-"""A stream that lasted so long did not break early."""
+"""A stream that lasted this long did not break early."""
 _MOST_BREAKS = 3
 _POLL_S = 1.0
 _COME_LATER = frozenset({429, 502, 503, 504})
 
 
 class _Held(Exception):
-    """Events do not come through."""
+    """Events do not get through."""
 
 
 async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> AsyncGenerator[Event, None]:
-    """Events until the end of the statement; each log line once."""
+    """Yield events until the statement ends, with each log line once."""
     position, breaks = log_from, 0
     while breaks < _MOST_BREAKS and not transport.rest_of_events.is_on:
         began = anyio.current_time()
@@ -67,7 +67,9 @@ async def follow(transport: Transport, operation_id: str, log_from: int = 0) -> 
 
 
 async def _streamed(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[tuple[str, Any], None]:
-    """Name and data of each event of one connection. Raises _Held when the head or the first event does not come."""
+    """Yield name and data of each event on one connection. Raises _Held if the headers or the first event do not
+    arrive.
+    """
     call = Call(
         "GET",
         f"editor/events/{operation_id}",
@@ -108,7 +110,9 @@ async def _streamed(transport: Transport, operation_id: str, log_from: int) -> A
 
 
 async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
-    """Cut where the format of events cuts them: a log line may hold other signs for the end of a line, as U+2028."""
+    """Yield lines as the event format defines them, because log lines may contain other line separators, such as
+    U+2028.
+    """
     waiting = b""
     async for chunk in response.aiter_bytes():
         *whole, waiting = (waiting + chunk).split(b"\n")
@@ -117,13 +121,13 @@ async def _lines(response: httpx.Response) -> AsyncGenerator[str, None]:
 
 
 async def _polled(transport: Transport, operation_id: str, log_from: int) -> AsyncGenerator[Event, None]:
-    """The same events from calls that every proxy passes on, once a second."""
+    """Yield the same events from calls that every proxy passes on, once a second."""
     fields: dict[str, Any] = {"operationId": operation_id}
     state, shown, position, is_first = "", None, log_from, True
     while True:
         began = anyio.current_time()
         status = await looked_up(transport, operation_id, wait_s=0.0 if is_first else _POLL_S)
-        if not (is_first or status.is_terminal):  # the server does not hold a call for which its user has no place
+        if not (is_first or status.is_terminal):  # the server cannot hold another call for this user
             await anyio.sleep(max(0.0, began + _POLL_S - anyio.current_time()))
         is_first = False
         if status.state != state:
@@ -143,7 +147,9 @@ async def _polled(transport: Transport, operation_id: str, log_from: int) -> Asy
 
 
 async def looked_up(transport: Transport, operation_id: str, *, wait_s: float) -> Status:
-    """The state now, or as soon as the statement has ended: after `wait_s`, or earlier where nothing can be held."""
+    """Return the state, as soon as the statement has ended, but after `wait_s` at the latest, or earlier if the
+    server cannot hold the call.
+    """
     body, headers = await transport.answered(
         "POST",
         "editor/check_status",
@@ -156,7 +162,7 @@ async def looked_up(transport: Transport, operation_id: str, *, wait_s: float) -
 
 
 def _event_of(name: str, data: Mapping[str, Any], position: int) -> Event | None:
-    """None for what is not known, or was given before."""
+    """Return the event, or None if it is unknown or was already returned."""
     if name in {"status", "end"}:
         return Event(status=status_of(data))
     if name == "progress":

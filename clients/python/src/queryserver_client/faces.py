@@ -20,19 +20,19 @@ C = TypeVar("C")
 
 
 class Face(Generic[C]):
-    """An object of the core, called through the event loop of its connection."""
+    """The synchronous wrapper of a core object, called through its connection's event loop."""
 
     def __init__(self, loop: "Loop", core: C) -> None:
         self.loop = loop
         self.core = core
-        """The async object behind this one."""
+        """The wrapped async object."""
 
     def __repr__(self) -> str:
         return repr(self.core)
 
 
 def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Face[C], P], T]:
-    """A method that returns when the coroutine of the core has ended."""
+    """Return a method that blocks until the core's coroutine has ended."""
 
     @wraps(method)
     def call(face: Face[C], *args: P.args, **named: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def blocking(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Cal
 
 
 def iterating(method: Callable[Concatenate[C, P], AsyncIterator[T]]) -> Callable[Concatenate[Face[C], P], Iterator[T]]:
-    """A method that gives the items of the core's iterator."""
+    """Return a method that iterates over the core iterator's items."""
 
     @wraps(method)
     def call(face: Face[C], *args: P.args, **named: P.kwargs) -> Iterator[T]:

@@ -1,6 +1,6 @@
-"""Files in the stores of the server (Contract storage): HDFS, S3, ADLS, Ozone, and its local root.
+"""Files in the server's stores (Contract storage): HDFS, S3, ADLS, Ozone, and its local root.
 
-A path is a URL of a store (`s3a://bucket/a.csv`, `file:///shared/a.csv`) or an absolute path of the default store.
+A path is a store URL (`s3a://bucket/a.csv`, `file:///shared/a.csv`) or an absolute path in the default store.
 """
 
 import builtins
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 _PAGE_ENTRIES = 1000
 _WAIT_S = 20
-"""Seconds for which the server holds the answer of a move, copy or delete before it names an operation to follow."""
+"""How many seconds the server holds the response of a move, copy or delete before it returns an operation to follow."""
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.2, 5.0
 _DOWNLOAD = "storage/download"
 
 OnItems = Callable[[int, int | None], None]
-"""Called with the items that are done, and their number in all if it is known."""
+"""Called with the number of finished items, and the total number if known."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Entry:
     owner: str
     group: str
     permissions: str
-    """As `ls` prints them: `-rw-r-----`."""
+    """In the format of `ls`: `-rw-r-----`."""
     mode: int
-    """With the bits of the type."""
+    """Including the type bits."""
     replication: int = 0
     block_size: int = 0
 
@@ -81,46 +81,46 @@ class Entry:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """A store that the user may use, and the user's directory there."""
+    """A store that the user may use, and the user's directory in it."""
 
     name: str
     home: str
     has_trash: bool
-    """Whether a delete goes to a trash unless it says otherwise."""
+    """Whether deletion moves entries to a trash by default."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A part of a file as text; reading on at `end` gives the whole text once."""
+    """A section of a file as text. Reading on from `end` returns the whole text exactly once."""
 
     text: str
     offset: int
     end: int
     compression: str
-    """What the file was unpacked from; offsets count unpacked bytes."""
+    """The file's compression. Offsets count decompressed bytes."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a directory holds, with everything below it."""
+    """A directory's counts and sizes, including everything below it."""
 
     directories: int
     files: int
     size: int
     space: int
-    """With all replicas."""
+    """Including all replicas."""
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of a deleted entry. Without `trash_path` it is gone."""
+    """A deleted entry. Without `trash_path` it was deleted permanently."""
 
     path: str
     trash_path: str | None
 
 
 class PartlyCopied(QueryserverError):
-    """A copy on Ozone that left out the files above the limit of size; the others are there."""
+    """A copy on Ozone skipped the files above the size limit; the other files were copied."""
 
     def __init__(self, message: str, skipped: Sequence[str]) -> None:
         super().__init__(message)
@@ -128,13 +128,13 @@ class PartlyCopied(QueryserverError):
 
 
 class Files:
-    """`Connection.files`."""
+    """Implements `Connection.files`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def filesystems(self) -> "builtins.list[FileSystem]":
-        """The stores, the default one first."""
+        """Return the stores, starting with the default store."""
         items: FilesystemList = (await self._transport.call("GET", "storage/filesystems"))["items"]
         return [FileSystem(item["name"], item["user_home_directory"], has_trash=item["has_trash"]) for item in items]
 
@@ -146,10 +146,10 @@ class Files:
         sort: str = "name",
         descending: bool = False,
     ) -> AsyncIterator[Entry]:
-        """The entries of a directory, page by page. `filter` is a part of their names.
+        """Yield a directory's entries, page by page. `filter` is a substring of their names.
 
-        `sort`: name, size, mtime, atime, type, user or group. What changes while it is listed may be left out or come
-        twice.
+        `sort`: name, size, mtime, atime, type, user or group. Entries that change during the listing may be missing or
+        appear twice.
         """
         query: dict[str, Any] = {"path": path, "pagesize": _PAGE_ENTRIES, "sortby": sort}
         query |= {"descending": "true"} if descending else {}
@@ -161,14 +161,14 @@ class Files:
                 body: FileListing = await self._transport.call("GET", "storage/list", params=params)
             except NotFound as error:
                 if number > 1 and error.code == "page_not_found":
-                    return  # the directory became smaller
+                    return  # the directory has become smaller
                 raise
             for item in body["files"]:
                 yield _entry(item)
             number = body["page"]["next_page_number"]
 
     async def walk(self, path: str = "/") -> AsyncIterator[Entry]:
-        """Everything below a directory, each directory before what is in it. Links are not followed."""
+        """Yield everything below a directory, each directory before its contents. Links are not followed."""
         waiting = [path]
         while waiting:
             below: builtins.list[str] = []
@@ -190,7 +190,7 @@ class Files:
         return True
 
     async def summary(self, path: str) -> Summary:
-        """Not on S3 and ADLS."""
+        """Return a directory's counts and sizes. Not available on S3 and ADLS."""
         params = {"path": path}
         body: ContentSummaryResponse = await self._transport.call("GET", "storage/content_summary", params=params)
         return Summary(body["directoryCount"], body["fileCount"], body["length"], body["spaceConsumed"])
@@ -204,9 +204,10 @@ class Files:
         encoding: str = "utf-8",
         compression: str | None = None,
     ) -> Text:
-        """A part of a file as text, at most 1 MiB. Packed files are unpacked: gzip, bz2, snappy, avro, parquet.
+        """Return a section of a file as text, at most 1 MiB. Compressed files are decompressed: gzip, bz2, snappy,
+        avro, parquet.
 
-        Raises ApiError with the code `not_text` where the bytes are none.
+        Raises ApiError with the code `not_text` if the bytes are not text.
         """
         query = {"path": path, "offset": offset, "length": length, "encoding": encoding}
         query |= {"compression": compression} if compression else {}
@@ -214,7 +215,7 @@ class Files:
         return Text(body["contents"], body["offset"], body["end"], body["compression"])
 
     async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """The bytes from `offset` on, all or `length` of them, as they are stored."""
+        """Return the bytes from `offset`, all or `length` of them, as stored."""
         if length == 0:
             return b""
         stop = None if length is None else offset + length
@@ -223,7 +224,7 @@ class Files:
             return b"".join([chunk async for chunk in chunks])
 
     async def open(self, path: str) -> RemoteFile:
-        """A file for reading in pieces and from any place, for `async with`. Memory holds one piece."""
+        """Open a file for reading in chunks and from any position, for `async with`. Memory holds one chunk."""
         entry = await self.stat(path)
         if entry.is_directory:
             raise IsADirectoryError(entry.path)
@@ -238,11 +239,12 @@ class Files:
         resume: bool = True,
         on_bytes: OnBytes | None = None,
     ) -> Path:
-        """Write a file to this machine: to `target`, into it when it is a directory, else into the current one.
+        """Write a file to this machine: to `target`, or into it if it is a directory, by default into the current
+        directory.
 
-        It appears when it is whole; cuts are made good by reading on. When a download ends before, what came of it, if
-        it is 1 MiB or more, stays in a hidden file beside the target, with which the same download goes on while the
-        server has the same file (`resume`). With `sha256` the bytes must have that digest.
+        The file appears once it is complete. After a lost connection, reading resumes. If a download stops early,
+        received bytes of 1 MiB or more are kept in a hidden file in the same directory. The same download resumes with
+        this file while the server has the same file (`resume`). With `sha256` the bytes must have that digest.
         """
         place = Path(target or ".")
         if await anyio.Path(place).is_dir():
@@ -261,14 +263,14 @@ class Files:
         part_bytes: int = uploads.PART_BYTES,
         on_bytes: OnBytes | None = None,
     ) -> Uploaded:
-        """Store a file of this machine, bytes, or what an object with `read` gives.
+        """Store a local file, bytes, or the content of an object with `read`.
 
-        `destination` is the path of the new file, or of a directory with a slash at its end. The file appears when it
-        is whole and its SHA-256 is that of what was read. It is sent in parts of `part_bytes`, three at a time, which
-        are in memory; a part that is cut is sent again. When a local file was uploaded in part by this program before,
-        only the rest is sent, within 24 hours (`resume`).
+        `destination` is the path of the new file, or of a directory with a trailing slash. The file appears once it is
+        complete and its SHA-256 matches the bytes that were read. It is sent in parts of `part_bytes`, three at a time,
+        which are held in memory. A part is sent again after a lost connection. If this program has already uploaded
+        parts of a local file, only the rest is sent, within 24 hours (`resume`).
 
-        Raises Conflict when there is a file already, unless `overwrite`.
+        Raises Conflict if the file already exists, unless `overwrite`.
         """
         return await uploads.upload(
             self._transport,
@@ -281,7 +283,7 @@ class Files:
         )
 
     async def mkdir(self, path: str, *, exist_ok: bool = False) -> str:
-        """Make a directory; missing parents too, where the store has real directories."""
+        """Create a directory, and its missing parents if the store has real directories."""
         try:
             body: PathResponse = await self._transport.call(
                 "POST", "storage/mkdir", {"path": path}, is_repeatable=exist_ok
@@ -293,12 +295,12 @@ class Files:
         return body["path"]
 
     async def touch(self, path: str) -> str:
-        """Make an empty file. Raises Conflict when there is one."""
+        """Create an empty file. Raises Conflict if it exists."""
         body: PathResponse = await self._transport.call("POST", "storage/touch", {"path": path})
         return body["path"]
 
     async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> int:
-        """Replace the text of a file that is there, at most 10 MiB, in one step; its size."""
+        """Replace an existing file's text, at most 10 MiB, atomically; return its size."""
         fields = {"path": path, "contents": text, "encoding": encoding}
         body: SaveResponse = await self._transport.call("POST", "storage/save", fields, is_repeatable=True)
         return body["size"]
@@ -306,16 +308,18 @@ class Files:
     async def rename(
         self, path: str, new_path: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """Give another name in the same directory, or with a slash in it another path of the store; the new path."""
+        """Rename an entry within its directory or, if `new_path` has a slash, to another path in the store; return
+        the new path.
+        """
         body: TransferResponse = await self._change("storage/rename", _transfer(path, new_path, overwrite), on_items)
         return body["path"]
 
     async def move(
         self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """Move into a directory that is there, or to a new path, also of another store; the new path.
+        """Move into an existing directory, or to a new path, possibly in another store; return the new path.
 
-        A move between stores deletes a file only after its copy was read back. It goes on when this task is canceled.
+        A move between stores deletes a file only after its copy was read back. It continues if this task is canceled.
         """
         body: TransferResponse = await self._change("storage/move", _transfer(source, destination, overwrite), on_items)
         return body["path"]
@@ -323,7 +327,7 @@ class Files:
     async def copy(
         self, source: str, destination: str, *, overwrite: bool = False, on_items: OnItems | None = None
     ) -> str:
-        """As `move`, and the source stays. Raises PartlyCopied."""
+        """Like `move`, but keep the source. Raises PartlyCopied."""
         body: Mapping[str, Any] = await self._change(
             "storage/copy", _transfer(source, destination, overwrite), on_items
         )
@@ -334,8 +338,8 @@ class Files:
     async def remove(self, path: str, *, skip_trash: bool | None = None, on_items: OnItems | None = None) -> Removed:
         """Delete a file, or a directory with everything in it.
 
-        To the trash where the store has one (HDFS, local root), unless `skip_trash`. With `skip_trash=False` nothing is
-        deleted on a store without.
+        Entries are moved to the trash if the store has one (HDFS, local root), unless `skip_trash`. With
+        `skip_trash=False`, nothing is deleted on a store without a trash.
         """
         fields: dict[str, Any] = {"path": path}
         if skip_trash is not None:
@@ -344,23 +348,25 @@ class Files:
         return Removed(body["path"], body.get("trash_path"))
 
     async def restore(self, trash_path: str) -> str:
-        """Move an entry of the trash back to its former path, which is given."""
+        """Restore an entry from the trash to its original path, and return that path."""
         body: RestoreResponse = await self._transport.call("POST", "storage/trash/restore", {"path": trash_path})
         return body["path"]
 
     async def trash(self, path: str) -> str | None:
-        """The user's trash for entries like this one; None when nothing is in it yet."""
+        """Return the user's trash for entries like this one, or None if it is still empty."""
         body: TrashPathResponse = await self._transport.call("GET", "storage/trash/path", params={"path": path})
         return body["trash_path"]
 
     async def purge_trash(self, path: str | None = None) -> int:
-        """Empty the user's trash on the store of `path`, else on the default one; the entries that were deleted."""
+        """Empty the user's trash on the store of `path`, or on the default store; return the number of deleted
+        entries.
+        """
         fields = {} if path is None else {"path": path}
         body: PurgeResponse = await self._transport.call("POST", "storage/trash/purge", fields, is_repeatable=True)
         return body["purged"]
 
     async def chmod(self, path: str, mode: int, *, recursive: bool = False) -> str:
-        """Change permissions, `0o640`; the new mode in octal digits."""
+        """Change permissions, for example to `0o640`; return the new mode in octal digits."""
         fields = {"path": path, "mode": f"{mode:o}", "recursive": recursive}
         body: ChmodResponse = await self._transport.call("POST", "storage/chmod", fields, is_repeatable=True)
         return body["mode"]
@@ -374,7 +380,7 @@ class Files:
         await self._transport.call("POST", "storage/chown", given, is_repeatable=True)
 
     async def _change(self, path: str, fields: Mapping[str, Any], on_items: OnItems | None) -> "Answer":
-        """Call, and follow the work when it takes longer than one call may."""
+        """Make a call, and follow the operation if it takes longer than one call may."""
         body: Answer = await self._transport.call("POST", path, {**fields, "wait": _WAIT_S}, wait_s=_WAIT_S)
         pause_s = _FIRST_PAUSE_S
         operation_id = body.get("operation_id")
@@ -407,7 +413,7 @@ _STATUSES = {
 
 
 def _outcome(result: Any) -> Mapping[str, Any]:
-    """The final body of a followed operation. Raises what the call itself would have raised."""
+    """Return a followed operation's final body. Raises the errors that the call itself would have raised."""
     if not isinstance(result, Mapping):
         return {"items": result}
     if result.get("status"):

@@ -1,4 +1,4 @@
-"""The statements that the user has run (Contract editor 11)."""
+"""The user's statements (Contract editor 11)."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -17,13 +17,13 @@ _PAGE_ENTRIES = 100
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One statement. `Connection.statement(entry.operation_id)` takes it up while its result is kept."""
+    """One statement. `Connection.statement(entry.operation_id)` attaches to it while its result is kept."""
 
     operation_id: str
     history_id: int
     dialect: str
     statement: str
-    """Cut to 1001 characters."""
+    """Truncated to 1001 characters."""
     state: str
     message: str
     line: int | None
@@ -39,7 +39,7 @@ class HistoryEntry:
 
 
 class History:
-    """`Connection.history`."""
+    """Implements `Connection.history`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -53,9 +53,10 @@ class History:
         is_active: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[HistoryEntry]:
-        """The user's statements, the newest first, each once. `text` is a part of the statement, in any case.
+        """Yield the user's statements, newest first, each once. `text` is a case-insensitive substring of the
+        statement.
 
-        `is_active`: only those that wait or run.
+        `is_active`: only waiting or running statements.
         """
         query = _query(text, connector, dialect, is_active=is_active)
         number, left = 1, limit
@@ -67,7 +68,7 @@ class History:
             for item in items:
                 place = (item["data"]["lastExecuted"], item["id"])
                 if last is not None and place >= last:
-                    continue  # newer statements have pushed it to this page: it was given before
+                    continue  # newer statements moved it to this page, and it was already returned
                 last = place
                 yield _entry(item)
                 if left is not None:
@@ -81,7 +82,7 @@ class History:
     async def count(
         self, text: str = "", *, connector: str | None = None, dialect: str | None = None, is_active: bool = False
     ) -> int:
-        """How many statements `search` would give."""
+        """Return the number of statements that `search` would return."""
         params = {**_query(text, connector, dialect, is_active=is_active), "limit": 1}
         body: HistoryResponse = await self._transport.call("GET", "editor/get_history", params=params)
         return body["count"]

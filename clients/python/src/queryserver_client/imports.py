@@ -1,6 +1,6 @@
-"""Tables from files: delimited text, workbooks, Parquet, Arrow, Avro, JSON Lines (Contract importer).
+"""Creates tables from files: delimited text, workbooks, Parquet, Arrow, Avro, JSON Lines (Contract importer).
 
-A file is local, and then it is sent to the server first, or lies in a store of the server.
+A file is either local and first sent to the server, or it is in one of the server's stores.
 """
 
 import datetime as dt
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson", "avro", "arrow"]
 IfExists = Literal["error", "append", "replace"]
 _WORKED_WITHIN_S = 90.0
-"""A workbook is read within 60 s, or refused."""
+"""A workbook is read within 60 s or rejected."""
 _OF_HEADER = frozenset(
     {
         "file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows",
         "comment", "escape",
     }
 )  # fmt: skip
-"""Options of a file that guess_header takes."""
+"""The file options that guess_header accepts."""
 _RECORDS = frozenset({"parquet", "ndjson", "avro", "arrow"})
 _STORE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -55,103 +55,103 @@ class ImportFile:
 
 
 class _Fields:
-    """A dataclass whose fields are those of a call."""
+    """A dataclass whose fields are the call's fields."""
 
     def given(self) -> dict[str, Any]:
-        """The fields that are set, by the names of the contract."""
+        """Return the fields that are set, by their names in the contract."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class FileOptions(_Fields):
-    """How a file is read. What is left out is detected by the server."""
+    """How a file is read. The server detects missing options."""
 
     file_type: FileType | None = None
     has_header: bool | None = None
     sheet_name: str | None = None
-    """Of a workbook; the first one without it."""
+    """A workbook's sheet, by default the first one."""
     field_separator: str | None = None
     quote_char: str | None = None
-    """`\\0` for no quoting."""
+    """`\\0` disables quoting."""
     record_separator: str | None = None
     encoding: str | None = None
     date_format: str | None = None
-    """As in strftime: `%d/%m/%Y`."""
+    """A strftime format: `%d/%m/%Y`."""
     number_format: str | None = None
-    """The number 1234.5 as the file writes it: `1.234,5`."""
+    """The number 1234.5 as written in the file: `1.234,5`."""
     skip_rows: int | None = None
-    """Lines of a text, or rows of a worksheet, above the table."""
+    """Lines in a text, or rows in a worksheet, above the table."""
     comment: str | None = None
-    """What comment lines begin with; `\\0` for none."""
+    """The prefix of comment lines; `\\0` for none."""
     escape: str | None = None
-    """The escape character, mostly a backslash; `\\0` for none."""
+    """The escape character, usually a backslash; `\\0` for none."""
     null_words: Sequence[str] | None = None
-    """Cells that mean NULL in every column; empty for none."""
+    """Cells that mean NULL in every column; an empty list for none."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What a file is."""
+    """A file's detected format."""
 
     options: FileOptions
-    """Its type and separators; for a workbook, the first sheet."""
+    """The file's type and separators; for a workbook, the first sheet."""
     sheet_names: tuple[str, ...] = ()
     confidence: float = 1.0
 
 
 @dataclass(frozen=True)
 class ImportColumn(_Fields):
-    """A column of the table to be made; what is left out is as the preview shows it."""
+    """A column of the new table. Missing values are as in the preview."""
 
     source: str | int
-    """Its name in the preview, or its place in the file from 1."""
+    """The column's name in the preview, or its position in the file, starting at 1."""
     name: str | None = None
     type: str | None = None
-    """A type of the dialect: `INT`, `numeric(12,2)`, `varchar(20)`."""
+    """A type in the connector's dialect: `INT`, `numeric(12,2)`, `varchar(20)`."""
     nullable: bool = True
     format: str | None = None
     precision: int | None = None
     scale: int | None = None
     null_words: Sequence[str] | None = None
-    """Cells that mean NULL in it."""
+    """Cells that mean NULL in this column."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The first rows of a file as they would come into a table."""
+    """A file's first rows as they would appear in a table."""
 
     options: FileOptions
     columns: tuple[ImportColumn, ...]
-    """They may be changed (`dataclasses.replace`) and given to `load`."""
+    """The columns, which can be changed (`dataclasses.replace`) and passed to `load`."""
     rows: tuple[tuple[str, ...], ...]
-    """Texts of the file."""
+    """The texts in the file."""
     warnings: "tuple[PreviewWarning, ...]"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """An import that has ended well."""
+    """A successful import."""
 
     table: str
-    """`database.table`; without the database where none was given."""
+    """`database.table`, or only the table if no database was given."""
     rows_read: int
     rows_loaded: int
     rows_bad: int
-    """Rows that did not fit; the first ones are in the log of the operation."""
+    """Rows that did not fit. The operation's log contains the first of them."""
     operation_id: str
-    """`Connection.statement(loaded.operation_id)` has the log."""
+    """`Connection.statement(loaded.operation_id)` provides the log."""
 
 
 class Start(Protocol):
-    """Starts an operation exactly once, however often the call is cut."""
+    """Starts an operation exactly once, even if the call is interrupted and repeated."""
 
     def __call__(self, path: str, fields: Mapping[str, Any], /) -> Awaitable[Statement]: ...
 
 
 class Imports:
-    """`Connection.imports`. A source is a path of this machine, bytes, an object with `read`, or a path of a store.
+    """Implements `Connection.imports`. A source is a local path, bytes, an object with `read`, or a store path.
 
-    A text is a path of a store when it begins as one does, `s3a://`, or with `is_remote=True`.
+    A text is a store path if it starts with a store's scheme such as `s3a://`, or with `is_remote=True`.
     """
 
     def __init__(self, transport: Transport, start: Start) -> None:
@@ -159,7 +159,9 @@ class Imports:
         self._start = start
 
     async def upload(self, source: Source, *, name: str | None = None, on_bytes: OnBytes | None = None) -> ImportFile:
-        """Send a local file to the server, for several calls about it. A try that was cut begins again at 0 bytes."""
+        """Send a local file to the server, to be used by several calls. After a lost connection the upload starts
+        again from 0 bytes.
+        """
         async with opened(source) as content:
             files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
@@ -167,7 +169,7 @@ class Imports:
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
 
     async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
-        """The type of a file, its separators or its sheets."""
+        """Return a file's type, and its separators or sheets."""
         return await self._guess(await self._file(source, is_remote), None)
 
     async def _guess(self, file: ImportFile, encoding: str | None) -> Guess:
@@ -183,7 +185,7 @@ class Imports:
     async def options(
         self, source: "ImportFile | Source", options: FileOptions | None = None, *, is_remote: bool = False
     ) -> FileOptions:
-        """All that `preview` and `load` must know of a file: what `options` leaves out is detected."""
+        """Return all file options that `preview` and `load` need. Options missing in `options` are detected."""
         return await self._detected(await self._file(source, is_remote), options or FileOptions())
 
     async def preview(
@@ -194,7 +196,7 @@ class Imports:
         options: FileOptions | None = None,
         is_remote: bool = False,
     ) -> Preview:
-        """The columns, with types of the connector's dialect, and at most 50 rows."""
+        """Return the columns, with types in the connector's dialect, and at most 50 rows."""
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
         query = {**detected.given(), "connector": connector}
@@ -207,7 +209,7 @@ class Imports:
         )
 
     async def types(self, connector: str) -> list[str]:
-        """The types that columns may have, for a connector or a dialect."""
+        """Return the available column types for a connector or a dialect."""
         body = await self._transport.call("GET", "importer/sql_type_mapping/", params={"connector": connector})
         return body["items"]
 
@@ -222,7 +224,7 @@ class Imports:
         max_bad_rows: int | None = None,
         is_remote: bool = False,
     ) -> Statement:
-        """Start an import and return; the arguments are those of `load`."""
+        """Start an import without waiting for it. The arguments are the same as for `load`."""
         connector, database, table = parts_of(target)
         file = await self._file(source, is_remote)
         detected = await self._detected(file, options or FileOptions())
@@ -256,12 +258,12 @@ class Imports:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> Loaded:
-        """Make a table of a file, or put its rows into one, and wait until it is there.
+        """Create a table from a file, or insert its rows into a table, and wait for completion.
 
-        `target` is `connector.table` or `connector.database.table`, or a sequence of these where a name has dots.
-        `columns` are those of the table, in its order; all of the file without it. `max_bad_rows`: how many rows may
-        not fit, -1 for any number, None for a few; the log of the operation lists them. Nothing
-        half made is left, also when the waiting task is canceled: the import is canceled then.
+        `target` is `connector.table` or `connector.database.table`, or a sequence of these names if a name contains
+        dots. `columns` are the table's columns in table order, by default all columns in the file. `max_bad_rows` is
+        how many rows may not fit: -1 for any number, None for a few. The operation's log lists these rows. A failed
+        import leaves nothing behind. Canceling the waiting task cancels the import.
 
         Raises ApiError (`table_exists`, `file_not_found`, …) before anything is started, StatementError afterwards.
         """
@@ -308,13 +310,13 @@ class Imports:
 
 
 def _known(facts: Mapping[str, Any], kind: type[FileOptions] | type[ImportColumn]) -> dict[str, Any]:
-    """The facts that are fields of `kind`."""
+    """Return the facts that are fields of `kind`."""
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in facts.items() if name in names}
 
 
 def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:
-    """The connector, the database, which may have dots itself (trino: `catalog.schema`), and the table.
+    """Return the connector, the database and the table. The database may contain dots (trino: `catalog.schema`).
 
     Raises ValueError.
     """

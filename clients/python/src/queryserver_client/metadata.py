@@ -1,4 +1,4 @@
-"""What is in a data source: databases, tables, columns, functions, samples (Contract editor 10)."""
+"""A data source's contents: databases, tables, columns, functions, samples (Contract editor 10)."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _ANSWERED_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class TableName:
-    """A table or view in a list."""
+    """A listed table or view."""
 
     name: str
     type: str
@@ -36,11 +36,11 @@ class TableName:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column; None where the engine does not say."""
+    """A column. Values are None if the engine does not report them."""
 
     name: str
     type: str
-    """The engine's own text."""
+    """The type as the engine spells it."""
     comment: str
     nullable: bool | None
     default: str | None
@@ -58,14 +58,14 @@ class Table:
     columns: tuple[TableColumn, ...]
     primary_keys: tuple[str, ...]
     foreign_keys: tuple[tuple[str, str], ...]
-    """Columns, and the `database.table.column` that each refers to."""
+    """Columns, and the `database.table.column` that each column references."""
     location: str | None
-    """A path of a store."""
+    """A store path."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function; empty texts where the engine does not say."""
+    """A function. Texts are empty if the engine does not report them."""
 
     name: str
     signature: str
@@ -74,7 +74,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows of a table, or values of a column."""
+    """Some of a table's rows, or a column's values."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -82,29 +82,29 @@ class Sample:
 
 
 class Metadata:
-    """`Connection.metadata`. `connector` is as in `Connection.query`.
+    """Implements `Connection.metadata`. `connector` is as in `Connection.query`.
 
-    Answers may be some minutes old, unless `refresh` is given. Raises StatementError with the code
-    `credentials_required` where the data source wants a login of the user.
+    Responses may be some minutes old, unless `refresh` is set. Raises StatementError with the code
+    `credentials_required` if the data source requires the user's login.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def databases(self, connector: str, prefix: str = "", *, refresh: bool = False) -> AsyncIterator[str]:
-        """Names, also those of schemas where an engine has these instead. `prefix` in any case."""
+        """Yield database names, or schema names if an engine has schemas instead. `prefix` is case-insensitive."""
         async for name in self._names(connector, (), _databases, prefix, refresh=refresh):
             yield name
 
     async def tables(
         self, connector: str, database: str, prefix: str = "", *, refresh: bool = False
     ) -> AsyncIterator[TableName]:
-        """Tables and views of a database."""
+        """Yield a database's tables and views."""
         async for item in self._names(connector, (database,), _tables, prefix, refresh=refresh):
             yield TableName(item["name"], item["type"], item["comment"])
 
     async def table(self, connector: str, database: str, table: str, *, refresh: bool = False) -> Table:
-        """Raises NotFound."""
+        """Return a table with its columns. Raises NotFound."""
         body: TableMetadata = await self._autocomplete(connector, (database, table), {"refresh": refresh})
         return Table(
             name=body["name"],
@@ -133,13 +133,13 @@ class Metadata:
         return (await self.table(connector, database, table, refresh=refresh)).columns
 
     async def functions(self, connector: str, database: str | None = None) -> list[Function]:
-        """Those of the engine, or exactly those that are defined in a database."""
+        """Return the engine's functions, or only those defined in a database."""
         path = () if database is None else (database,)
         body: FunctionList = await self._autocomplete(connector, path, {"operation": "functions"})
         return [Function(item["name"], item["signature"], item["return_type"]) for item in body["functions"]]
 
     async def sample(self, connector: str, database: str, table: str, column: str | None = None) -> Sample:
-        """At most 100 rows of a table, or different values of a column."""
+        """Return at most 100 of a table's rows, or a column's distinct values."""
         names = (database, table) if column is None else (database, table, column)
         fields = {"escape": False, "big_numbers": "number"}
         body: SampleResponse = await self._call("editor/sample", connector, names, fields)

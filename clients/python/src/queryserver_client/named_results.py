@@ -1,4 +1,4 @@
-"""Earlier results as tables of a statement: `{orders}` in its text (Contract editor 6.5)."""
+"""Makes earlier results available as a statement's tables: `{orders}` in its text (Contract editor 6.5)."""
 
 import re
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from uuid import UUID
 
 
 class HasOperation(Protocol):
-    """A Result or a Statement, of either face."""
+    """Implemented by Result and Statement, both async and sync."""
 
     @property
     def operation_id(self) -> str: ...
 
 
 NamedResults = Mapping[str, "HasOperation | str"]
-"""Results, statements or ids of operations, by the names that a text has for them."""
+"""Results, statements or operation ids, by their names in the text."""
 
 _PIECES = re.compile(
     r"""
@@ -27,10 +27,10 @@ _PIECES = re.compile(
 
 
 def with_results(sql: str, results: "NamedResults | None") -> str:
-    """The text with the address of its result in the place of each `{name}` outside of quotes and comments.
+    """Return the text, with each `{name}` outside quotes and comments replaced by the address of its result.
 
-    Other braces stay, as DuckDB writes structs with them. Raises ValueError for a result that the text does not name,
-    and for an id that is none; what a result raises when rows of it are missing that its caller did not cut off.
+    Other braces are kept, because DuckDB uses them for structs. Raises ValueError for an unused result or an invalid
+    id, and the result's error if it lacks rows that its caller did not exclude.
     """
     if not results:
         return sql

@@ -1,8 +1,8 @@
-"""The types inside of arrays, maps and structs, read from the text of the engine's type.
+"""Parses the types inside arrays, maps and structs from the engine's type text.
 
-Typed JSON names the type of a column, but not those of its elements; the engine's own text does:
-`STRUCT(a DECIMAL(10,2), b DATE[])` (duckdb), `numeric[]` (postgresql), `array(row(a decimal(10,2)))` (trino),
-`map<string,array<decimal(10,2)>>` (hive). What cannot be read stays as it came: text with all digits.
+Typed JSON names a column's type, but not its elements' types. The engine's own text does: `STRUCT(a DECIMAL(10,2), b
+DATE[])` (duckdb), `numeric[]` (postgresql), `array(row(a decimal(10,2)))` (trino), `map<string,array<decimal(10,2)>>`
+(hive). Values of unrecognized types stay unchanged, as text with all digits.
 """
 
 import re
@@ -21,11 +21,13 @@ _MOST_CHARACTERS = 100_000
 
 
 class _Unreadable(Exception):
-    """The text is not of a form that is known here."""
+    """The text has an unknown form."""
 
 
 def nested_decoder(native_type: str) -> Cell | None:
-    """What converts the elements of a column; None when they are values already, or the text cannot be read."""
+    """Return the function that converts a column's elements, or None if they need no conversion or the text cannot
+    be parsed.
+    """
     reader = _Reader(native_type)
     try:
         decode = reader.type()
@@ -35,7 +37,7 @@ def nested_decoder(native_type: str) -> Cell | None:
 
 
 class _Reader:
-    """Recursive descent over the words of a type."""
+    """A recursive descent parser for the words of a type."""
 
     def __init__(self, text: str) -> None:
         self._words = _TOKEN.findall(text) if len(text) <= _MOST_CHARACTERS else []
@@ -46,7 +48,7 @@ class _Reader:
         return self._place == len(self._words)
 
     def type(self) -> Cell | None:
-        """A type with everything that belongs to it, `[]` behind it included."""
+        """Parse a complete type, including a following `[]`."""
         word = self._next().lower()
         if word in _ARRAYS and self._peek() in _CLOSES:
             decode = _array(self._between(self.type)[0])
@@ -64,7 +66,7 @@ class _Reader:
         return decode
 
     def _scalar(self, word: str) -> Cell | None:
-        """A type of one or more words, with its numbers: `timestamp(3) with time zone`."""
+        """Parse a type with one or more words and its numbers: `timestamp(3) with time zone`."""
         words = [word]
         while (peeked := self._peek()) not in {"", ",", ")", ">", "["}:
             if peeked == "(":
@@ -74,7 +76,7 @@ class _Reader:
         return scalars.decoder_of_words(tuple(words))
 
     def _field(self) -> tuple[str, Cell | None]:
-        """`name type` or `name: type`."""
+        """Parse `name type` or `name: type`."""
         name = self._next()
         if name[0] in '"`':
             name = name[1:-1].replace(name[0] * 2, name[0])
@@ -83,7 +85,7 @@ class _Reader:
         return name, self.type()
 
     def _between(self, read: Callable[[], Any]) -> list[Any]:
-        """What stands between brackets, separated by commas."""
+        """Parse a comma-separated list in brackets."""
         closing = _CLOSES[self._next()]
         items = [read()]
         while (word := self._next()) != closing:
@@ -124,7 +126,7 @@ def _array(item: Cell | None) -> Cell | None:
 
 
 def _map(value: Cell | None) -> Cell | None:
-    """Keys are text in JSON, whatever they are at the engine, and stay text."""
+    """Return the map's decoder. Keys are text in JSON, regardless of their engine type, and stay text."""
     if value is None:
         return None
 

@@ -1,4 +1,6 @@
-"""Where a download is written until it is whole: a hidden file beside its target, which a later process continues."""
+"""Where a download is written until it is complete: a hidden file next to its target, which a later process can
+resume.
+"""
 
 import hashlib
 import os
@@ -12,24 +14,24 @@ from typing import BinaryIO, cast
 
 try:
     import fcntl
-except ImportError:  # Windows has other locks: there a later process begins anew
+except ImportError:  # Windows has different locks, so a later process there starts again
     fcntl = None  # type: ignore[assignment]
 
 _WORTH_KEEPING = 1024 * 1024
-"""Less comes again sooner than somebody wonders about a hidden file."""
+"""Smaller parts are downloaded again faster than users would wonder about a hidden file."""
 _DIGITS = 24
-"""Of a name that a later process finds again; other names have fewer."""
+"""Number of digits in names that a later process finds again. Other names have fewer."""
 
 
 class Place:
-    """The place of one file. A link stays a link, and what is replaced gives its permissions and its group.
+    """The location of one file. A link stays a link, and the replaced file's permissions and group are preserved.
 
-    Into what is no file, such as `/dev/null` or a named pipe, the bytes go at once. All methods block, and may be
-    called by several threads: `leave` ends an `open` that was given up, too.
+    If the target is not a regular file, such as `/dev/null` or a named pipe, the bytes are written directly. All
+    methods block, and may be called by several threads. `leave` also ends an abandoned `open`.
     """
 
     def __init__(self, target: Path, *, is_kept: bool = False) -> None:
-        """`is_kept`: what is not whole stays for a later download of the same bytes."""
+        """`is_kept`: an incomplete file is kept for a later download of the same bytes."""
         self._is_kept = is_kept and fcntl is not None
         try:
             self._facts: os.stat_result | None = target.stat()
@@ -37,24 +39,24 @@ class Place:
             self._facts = None
         mode = None if self._facts is None else self._facts.st_mode
         self.is_direct = mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        # What `/dev/fd/63` leads to has no name that could be opened.
+        # The target of `/dev/fd/63` has no name that could be opened.
         self._target = target if self.is_direct else Path(os.path.realpath(target))
         self._guard = threading.Lock()
         self._part: Path | None = None
         self._second: BinaryIO | None = None
-        """The part once more: its lock lasts until it has become the target."""
+        """A second handle for the partial file. Its lock lasts until the file has become the target."""
         self._file: BinaryIO | None = None
-        """What `open` gave, for the case that nobody got it."""
+        """The result of `open`, in case its caller never received it."""
         self._is_left = False
 
     def open(self, source: str = "") -> tuple[BinaryIO, int]:
-        """A file without a buffer, and how many of its bytes are there already; the next one goes behind them.
+        """Return an unbuffered file, and the number of its existing bytes, after which the next byte is appended.
 
-        `source` names the bytes that are to come, and not only where they come from: an address with an ETag. Nobody
-        may read it who might not read what it replaces.
+        `source` identifies the expected bytes, not only their origin: an address with an ETag. Users who may not read
+        the replaced file may not read the new one.
         """
         kept = 0
-        # Opening what is no file may wait for a reader.
+        # Opening a target that is not a regular file may wait for a reader.
         direct = cast("BinaryIO", self._target.open("wb", buffering=0)) if self.is_direct else None
         with self._guard:
             self._forget()
@@ -68,7 +70,7 @@ class Place:
         return file, kept
 
     def take(self) -> None:
-        """It is whole."""
+        """Complete the file by moving it to its target."""
         with self._guard:
             if self._part is not None:
                 self._give_permissions(self._part)
@@ -79,7 +81,7 @@ class Place:
                     self._forget_others()
 
     def leave(self, *, is_wrong: bool = False) -> None:
-        """Remove what is not whole, or keep it. `is_wrong`: what is there is of no use."""
+        """Remove or keep an incomplete file. `is_wrong`: the existing bytes are useless."""
         with self._guard:
             self._is_left = True
             if self._file is not None:
@@ -91,7 +93,7 @@ class Place:
             self._forget()
 
     def _claimed(self, source: str) -> BinaryIO | None:
-        """What is kept of these bytes; None when another process writes it, or it cannot be locked."""
+        """Return the kept file for these bytes, or None if another process is writing it or it cannot be locked."""
         part = self._beside(hashlib.sha256(source.encode()).hexdigest()[:_DIGITS])
         file = _locked(part, os.O_CREAT, self._first_mode)
         if file is not None:
@@ -108,7 +110,9 @@ class Place:
 
     @property
     def _first_mode(self) -> int:
-        """What is to get the permissions of another file is its owner's alone until then."""
+        """Return the initial mode. A file that will get another file's permissions is only accessible to its owner
+        until then.
+        """
         return 0o666 if self._facts is None else 0o600
 
     def _give_permissions(self, part: Path) -> None:
@@ -117,7 +121,7 @@ class Place:
         mode = stat.S_IMODE(self._facts.st_mode)
         try:
             os.chown(part, -1, self._facts.st_gid, follow_symlinks=False)
-        except (OSError, AttributeError):  # a group that we are not in, or Windows, which has none
+        except (OSError, AttributeError):  # a group that the user is not in, or Windows, which has none
             mode &= ~0o070
         with suppress(OSError):  # a file system without permissions
             part.chmod(mode)
@@ -134,7 +138,7 @@ class Place:
             second.close()
 
     def _forget_others(self) -> None:
-        """What was kept of other versions for the same target."""
+        """Remove files kept for other versions of the same target."""
         with suppress(OSError), os.scandir(self._target.parent) as entries:
             for name in [entry.name for entry in entries if entry.name == self._kept_name(Path(entry.name))]:
                 part = self._target.with_name(name)
@@ -146,13 +150,15 @@ class Place:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
     def _kept_name(self, part: Path) -> str:
-        """Its name, if it is one of this target that a later process finds again, else another or none."""
+        """Return the file's name if it belongs to this target and a later process finds it again, or else another
+        name or none.
+        """
         word = part.stem[-_DIGITS:]
         return self._beside(word).name if re.fullmatch("[0-9a-f]+", word) else ""
 
 
 def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
-    """A file of our own, for whoever has it alone. None when somebody else has it, or there are no locks."""
+    """Open our own file exclusively. Return None if another process has it, or locks are not supported."""
     assert fcntl is not None  # noqa: S101
     while True:
         try:
@@ -165,15 +171,15 @@ def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
         except BlockingIOError:
             file.close()
             return None
-        except OSError:  # the file system has no locks
+        except OSError:  # the file system does not support locks
             _drop_empty(file, part)
             return None
-        if os.fstat(descriptor).st_uid != os.geteuid():  # in /tmp somebody else may have made it
+        if os.fstat(descriptor).st_uid != os.geteuid():  # in /tmp another user may have created it
             file.close()
             return None
         if _is_at(descriptor, part):
             return cast("BinaryIO", file)
-        file.close()  # it has become the target meanwhile
+        file.close()  # it has become the target since
 
 
 def _again(file: BinaryIO) -> BinaryIO:

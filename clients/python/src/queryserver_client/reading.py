@@ -1,4 +1,4 @@
-"""A file of the server as a file object: read in pieces, from any place, through one connection at a time."""
+"""A server file as a file object. It is read in chunks, from any position, over one connection at a time."""
 
 import io
 import os
@@ -20,7 +20,9 @@ _BUFFER_BYTES = 256 * 1024
 
 
 class RemoteFile:
-    """Made by `Files.open`. Bytes of two versions of a file are never mixed: ChangedFile is raised."""
+    """A file opened by `Files.open`. Bytes from two versions of a file are never mixed; ChangedFile is raised
+    instead.
+    """
 
     def __init__(self, transport: Transport, path: str, size: int) -> None:
         self.path = path
@@ -28,7 +30,7 @@ class RemoteFile:
         self._transport = transport
         self._position = 0
         self._is_checked = False
-        """Whether the bytes that come are those of a file of this size."""
+        """Whether the response has been checked to belong to a file with this size."""
         self._tag: str | None = None
         self._download: Download | None = None
         self._chunks: AsyncGenerator[bytes, None] | None = None
@@ -41,7 +43,7 @@ class RemoteFile:
         return self._position
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place, as `io.IOBase.seek`. The next `read` makes a call of its own."""
+        """Move to another position, like `io.IOBase.seek`. The next `read` makes a separate call."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         if base + offset < 0:
             message = f"{base + offset} is before the beginning of the file"
@@ -52,7 +54,7 @@ class RemoteFile:
         return self._position
 
     async def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes, fewer at the end of the file only; all that follow without `size`."""
+        """Return the next `size` bytes, or fewer at the end of the file. Without `size`, return all remaining bytes."""
         left = max(self.size - self._position, 0)
         wanted = left if size < 0 else min(size, left)
         pieces, began = list[bytes](), self._position
@@ -64,12 +66,12 @@ class RemoteFile:
                 self._position += len(pieces[-1])
                 wanted -= len(pieces[-1])
         except BaseException:
-            self._position = began  # what came is lost with this call: the next one reads it again
+            self._position = began  # this call's bytes are lost, so the next call reads them again
             raise
         return b"".join(pieces)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes from here on, in pieces as they come."""
+        """Yield the remaining bytes in chunks as they arrive."""
         while self._position < self.size:
             chunk = await self._next()
             self._rest = b""
@@ -77,7 +79,7 @@ class RemoteFile:
             yield chunk
 
     async def close(self) -> None:
-        """Close the connection; reading goes on with another one."""
+        """Close the connection. Reading continues on another connection."""
         chunks, self._chunks, self._rest = self._chunks, None, b""
         if chunks is not None:
             await chunks.aclose()
@@ -91,7 +93,9 @@ class RemoteFile:
         await self.close()
 
     async def _next(self) -> bytes:
-        """At least one byte. Raises ChangedFile when the file has another size. A failure closes the connection."""
+        """Return at least one byte. Raises ChangedFile if the file's size has changed. A failure closes the
+        connection.
+        """
         if self._rest:
             return self._rest
         if self._chunks is None:
@@ -114,13 +118,13 @@ class RemoteFile:
 
 
 class BlockingFile(io.RawIOBase):
-    """A `RemoteFile` as a file object of Python, for `csv`, `zipfile`, pandas, pyarrow and others."""
+    """A `RemoteFile` as a Python file object, for `csv`, `zipfile`, pandas, pyarrow and others."""
 
     def __init__(self, loop: "Loop", core: RemoteFile) -> None:
         super().__init__()
         self._loop = loop
         self.core = core
-        """The async object behind this one."""
+        """The wrapped async object."""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
-"""The rows of a finished statement, in the form that the caller wants.
+"""A finished statement's rows, in the form that the caller chooses.
 
-A result has its first rows in hand: `columns`, and for a small result all rows, cost no further call. Everything that
+A result already holds its first rows: `columns` and, for a small result, all rows take no further call. Everything that
 may call the server is awaited.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
 
 _MANY_CELLS = 1_000_000
-"""From here on a result is worth the call that asks for its size."""
+"""For results of at least this size, the call that requests the size in bytes is worthwhile."""
 PAGE_ROWS = 10_000
-"""Rows of one page: more would only be held longer."""
+"""Rows per page. Larger pages would only be held longer."""
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -45,11 +45,13 @@ FORMATS: Mapping[str, str] = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
 }
-"""The format of a download by the suffix of its file."""
+"""The download format by file suffix."""
 
 
 class Result:
-    """Made by `Statement.result` and `Connection.query`. `async with` closes it: the server deletes the rows."""
+    """A result created by `Statement.result` or `Connection.query`. `async with` closes it: the server deletes the
+    rows.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Result:
         self.columns: tuple[Column, ...] = columns_of(first["meta"]) if first else ()
         """Empty for a statement without a result set."""
         self.allow_truncated = allow_truncated
-        """Whether rows are given although the server kept only the first ones."""
+        """Whether rows are returned even if the server kept only the first ones."""
         self._transport = transport
         self._first: list[Row] = decode_rows(first["data"], self.columns) if first else []
 
@@ -80,56 +82,58 @@ class Result:
 
     @property
     def first_rows(self) -> Sequence[Row]:
-        """The rows that came with the answer that the statement has ended; for a small result all of them."""
+        """The rows included in the response that reported the statement's end. For a small result, these are all
+        rows.
+        """
         return self._first
 
     @property
     def row_count(self) -> int:
-        """Rows of the result, exactly."""
+        """The exact number of rows in the result."""
         return self.status.rows
 
     @property
     def modified_row_count(self) -> int | None:
-        """Rows that the statement changed, where the engine says so."""
+        """The number of rows that the statement changed, if the engine reports it."""
         return self.status.modified_row_count
 
     @property
     def has_rows(self) -> bool:
-        """Whether the statement has a result set, be it empty."""
+        """Whether the statement has a result set, even an empty one."""
         return self.status.state == "available"
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the server kept only the first rows, by any limit."""
+        """Whether the server kept only the first rows, because of any limit."""
         return self.status.is_truncated
 
     async def rows(self) -> list[Row]:
-        """All rows, as tuples of Python values (`values.py`)."""
+        """Return all rows, as tuples of Python values (`values.py`)."""
         return [row async for page in self.pages() for row in page]
 
     async def dicts(self) -> list[dict[str, Any]]:
-        """All rows, by the names of the columns; of equal names the last one counts."""
+        """Return all rows as dicts by column name. If names are equal, the last column wins."""
         names = [column.name for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in await self.rows()]
 
     async def scalar(self) -> Any:
-        """The first cell of the first row; None when there is no row."""
+        """Return the first row's first cell, or None if there are no rows."""
         self._require_whole()
         return self._first[0][0] if self._first else None
 
     async def __aiter__(self) -> AsyncIterator[Row]:
-        """The rows one by one; memory holds a page."""
+        """Yield the rows one by one. Memory holds one page."""
         async for page in self.pages():
             for row in page:
                 yield row
 
     async def pages(self, rows: int = PAGE_ROWS) -> AsyncGenerator[list[Row], None]:
-        """The rows in lists of at most `rows`, from the first one on at each call."""
+        """Yield the rows in lists of at most `rows`. Each call starts from the first row."""
         self._require_whole()
         for start in range(0, len(self._first), rows):
             yield self._first[start : start + rows]
         position = len(self._first)
-        # By the number of rows: behind the last kept row of a result that was cut the server answers with a failure.
+        # Stops by number of rows, because the server reports a failure after the last kept row of a truncated result.
         while position < self.row_count:
             page = await self.statement.fetch(position, rows)
             data = decode_rows(page["data"], self.columns)
@@ -137,32 +141,33 @@ class Result:
             yield data
 
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
-        """The rows as Arrow record batches, as they come; memory holds some MiB of them."""
+        """Yield the rows as Arrow record batches, as they arrive. Memory holds some MiB of them."""
         async with aclosing(self._arrow()) as items:
             await anext(items)  # the schema
             async for batch in items:
                 yield batch
 
     async def arrow(self) -> "pa.Table":
-        """All rows as a pyarrow Table."""
+        """Return all rows as a pyarrow Table."""
         pa = arrow.optional("pyarrow", "arrow")
         async with aclosing(self._arrow()) as items:
             schema = await anext(items)
             return pa.Table.from_batches([batch async for batch in items], schema)
 
     async def pandas(self, **options: Any) -> "pd.DataFrame":
-        """All rows as a pandas DataFrame; `options` are those of `pyarrow.Table.to_pandas`.
+        """Return all rows as a pandas DataFrame. `options` are as in `pyarrow.Table.to_pandas`.
 
-        Without options a column of integers with nulls is of a nullable type such as `Int64`: as floats, which pandas
-        would make of it, large integers change.
+        Without options, an integer column with nulls has a nullable type such as `Int64`. pandas would convert it to
+        floats, which changes large integers.
         """
         arrow.optional("pandas", "pandas")
         return arrow.frame(await self.arrow(), options)
 
     async def polars(self) -> "pl.DataFrame":
-        """All rows as a polars DataFrame. Decimals of more than 38 digits, which polars lacks, are text.
+        """Return all rows as a polars DataFrame. Decimals with more than 38 digits, which polars does not support, are
+        text.
 
-        Raises ConversionFailed for what polars cannot take.
+        Raises ConversionFailed for values that polars cannot represent.
         """
         return arrow.polars_frame(await self.arrow())
 
@@ -174,10 +179,10 @@ class Result:
         guard: bool = False,
         on_bytes: Callable[[int, int | None], None] | None = None,
     ) -> Path:
-        """Write the result to a file, in the format that its suffix names unless one is given (`FORMATS`).
+        """Write the result to a file, by default in the format given by its suffix (`FORMATS`).
 
-        The file appears when it is whole. `guard` protects readers of csv and tsv from cells that spreadsheets take for
-        formulas. `on_bytes` is called with the bytes so far and the size, if known.
+        The file appears once it is complete. `guard` protects readers of csv and tsv from cells that spreadsheets
+        interpret as formulas. `on_bytes` is called with the bytes so far and the size, if known.
         """
         kind = format or FORMATS.get(Path(path).suffix.lower())
         if kind is None:
@@ -187,7 +192,7 @@ class Result:
         return await save(self._transport, self._path, path, params=params, on_bytes=on_bytes)
 
     async def close(self) -> None:
-        """Delete the rows at the server. Without it they are kept until `status.expires_at`."""
+        """Delete the rows at the server. Without this call they are kept until `status.expires_at`."""
         await self.statement.close()
 
     async def __aenter__(self) -> "Self":
@@ -219,7 +224,7 @@ class Result:
                 yield item
 
     def require_readable(self) -> None:
-        """Raises NoResultSet, and Truncated unless `allow_truncated`, when not all rows of the query can be read."""
+        """Raise NoResultSet, or, unless `allow_truncated`, Truncated if some of the query's rows cannot be read."""
         self._require_rows()
         self._require_whole()
 

@@ -1,7 +1,8 @@
 """Which calls are repeated, when, and for how long.
 
-A call is repeated when it was not carried out, or when a repeat does no harm. Not carried out: the connection was
-refused, the server answered 429, or 503 with a code that says so. Harmless: reading, and what has an idempotency key.
+A call is repeated if it was not carried out, or if it is idempotent. It was not carried out if the connection was
+refused, or the server responded with 429, or with 503 and a code that says so. Reads and calls with an idempotency key
+are idempotent.
 """
 
 import random
@@ -15,35 +16,37 @@ from email.utils import parsedate_to_datetime
 import anyio
 
 NOTHING_DONE = frozenset({"stopping", "not_ready"})
-"""Codes of 503 with which the server says that it has not begun (Contract editor 1.5, platform 1.4)."""
+"""503 codes with which the server reports that it has not started the call (Contract editor 1.5, platform 1.4)."""
 LASTING = frozenset({"quota_exceeded"})
-"""Codes of 429 that waiting does not change: the user must close results first."""
+"""429 codes that waiting does not resolve, because the user must close results first."""
 _PROXY_STATUSES = frozenset({408, 502, 504})
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How long, and how often, a call is repeated. `total_s=0` repeats nothing."""
+    """How long, and how often, a call is repeated. `total_s=0` disables retries."""
 
     total_s: float = 60.0
-    """From the first failure until the call is given up; a success in between starts it anew."""
+    """Time from the first failure until the call is given up. A success in between restarts it."""
     first_s: float = 0.1
     most_s: float = 5.0
-    """The longest wait where the server names none."""
+    """The longest pause if the server does not specify one."""
     unreached_s: float = 10.0
-    """In place of a longer `total_s` until the server has answered for the first time: the address may be wrong."""
+    """Replaces a longer `total_s` until the server has responded for the first time, because the address may be
+    wrong.
+    """
 
     def begin(self) -> "Attempts":
         return Attempts(self)
 
     def for_s(self, *, is_reached: bool) -> float:
-        """Seconds from the first failure until a call is given up."""
+        """Return the number of seconds from the first failure until a call is given up."""
         return self.total_s if is_reached else min(self.total_s, self.unreached_s)
 
 
 class Attempts:
-    """The tries of one call."""
+    """One call's tries."""
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
@@ -52,12 +55,12 @@ class Attempts:
         self.made = 0
 
     async def pause(self, retry_after_s: float | None = None, *, is_reached: bool = True) -> bool:
-        """Wait before the next try. False, at once, when that would end after the time for retries."""
+        """Wait before the next try. Return False immediately if the pause would end after the time for retries."""
         self.made += 1
         now = anyio.current_time()
         if self._failed_at is None:
             self._failed_at = now
-        # Many clients must not come back together.
+        # Many clients must not retry simultaneously.
         wait_s = self._wait_s * random.uniform(0.5, 1)  # noqa: S311
         if retry_after_s is not None:
             wait_s = retry_after_s + wait_s / 10
@@ -68,12 +71,12 @@ class Attempts:
         return True
 
     def progressed(self) -> None:
-        """Something arrived: the next failure counts as the first one."""
+        """Record that something arrived. The next failure then counts as the first one."""
         self._failed_at, self._wait_s = None, self._retries.first_s
 
 
 class Rest:
-    """For how long something that did not work is left alone: twice as long after each failure in a row."""
+    """How long to avoid something that did not work: the time doubles after each consecutive failure."""
 
     def __init__(self, first_s: float, most_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_s, self._most_s = first_s, most_s
@@ -86,7 +89,7 @@ class Rest:
         return self._until is not None and self._clock() < self._until
 
     def failed(self) -> None:
-        """What fails at the same time, such as several streams at once, counts as one failure."""
+        """Record a failure. Simultaneous failures, such as those of several streams, count as one."""
         if not self.is_on:
             self._until = self._clock() + self._next_s
             self._next_s = min(self._next_s * 2, self._most_s)
@@ -96,9 +99,9 @@ class Rest:
 
 
 def may_repeat_answer(status: int, code: str, *, is_repeatable: bool, is_ours: bool) -> bool:
-    """Whether a call that was answered so may be made again.
+    """Return whether a call with this response may be repeated.
 
-    `is_ours` is False for an answer that did not come from queryserver.
+    `is_ours` is False for a response that did not come from queryserver.
     """
     if status == 429:
         return code not in LASTING
@@ -110,7 +113,7 @@ def may_repeat_answer(status: int, code: str, *, is_repeatable: bool, is_ours: b
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of the header Retry-After, which is a number or a date; None without it."""
+    """Return the Retry-After header, a number or a date, in seconds, or None without it."""
     value = headers.get("Retry-After", "").strip()
     if not value:
         return None

@@ -1,7 +1,7 @@
-"""Texts of typed JSON as values of Python (Contract editor 6.3). No digit is lost.
+"""Converts typed JSON texts to Python values (Contract editor 6.3). All digits are preserved.
 
-A text that a type of Python cannot hold stays text: a date beyond the year 9999, a timestamp with nanoseconds that are
-not zero, `infinity`, a zone that this machine does not know.
+A text that no Python type can represent stays text: a date after the year 9999, a timestamp with nonzero nanoseconds,
+`infinity`, a time zone that this machine does not know.
 """
 
 import base64
@@ -22,7 +22,9 @@ _OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?(?::?(\d\d))?")
 
 
 def decoder_of_words(words: tuple[str, ...]) -> Cell | None:
-    """What makes a value of a cell whose type the engine names so, in lower case; None when the cell is one already."""
+    """Return the function that decodes cells with this engine type, given in lower case, or None if they need no
+    decoding.
+    """
     first = words[0]
     if first in {"time", "timestamp"} and "zone" in words and "without" not in words:
         return timestamp if first == "timestamp" else None
@@ -48,7 +50,7 @@ def binary(cell: Any) -> Any:
     try:
         return base64.b64decode(cell, validate=True)
     except binascii.Error:
-        return cell  # a text in a binary column of sqlite, where each value has a type of its own
+        return cell  # a text in a sqlite binary column, where each value has its own type
 
 
 def date(cell: Any) -> Any:
@@ -66,11 +68,11 @@ def time(cell: Any) -> Any:
     try:
         return dt.time(int(found[1]), int(found[2]), int(found[3]), micros)
     except ValueError:
-        return cell  # a duration of mysql: 100:00:00
+        return cell  # a mysql duration: 100:00:00
 
 
 def timestamp(cell: Any) -> Any:
-    """A datetime, with a zone when the text has one."""
+    """Return a datetime, with a time zone if the text has one."""
     found = _TIMESTAMP.fullmatch(cell) if isinstance(cell, str) else None
     if found is None:
         return cell
@@ -82,7 +84,7 @@ def timestamp(cell: Any) -> Any:
     try:
         return dt.datetime(year, month, day, hour, minute, second, micros, zone)
     except ValueError:
-        return cell  # 0000-00-00 of mysql, 24:00:00
+        return cell  # mysql's 0000-00-00, 24:00:00
 
 
 def wide_integer(cell: Any) -> Any:
@@ -93,7 +95,7 @@ def wide_integer(cell: Any) -> Any:
 
 
 def _microseconds(fraction: str | None) -> int | None:
-    """None when there are finer digits that are not zero."""
+    """Return the microseconds, or None if finer digits are nonzero."""
     if not fraction:
         return 0
     if fraction[6:].strip("0"):
@@ -102,7 +104,7 @@ def _microseconds(fraction: str | None) -> int | None:
 
 
 def _zone(text: str) -> dt.tzinfo | None:
-    """Of an offset or a name; None when this machine does not know it."""
+    """Return the time zone for an offset or a name, or None if this machine does not know it."""
     if text in {"UTC", "Z"}:
         return dt.timezone.utc
     if found := _OFFSET.fullmatch(text):

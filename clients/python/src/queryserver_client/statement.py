@@ -1,4 +1,4 @@
-"""A submitted statement whose result can be read."""
+"""A submitted statement with a readable result."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
 
 FIRST_ROWS = 1000
-"""Rows that come with the answer that says that a statement has ended."""
+"""Number of rows included in the response that reports a statement's end."""
 
 
 class Statement(SubmittedStatement):
-    """Made by `Connection.submit` and `Connection.statement`; `result` waits and gives the rows."""
+    """A statement created by `Connection.submit` or `Connection.statement`. `result` waits and returns the rows."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Statement(SubmittedStatement):
         on_log: OnLog | None = None,
         allow_truncated: bool | None = None,
     ) -> Result:
-        """Wait, and give the rows. `on_progress` and `on_log` are called as the server reports them.
+        """Wait, and return the result. `on_progress` and `on_log` are called with the server's reports.
 
-        Raises StatementError when it did not end well, and WaitTimeout.
+        Raises StatementError if the statement did not succeed, and WaitTimeout.
         """
         if on_progress is not None or on_log is not None:
             await self.report(timeout_s, on_progress=on_progress, on_log=on_log)
@@ -58,7 +58,7 @@ class Statement(SubmittedStatement):
 
 @asynccontextmanager
 async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
-    """When the block is left by an exception the statement is stopped; if it has ended, its result is deleted."""
+    """If an exception leaves the block, stop the statement or, if it has ended, delete its result."""
     try:
         yield
     except BaseException:
@@ -69,7 +69,7 @@ async def canceling(statement: Statement) -> AsyncGenerator[None, None]:
 def statement_of(
     transport: Transport, body: Mapping[str, Any], *, allow_truncated: bool = False, request_id: str | None = None
 ) -> Statement:
-    """From the answer of execute. Raises StatementError when nothing was recorded."""
+    """Create a statement from a response of execute. Raises StatementError if nothing was recorded."""
     if not body.get("history_uuid"):
         raise statement_error(body, request_id=request_id)
     return Statement(

@@ -1,4 +1,4 @@
-"""What the server says of a statement: its state, its logs, and the events of its life."""
+"""The server's reports about a statement: its state, its logs, and its events."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ ACTIVE = frozenset({"waiting", "running"})
 
 @dataclass(frozen=True)
 class Status:
-    """A statement at one moment (Contract editor 2.2)."""
+    """A statement's status at one moment (Contract editor 2.2)."""
 
     state: str
     """waiting, running, available, success, failed, canceled, timed_out, expired, closed."""
     message: str
     rows: int
-    """Rows stored so far."""
+    """Number of rows stored so far."""
     has_result_set: bool
     truncated_by: str | None
-    """What cut the result: default_limit, limit, result_max_rows, result_max_bytes."""
+    """The limit that truncated the result: default_limit, limit, result_max_rows, result_max_bytes."""
     modified_row_count: int | None
     queue_position: int | None
     submitted: dt.datetime | None
@@ -34,9 +34,9 @@ class Status:
     elapsed_ms: int
     queued_ms: int
     error: StatementError | None
-    """Why it did not end well; it is not raised here."""
+    """Why the statement did not succeed. The error is not raised here."""
     statements: "tuple[ScriptStatement, ...]" = ()
-    """Of what was started with `run_all`: the statements that were begun, in their order (Contract editor 5.5)."""
+    """For statements started with `run_all`: the started statements in order (Contract editor 5.5)."""
 
     @property
     def is_terminal(self) -> bool:
@@ -49,7 +49,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a statement is (Contract editor 7.1)."""
+    """A statement's progress (Contract editor 7.1)."""
 
     percent: int
     rows: int
@@ -58,18 +58,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Logs:
-    """Lines of the log of a statement."""
+    """A statement's log lines."""
 
     lines: tuple[str, ...]
     next_from: int
-    """The number of lines known now; give it to get only later ones."""
+    """The number of lines known so far. Pass it on to get only later lines."""
     progress: int = 0
     jobs: "tuple[Job, ...]" = ()
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event of `Statement.events`: exactly one of its fields is set."""
+    """One event from `Statement.events`. Exactly one of its fields is set."""
 
     status: Status | None = None
     progress: Progress | None = None
@@ -77,7 +77,7 @@ class Event:
 
 
 def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Status:
-    """From any answer with `query_status`."""
+    """Parse any response with `query_status`."""
     said = cast("QueryStatus | None", body.get("query_status"))
     if said is None:
         raise statement_error(body, request_id=request_id)
@@ -101,7 +101,7 @@ def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Stat
 
 
 def logs_of(body: Mapping[str, Any]) -> Logs:
-    """From an answer of get_logs, or the data of an event `log`."""
+    """Parse a get_logs response, or a `log` event's data."""
     text = body["logs"]
     return Logs(
         tuple(text.split("\n")) if text else (), body["next_from"], body.get("progress", 0), tuple(body.get("jobs", ()))
@@ -109,5 +109,5 @@ def logs_of(body: Mapping[str, Any]) -> Logs:
 
 
 def moment(text: str | None) -> dt.datetime | None:
-    """A time of the contract, `2025-01-31T10:20:30Z`."""
+    """Parse a time as in the contract, `2025-01-31T10:20:30Z`."""
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None

@@ -1,4 +1,4 @@
-"""A statement that was submitted: its state, its log, pages of its result, cancel and close."""
+"""A submitted statement: its state, its log, result pages, canceling and closing."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from queryserver_client.generated import Handle, ResultPage
 
 WAIT_S = 30.0
-"""Seconds for which the server holds one call that waits."""
+"""How many seconds the server holds one waiting call."""
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.1, 2.0
-"""Between two calls where the server does not hold them."""
+"""Pause between two calls if the server does not hold them."""
 _CLOSE_WITHIN_S = 15.0
 
 OnProgress = Callable[[Progress], None]
@@ -28,9 +28,9 @@ OnLog = Callable[[str], None]
 
 
 class SubmittedStatement:
-    """A statement at the server, by its id. `Statement` adds the result.
+    """A statement at the server, identified by its id. `Statement` adds the result.
 
-    It goes on whatever happens to this object: only `cancel` and `close`, or leaving `async with`, end it.
+    It continues independently of this object. Only `cancel` and `close`, or leaving `async with`, end it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class SubmittedStatement:
     ) -> None:
         self.operation_id = operation_id
         self.handle: Handle | None = (body or {}).get("handle")
-        """The handle of the contract (editor 2.1): place in the script, text, session. None when taken up by id."""
+        """The contract's handle (editor 2.1): position in the script, text, session. None if attached by id."""
         self._transport = transport
         has_status = body is not None and "query_status" in body
         self._known: Status | None = status_of(body, request_id=request_id) if body and has_status else None
@@ -53,25 +53,25 @@ class SubmittedStatement:
 
     @property
     def has_more_statements(self) -> bool:
-        """Whether the script has a further statement, which `Connection.next` runs; never with `run_all`."""
+        """Whether the script has a further statement, which `Connection.next` runs. Always False with `run_all`."""
         return self.handle is not None and self.handle["has_more_statements"]
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known here that it has ended; only `status` calls the server."""
+        """Whether the statement is known to have ended. Only `status` calls the server."""
         return self._known is not None and self._known.is_terminal
 
     async def status(self, *, wait_s: float = 0) -> Status:
-        """The state now, or as soon as the statement has ended, at the latest after `wait_s` (0 to 60)."""
+        """Return the state as soon as the statement has ended, but after `wait_s` (0 to 60) at the latest."""
         if self._known is not None and self._known.is_terminal and self._known.state != "available":
             return self._known
         self._known = await looked_up(self._transport, self.operation_id, wait_s=wait_s)
         return self._known
 
     async def wait(self, timeout_s: float | None = None) -> Status:
-        """The terminal state, without raising what the statement failed with.
+        """Return the final state, without raising the statement's error.
 
-        Raises WaitTimeout after `timeout_s`; the statement goes on, as it does when the waiting task is canceled.
+        Raises WaitTimeout after `timeout_s`. The statement continues, even if the waiting task is canceled.
         """
         status, pause_s = self._known, _FIRST_PAUSE_S
         until = None if timeout_s is None else anyio.current_time() + timeout_s
@@ -81,26 +81,26 @@ class SubmittedStatement:
             if left <= 0:
                 raise WaitTimeout(f"the statement has not ended within {timeout_s:g} s")
             status = await self.status(wait_s=min(left, WAIT_S))
-            # The server does not hold a call for which its user has no place.
+            # The server does not hold the call if the user's waiting calls are at their limit.
             if not status.is_terminal and (unused_s := began + pause_s - anyio.current_time()) > 0:
                 await anyio.sleep(unused_s if until is None else max(0.0, min(unused_s, until - anyio.current_time())))
                 pause_s = min(2 * pause_s, _MOST_PAUSE_S)
         return status
 
     def events(self, log_from: int = 0) -> AsyncGenerator[Event, None]:
-        """States, progress and log lines as they come, until the statement has ended.
+        """Yield states, progress and log lines as they arrive, until the statement has ended.
 
-        Lines before `log_from` are left out. Reconnects by itself, and polls where a proxy holds events back.
+        Lines before `log_from` are omitted. Reconnects automatically, and polls if a proxy holds events back.
         """
         return follow(self._transport, self.operation_id, log_from)
 
     async def logs(self, since: int = 0) -> Logs:
-        """The log from line `since` on."""
+        """Return the log starting at line `since`."""
         fields = {"operationId": self.operation_id, "from": since}
         return logs_of(await self._transport.call("POST", "editor/get_logs", fields, is_repeatable=True))
 
     async def fetch(self, start_row: int, rows: int) -> "ResultPage":
-        """A page in the form of the contract (editor 6.1). Raises StatementError when there is no result."""
+        """Return a page in the contract's form (editor 6.1). Raises StatementError if there is no result."""
         fields = {
             "operationId": self.operation_id,
             "start_row": start_row,
@@ -114,28 +114,34 @@ class SubmittedStatement:
         return cast("ResultPage", body["result"])
 
     async def cancel(self) -> Status:
-        """Stop it, also at the engine. The state afterwards: canceled, or what came first."""
+        """Stop the statement, also in the engine. Return its new state: canceled, or the state that it reached
+        before.
+        """
         body, headers = await self._transport.answered(
             "POST", "editor/cancel_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
-        self._known = None  # this answer has the state, but not the error: that is of the next call
+        self._known = None  # this response has the state but not the error, which the next call returns
         return status_of(body, request_id=headers.get("X-Request-Id"))
 
     async def close(self) -> None:
-        """Delete the result, or stop the statement when it has not ended. May be repeated."""
+        """Delete the result, or stop the statement if it has not ended. May be repeated."""
         await self._transport.call(
             "POST", "editor/close_statement", {"operationId": self.operation_id}, is_repeatable=True, wait_s=WAIT_S
         )
         self._known = None
 
     async def close_quietly(self) -> None:
-        """As `close`, also when the task is canceled, and without failing: the server closes it later by itself."""
+        """Like `close`, even if the task is canceled, and without raising errors. If it fails, the server closes the
+        statement later.
+        """
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 await self.close()
 
     async def abandon(self) -> None:
-        """Cancel it, or delete its result if it has one: nobody has its handle any more. Never fails."""
+        """Cancel the statement, or delete its result if it has one, because nobody has its handle any more. Never
+        fails.
+        """
         with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 status = self._known
@@ -155,7 +161,9 @@ class SubmittedStatement:
     async def report(
         self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None, on_log: OnLog | None = None
     ) -> None:
-        """Call `on_progress` and `on_log` as the server reports them, until it has ended. Raises WaitTimeout."""
+        """Call `on_progress` and `on_log` with the server's reports until the statement has ended. Raises
+        WaitTimeout.
+        """
         with anyio.move_on_after(timeout_s) as scope:
             async with aclosing(self.events()) as events:
                 async for event in events:

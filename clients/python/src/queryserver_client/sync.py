@@ -1,8 +1,8 @@
-"""The same face without `await`: the async core in a thread of its own, called through a portal of anyio.
+"""The same API without `await`: the async core runs in a separate thread, called through an anyio portal.
 
-There is one implementation. Each object here holds the one of the core, and each method runs the core's coroutine in
-the event loop of the connection's thread. Ctrl-C while one runs cancels it there, which cancels the statement at the
-server, and goes on when that is done.
+There is only one implementation. Each object here wraps a core object, and each method runs the core's coroutine in the
+event loop of the connection's thread. Ctrl-C during a call cancels the coroutine, which cancels the statement at the
+server, and continues after that.
 """
 
 import os
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """As the async Result, without `await`."""
+    """Like the async Result, without `await`."""
 
     def __init__(self, loop: Loop, result: AsyncResult) -> None:
         self._loop = loop
         self.core = result
-        """The async object behind this one."""
+        """The wrapped async object."""
 
     def __repr__(self) -> str:
         return repr(self.core)
@@ -127,12 +127,12 @@ class Result:
 
 
 class Statement:
-    """As the async Statement, without `await`."""
+    """Like the async Statement, without `await`."""
 
     def __init__(self, loop: Loop, statement: AsyncStatement) -> None:
         self._loop = loop
         self.core = statement
-        """The async object behind this one."""
+        """The wrapped async object."""
 
     def __repr__(self) -> str:
         return repr(self.core)
@@ -193,24 +193,24 @@ class Statement:
 
 
 class Connection:
-    """As the async Connection, without `await`. Made by `connect_sync`; may be used by several threads."""
+    """Like the async Connection, without `await`. Created by `connect_sync`. May be used by several threads."""
 
     def __init__(self, make: Callable[[], core.Connection]) -> None:
         self.loop = Loop()
-        """Runs coroutines of the core: `db.loop.run(lambda: db.core.transport.call("GET", "…"))`."""
+        """Runs the core's coroutines: `db.loop.run(lambda: db.core.transport.call("GET", "…"))`."""
 
         async def made() -> core.Connection:
             return make()
 
         try:
             self.core = self.loop.run(made)
-            """The async object behind this one."""
+            """The wrapped async object."""
         except BaseException:
             self.loop.close()
             raise
 
     def __repr__(self) -> str:
-        return repr(getattr(self, "core", None))  # a traceback of an address that was refused shows the object
+        return repr(getattr(self, "core", None))  # a traceback for a rejected address shows this object
 
     def query(
         self,
@@ -229,7 +229,7 @@ class Connection:
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
     ) -> Result:
-        """As the async `query`. The callbacks run in the connection's thread."""
+        """Like the async `query`. The callbacks run in the connection's thread."""
         call = partial(
             self.core.query,
             connector,
@@ -263,7 +263,7 @@ class Connection:
         allow_truncated: bool = False,
         results: NamedResults | None = None,
     ) -> list[Result]:
-        """As the async `script`. The callbacks run in the connection's thread."""
+        """Like the async `script`. The callbacks run in the connection's thread."""
         call = partial(
             self.core.script,
             connector,
@@ -342,7 +342,9 @@ class Connection:
         return Users(self.loop, self.core.users)
 
     def close(self) -> None:
-        """Close the connections and end the thread. In a child made by fork nothing: they are those of its parent."""
+        """Close the connections and end the thread. In a forked child this does nothing, because they belong to the
+        parent.
+        """
         if not self.loop.is_ours:
             return
         try:
@@ -371,7 +373,7 @@ def connect_sync(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Connection:
-    """As `connect`, for `with`; the arguments are the same."""
+    """Like `connect`, for `with`. The arguments are the same."""
     token, password, headers = hidden(token), hidden(password), hidden_values(headers)
     return Connection(
         partial(

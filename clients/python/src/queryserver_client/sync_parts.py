@@ -1,4 +1,4 @@
-"""The parts of a connection without `await`: files, imports, connectors, history, metadata, users."""
+"""The parts of a synchronous connection: files, imports, connectors, history, metadata, users."""
 
 import io
 
@@ -13,7 +13,7 @@ from queryserver_client.users import Users as AsyncUsers
 
 
 class Files(Face[AsyncFiles]):
-    """As the async Files, without `await`."""
+    """Like the async Files, without `await`."""
 
     filesystems = blocking(AsyncFiles.filesystems)
     list = iterating(AsyncFiles.list)
@@ -39,12 +39,14 @@ class Files(Face[AsyncFiles]):
     chown = blocking(AsyncFiles.chown)
 
     def open(self, path: str) -> io.BufferedReader:
-        """A file object of Python, for `with`: it can be read, from any place, also by pandas, pyarrow or zipfile."""
+        """Return a Python file object for `with`. It can be read from any position, also by pandas, pyarrow or
+        zipfile.
+        """
         return buffered(self.loop, self.loop.run(lambda: self.core.open(path)))
 
 
 class Imports(Face[AsyncImports]):
-    """As the async Imports, without `await` and without `submit`: `load` waits."""
+    """Like the async Imports, without `await` and without `submit`: `load` waits."""
 
     upload = blocking(AsyncImports.upload)
     guess = blocking(AsyncImports.guess)
@@ -55,7 +57,7 @@ class Imports(Face[AsyncImports]):
 
 
 class Connectors(Face[AsyncConnectors]):
-    """As the async Connectors, without `await`."""
+    """Like the async Connectors, without `await`."""
 
     usable = blocking(AsyncConnectors.usable)
     list = blocking(AsyncConnectors.list)
@@ -68,14 +70,14 @@ class Connectors(Face[AsyncConnectors]):
 
 
 class History(Face[AsyncHistory]):
-    """As the async History, without `await`."""
+    """Like the async History, without `await`."""
 
     search = iterating(AsyncHistory.search)
     count = blocking(AsyncHistory.count)
 
 
 class Metadata(Face[AsyncMetadata]):
-    """As the async Metadata, without `await`."""
+    """Like the async Metadata, without `await`."""
 
     databases = iterating(AsyncMetadata.databases)
     tables = iterating(AsyncMetadata.tables)
@@ -86,7 +88,7 @@ class Metadata(Face[AsyncMetadata]):
 
 
 class Users(Face[AsyncUsers]):
-    """As the async Users, without `await`."""
+    """Like the async Users, without `await`."""
 
     list = iterating(AsyncUsers.list)
     preferences = blocking(AsyncUsers.preferences)

@@ -1,7 +1,7 @@
-"""The one HTTP layer: addresses, credentials, time-outs, retries, and failures as exceptions.
+"""The HTTP layer: addresses, credentials, timeouts, retries, and failures as exceptions.
 
-Everything of this package that calls the server does it through `Transport.call` (JSON in, JSON out),
-`Transport.send` (any answer, read whole) or `Transport.stream` (an answer that is read as it comes).
+Everything in this package calls the server through `Transport.call` (JSON in, JSON out), `Transport.send` (any
+response, read completely) or `Transport.stream` (a response that is read while it arrives).
 """
 
 import json
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Answer = TypeVar("Answer", bound=Mapping[str, Any], default=dict[str, Any])
-    """The generated model with which the caller declares what it reads: `body: StatResponse = await …call(…)`."""
+    """The generated model that declares what the caller reads: `body: StatResponse = await …call(…)`."""
 
 API = "/api/v1/"
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REVOKE_WITHIN_S = 5.0
 _EVENTS_REST_S, _MOST_EVENTS_REST_S = 60.0, 3600.0
 _LEAST_HELD_S = 5.0
-"""What ends earlier was not ended for the time that it took."""
+"""If a call ends earlier than this, its duration was not the reason."""
 _HELD_SHORTER_S = 300.0
-"""For how long calls are held for less then: it may have been a connection that broke by chance."""
+"""How long calls are then held for a shorter time, because the connection may have broken by chance."""
 _NO_PLACE = "too_many_streams"
 _TIMED_OUT = 408
 _GATEWAY_TIMED_OUT = 504
 _BODY_SENT = "send_request_body.complete"
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
-"""Reasons of OpenSSL for bytes that are no TLS: the releases of OpenSSL differ."""
+"""OpenSSL error reasons for bytes that are not TLS. They differ between OpenSSL releases."""
 _LOGGED_FROM_TRY = 5
-"""A server that has answered before: shorter outages, of about a second, are not logged."""
+"""If the server has responded before, shorter outages of about a second are not logged."""
 
 log = logging.getLogger("queryserver_client")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request, which may be made several times."""
+    """One request, which may be sent several times."""
 
     method: str
     path: str
-    """Below /api/v1/, its segments quoted (`segment`)."""
+    """The path below /api/v1/, with quoted segments (`segment`)."""
     json: Any = None
     params: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
@@ -67,27 +67,27 @@ class Call:
     data: Mapping[str, Any] | None = None
     files: Any = None
     is_repeatable: bool = False
-    """Whether a second request does no harm where the first one may have been carried out."""
+    """Whether a second request is harmless if the first one may have been carried out."""
     wait_s: float = 0.0
-    """Seconds for which the server may hold its answer."""
+    """How many seconds the server may hold its response."""
     is_optional: bool = False
-    """Whether the caller does without the answer where the user has no place for one more call that waits."""
+    """Whether the caller can do without the response if the user's waiting calls are at their limit."""
     is_held: bool = False
-    """Whether the server is asked to hold it so long, by the field `wait`; `json` is without it.
+    """Whether the field `wait` asks the server to hold the call for that long; `json` does not include it.
 
-    It is asked for less where something between was seen to end what is held, and not where the user has no place for
-    one more call that waits. An answer that comes earlier is no failure then.
+    The server is asked to hold it for less time if something in between has closed held calls, and not at all if the
+    user's waiting calls are at their limit. An earlier response is then not a failure.
     """
     silence_s: float | None = None
-    """Seconds without a byte after which the answer counts as broken; else the time-out of the client."""
+    """Seconds without a byte after which the response counts as broken. The default is the client's timeout."""
     sent: "Sent | None" = None
-    """Notes whether a request may have reached the server, for callers that must know after a cancellation."""
+    """Records whether a request may have reached the server, for callers that need to know after a cancellation."""
 
 
 class Transport:
-    """Calls of one server as one user. Made by `connect`."""
+    """Calls one server as one user. Created by `connect`."""
 
-    url = ""  # so that a traceback of an address that was refused can show the object
+    url = ""  # so that a traceback for a rejected address can show the object
 
     def __init__(
         self,
@@ -104,14 +104,16 @@ class Transport:
         self.retries = retries or Retries()
         self.timeout_s = timeout_s
         self.rest_of_events = Rest(_EVENTS_REST_S, _MOST_EVENTS_REST_S)
-        """Is on while events are not tried, because a proxy between was seen to hold them back (`events.py`)."""
+        """Active while events are not tried, because a proxy in between held them back (`events.py`)."""
         self._is_reached = False
         self._most_held_s, self._held_shorter_until = float("inf"), 0.0
-        """For how long a call may be held, half of what was ended between, and until when that is so."""
+        """How long a call may be held (half the duration after which one was closed in between), and until when this
+        applies.
+        """
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
-            # Reading the certificates of authorities takes 20 ms, and http has no use for them.
+            # Loading the CA certificates takes 20 ms, and http does not use them.
             verify=verify if self.url.startswith("https:") else False,
             headers={"User-Agent": "queryserver-client", "Accept": "application/json"} | _revealed(headers or {}),
             transport=http_transport,
@@ -123,39 +125,39 @@ class Transport:
         return f"Transport({self.url!r})"
 
     async def close(self) -> None:
-        """Give the login back and close all connections. Never fails, and takes 5 s at most."""
+        """Revoke the login and close all connections. Never fails, and takes at most 5 s."""
         with anyio.move_on_after(_REVOKE_WITHIN_S, shield=True):
-            with suppress(httpx.HTTPError, QueryserverError):  # the tokens end by themselves
+            with suppress(httpx.HTTPError, QueryserverError):  # the tokens expire by themselves
                 await self._credentials.forget(self._post_once)
         with anyio.CancelScope(shield=True):
             await self._http.aclose()
 
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> "Answer":
-        """The JSON object of the answer. `more`: further fields of `Call`."""
+        """Return the response's JSON object. `more` are further fields of `Call`."""
         return cast("Answer", (await self.answered(method, path, body, **more))[0])
 
     async def answered(
         self, method: str, path: str, body: Any = None, **more: Any
     ) -> tuple[dict[str, Any], httpx.Headers]:
-        """As `call`, with the headers of the answer."""
+        """Like `call`, but also return the response headers."""
         more.setdefault("is_repeatable", method == "GET")
         response = await self.send(Call(method, path, json=body, **more))
         return _object_of(response), response.headers
 
     async def send(self, call: Call) -> httpx.Response:
-        """The answer, read whole. Raises ApiError and its kinds, and ConnectionLost."""
+        """Return the response, read completely. Raises ApiError and its subclasses, and ConnectionLost."""
         async with self.opened(call) as response:
             return response
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
-        """The answer, whose body is still to be read; what breaks while it is read is httpx.TransportError."""
+        """Yield the response, whose body has not been read yet. Errors while reading it are httpx.TransportError."""
         async with self.opened(call, is_streamed=True) as response:
             yield response
 
     @asynccontextmanager
     async def opened(self, call: Call, *, is_streamed: bool = False) -> AsyncGenerator[httpx.Response]:
-        """The answer after as many tries as are allowed."""
+        """Yield the response after as many tries as allowed."""
         attempts, is_renewed = self.retries.begin(), False
         while True:
             token = await self._credentials.bearer(self._post)
@@ -173,7 +175,7 @@ class Transport:
             if error.code == _NO_PLACE and call.is_optional:
                 raise error
             is_ours = bool(error.code)
-            # No server answers 504; the proxies of `deploy/` give theirs a code.
+            # The server never responds with 504. The proxies in `deploy/` add a code to their 504.
             if error.status == _GATEWAY_TIMED_OUT or (
                 not is_ours and (error.status == _TIMED_OUT or error.status >= 500)
             ):
@@ -194,7 +196,7 @@ class Transport:
     async def _tried(
         self, call: Call, token: Secret | None, attempts: Attempts, *, is_streamed: bool
     ) -> httpx.Response | None:
-        """The answer to one try, or None when it failed and another may follow."""
+        """Return the response to one try, or None if it failed and another may follow."""
         sent = call.sent or Sent()
         sent.begin()
         began = anyio.current_time()
@@ -212,7 +214,7 @@ class Transport:
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not the address of a server") from error
             refusal = _tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
-            if refusal is not None:  # time does not change it
+            if refusal is not None:  # retrying does not help
                 raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from error
             what = str(error) or type(error).__name__
             if again:
@@ -225,13 +227,13 @@ class Transport:
         return response
 
     def _log_retry(self, what: str, attempts: Attempts) -> None:
-        """Once for each call: a program that only waits looks as if it hung."""
+        """Log once per call, because a program that only waits appears to hang."""
         for_s = self.retries.for_s(is_reached=self._is_reached)
         if for_s > 0 and attempts.made == (_LOGGED_FROM_TRY if self._is_reached else 0):
             log.warning("%s: %s; retrying for up to %g s", self.url, what, for_s)
 
     def _note_end(self, call: Call, began: float) -> None:
-        """What was held so long did not come through, and would not the next time."""
+        """Remember that a response held this long did not get through, because the next one would not either."""
         now = anyio.current_time()
         if call.is_held and now - began >= _LEAST_HELD_S:
             self._most_held_s = min(self._held_most_s(), (now - began) / 2)
@@ -248,7 +250,7 @@ class Transport:
             self.timeout_s,
             connect=min(self.timeout_s, 10.0),
             read=call.silence_s or self.timeout_s + call.wait_s,
-            pool=None,  # calls of this client before it are no failure of the server
+            pool=None,  # waiting for this client's earlier calls is not a server failure
         )
         request = self._http.build_request(
             call.method,
@@ -267,7 +269,7 @@ class Transport:
         return request
 
     async def _post(self, path: str, fields: Mapping[str, str | Secret]) -> dict[str, Any]:
-        """A call of `token/`, repeated as reading is: a second login or refresh does no harm."""
+        """Make a `token/` call. It is repeated like a read, because a second login or refresh is harmless."""
         attempts = self.retries.begin()
         call = Call("POST", path, json=fields, is_repeatable=True)
         while True:
@@ -288,7 +290,7 @@ class Transport:
 
 
 class Sent:
-    """Notes whether the last byte of a request was given to the network: no server carries out half a request."""
+    """Records whether a request's last byte was sent, because servers do not carry out incomplete requests."""
 
     def __init__(self) -> None:
         self._is_noted = self._is_complete = False
@@ -296,11 +298,13 @@ class Sent:
 
     @property
     def is_possible(self) -> bool:
-        """Of the present try. True also for a transport that does not say what it does."""
+        """Whether the current try may have reached the server. Also True for a transport that does not report its
+        progress.
+        """
         return self._is_complete or not self._is_noted
 
     def begin(self) -> None:
-        """Another try."""
+        """Start another try."""
         self._is_noted = self._is_complete = False
 
     async def note(self, event: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -310,8 +314,8 @@ class Sent:
 
 
 def _tls_refusal(error: httpx.ConnectError) -> str | None:
-    """Why TLS with this server cannot work, now or later; None for failures that may pass."""
-    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # of httpcore, which wraps the failure
+    """Return why TLS with this server cannot work, now or later, or None for failures that may be temporary."""
+    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # from httpcore, which wraps the failure
     cause = next((one for one in causes if isinstance(one, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {cause.verify_message}"
@@ -321,12 +325,12 @@ def _tls_refusal(error: httpx.ConnectError) -> str | None:
 
 
 def segment(text: str) -> str:
-    """A name as one segment of a path (Contract editor 1.1)."""
+    """Quote a name as one path segment (Contract editor 1.1)."""
     return quote(text, safe="")
 
 
 def _revealed(value: Any) -> Any:
-    """What is sent, with the secrets themselves, which no variable holds before."""
+    """Return the request's values with the revealed secrets, which no variable has held before."""
     if isinstance(value, Secret):
         return value.reveal()
     if isinstance(value, dict):
@@ -364,7 +368,7 @@ async def _error_of(response: httpx.Response) -> ApiError:
 
 
 def _object_of(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object of a success; an array is given as {"items": …}."""
+    """Return a successful response's JSON object. An array is returned as {"items": …}."""
     try:
         body = json.loads(response.content) if response.content else {}
     except ValueError as error:
@@ -377,7 +381,7 @@ def _object_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def server_address(url: str) -> str:
-    """The address as it is compared: without the path of the API. Raises ConfigurationError."""
+    """Return the normalized address without the API path. Raises ConfigurationError."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:

@@ -1,7 +1,7 @@
-"""Uploads: a file as one part, or in parts that are sent again, or by a later process, until all have arrived.
+"""Uploads a file as one part, or in parts that are sent again, also by a later process, until all have arrived.
 
-A part is idempotent, and so is completing, as long as the id of the upload is the same (Contract storage 9.2). The
-server compares the SHA-256 of each part, and at the end that of the file, before the file gets its name.
+Parts and completion are idempotent as long as the upload's id stays the same (Contract storage 9.2). The server
+compares each part's SHA-256, and finally the file's SHA-256, before the file gets its name.
 """
 
 import hashlib
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
     from queryserver_client.transport import Answer
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
-"""A path of this machine, bytes, or an object with `read` that gives bytes."""
+"""A local path, bytes, or an object with `read` that returns bytes."""
 OnBytes = Callable[[int, int | None], None]
-"""Called with the bytes so far, and their number in all if it is known."""
+"""Called with the bytes so far, and the total number if known."""
 
 _MIB = 1024 * 1024
 PART_BYTES = 8 * _MIB
-"""S3 takes no smaller parts than 5 MiB."""
+"""S3 does not accept parts smaller than 5 MiB."""
 _MOST_PARTS, _MOST_PART_BYTES = 10_000, 128 * _MIB
 _AT_A_TIME = 3
 _STORED_WITHIN_S = 120.0
-"""How long the store may take for a part."""
+"""How long the store may take for one part."""
 _CLAIMED_S = 90.0
-"""A server that died holds a part for a minute."""
+"""A crashed server holds a part for a minute."""
 _JOINED_WITHIN_S = 3600.0
 _ANSWERED_WITHIN_S = 300.0
-"""How long one call that completes an upload is waited for, before it is made again."""
+"""How long to wait for one call that completes an upload before it is repeated."""
 _BUSY_PAUSE_S = 1.0
 _DISCARD_WITHIN_S = 10.0
 _SPOOLED_BYTES = 8 * _MIB
 _NAMESPACE = uuid.UUID("5f3d4d6e-8f0e-4c0b-9f5e-2f1d9f3a7c10")
 _STALE = frozenset({"part_conflict", "upload_not_found", "verification_failed"})
-"""What a resumed upload fails with when its former parts are not of this file, or are gone."""
+"""Errors of a resumed upload whose earlier parts belong to another file, or no longer exist."""
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A file that is whole at the server."""
+    """A complete file at the server."""
 
     path: str
     size: int
@@ -71,16 +71,16 @@ class Uploaded:
 
 @dataclass(frozen=True)
 class Content:
-    """What is uploaded: `size` bytes of a file, from `start` on."""
+    """The content to upload: `size` bytes of a file, from `start`."""
 
     file: BinaryIO
     start: int
     size: int
     identity: tuple[Any, ...] | None
-    """What names this content for a later process; None when only this one has it."""
+    """Identifies this content for a later process; None if only this process has it."""
 
     def part(self, position: int, length: int) -> bytes:
-        """Raises QueryserverError when the file became shorter."""
+        """Return a part. Raises QueryserverError if the file has become shorter."""
         self.file.seek(self.start + position)
         data = self.file.read(length)
         if len(data) != length:
@@ -88,7 +88,7 @@ class Content:
         return data
 
     def body(self, on_bytes: OnBytes | None = None) -> "BinaryIO":
-        """A file object of exactly these bytes, for a request that sends them at once."""
+        """Return a file object with exactly these bytes, for a request that sends them together."""
         return cast("BinaryIO", _Body(self, on_bytes))
 
     def require_unchanged(self) -> None:
@@ -97,7 +97,7 @@ class Content:
 
 
 class _Body:
-    """What httpx needs of a file object: it goes back to the beginning for each try."""
+    """The file object that httpx needs. It returns to the beginning for each try."""
 
     def __init__(self, content: Content, on_bytes: OnBytes | None) -> None:
         self._content = content
@@ -152,7 +152,7 @@ async def upload(
 
 
 class _Sending:
-    """One file on its way."""
+    """One file that is being uploaded."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Sending:
         self._done = 0
 
     async def whole(self) -> Uploaded:
-        """In one call, which completes the upload."""
+        """Upload the file in one call, which also completes the upload."""
         data = await anyio.to_thread.run_sync(self._content.part, 0, self._content.size)
         digest = (await anyio.to_thread.run_sync(hashlib.sha256, data)).hexdigest()
         self._content.require_unchanged()
@@ -180,7 +180,7 @@ class _Sending:
         return Uploaded(body["path"], body["size"], digest)
 
     async def arrived(self, upload_id: str) -> Collection[int]:
-        """The parts that a former process has sent."""
+        """Return the parts that an earlier process has sent."""
         params = {"qquuid": upload_id}
         try:
             body: UploadStateResponse = await self._transport.call("GET", "storage/upload/chunks", params=params)
@@ -189,12 +189,15 @@ class _Sending:
         missing = set(body["missing_parts"])
         if missing:
             return set(range(self._parts)) - missing
-        # It is complete, or lacks only that: which of both is not said, and the file may be another one by now.
+        # The upload is complete or only lacks completion. The server does not report which, and the file may have
+        # changed since.
         await self._discard(upload_id)
         return ()
 
     async def in_parts(self, upload_id: str, arrived: Collection[int], *, is_lasting: bool = False) -> Uploaded:
-        """Parts that have arrived are read for the digest only. What failed for good is removed from the server."""
+        """Upload in parts. Parts that have arrived are only read for the digest. After a permanent failure, the
+        parts are removed from the server.
+        """
         try:
             digest = await self._send_parts(upload_id, arrived)
             self._content.require_unchanged()
@@ -204,11 +207,11 @@ class _Sending:
                 await self._discard(upload_id)
             raise
         if is_lasting:
-            await self._discard(upload_id)  # the record, not the file: this id is free for another upload
+            await self._discard(upload_id)  # deletes the record, not the file, so the id can be used for another upload
         return Uploaded(body["path"], body["size"], digest)
 
     async def _send_parts(self, upload_id: str, arrived: Collection[int]) -> str:
-        """Send some parts at a time, and give the digest of the whole."""
+        """Send several parts concurrently, and return the digest of the whole file."""
         whole, places = hashlib.sha256(), anyio.Semaphore(_AT_A_TIME)
         failures: list[Exception] = []
         self._done = 0
@@ -256,7 +259,8 @@ class _Sending:
             "qqtotalparts": parts,
             "sha256": digest,
         }
-        # Answers of httpx are reference cycles with their requests: without `close` the bytes would stay for a while.
+        # httpx's responses and requests form reference cycles, so without `close` the bytes would stay in memory for a
+        # while.
         with io.BytesIO(data) as body:
             files = {"qqfile": ("part", body)}
             return await self._patiently(
@@ -268,7 +272,7 @@ class _Sending:
         return await self._patiently("storage/upload/complete", _JOINED_WITHIN_S, body=body, wait_s=_ANSWERED_WITHIN_S)
 
     async def _patiently(self, path: str, busy_s: float, **more: Any) -> "Answer":
-        """Call again while a former call of this upload is still at work, whose connection was cut."""
+        """Repeat a call while an earlier call for this upload, whose connection was lost, is still in progress."""
         until = anyio.current_time() + busy_s
         while True:
             try:
@@ -279,7 +283,9 @@ class _Sending:
             await anyio.sleep(_BUSY_PAUSE_S)
 
     async def _discard(self, upload_id: str) -> None:
-        """Also when the task is canceled, and without failing: the server forgets an upload after 24 hours."""
+        """Discard an upload, even if the task is canceled, and without raising errors. The server deletes uploads
+        after 24 hours.
+        """
         with anyio.move_on_after(_DISCARD_WITHIN_S, shield=True):
             with suppress(QueryserverError):
                 await self._transport.call(
@@ -293,7 +299,7 @@ class _Sending:
 
 
 def _target(destination: str, source: Source) -> tuple[str, str]:
-    """The directory and the name of the new file."""
+    """Return the new file's directory and name."""
     directory, slash, name = destination.rpartition("/")
     if not slash:
         message = f"{destination!r} is no path of a store: give one such as file:///shared/a.csv, or a directory and /"
@@ -303,18 +309,18 @@ def _target(destination: str, source: Source) -> tuple[str, str]:
         if name is None:
             message = f"{destination!r} is a directory, and what is uploaded has no name"
             raise ValueError(message)
-    # `file:///a` and `/a` lie in the root, whose slash must stay.
+    # `file:///a` and `/a` are in the root, whose slash must be kept.
     return (directory + "/" if not directory or directory[-1] in ":/" else directory), name
 
 
 def name_of(source: Source) -> str | None:
-    """The last part of its path, if it has one."""
+    """Return the last part of the source's path, if it has one."""
     given = source if isinstance(source, (str, os.PathLike)) else getattr(source, "name", None)
     return Path(given).name if isinstance(given, (str, os.PathLike)) else None
 
 
 def _part_bytes(size: int, wanted: int) -> int:
-    """At least `wanted`, and so large that the parts are not too many."""
+    """Return a part size of at least `wanted` that does not result in too many parts."""
     needed = -(-size // _MOST_PARTS)
     part_bytes = max(wanted, -(-needed // _MIB) * _MIB if needed > wanted else 0)
     if not 0 < part_bytes <= _MOST_PART_BYTES:
@@ -325,7 +331,7 @@ def _part_bytes(size: int, wanted: int) -> int:
 
 @asynccontextmanager
 async def opened(source: Source) -> AsyncGenerator[Content]:
-    """The bytes, at their places. What cannot be read twice is kept in a temporary file first."""
+    """Yield the content with random access. A source that cannot be read twice is first kept in a temporary file."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         yield Content(io.BytesIO(source), 0, memoryview(source).nbytes, None)
     elif isinstance(source, (str, os.PathLike)):
@@ -334,7 +340,7 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
             facts = os.fstat(file.fileno())
             if stat.S_ISREG(facts.st_mode) and facts.st_size:
                 yield Content(file, 0, facts.st_size, _identity(file))
-            else:  # files of /proc, whose size is 0, pipes and devices can be read once
+            else:  # /proc files (with size 0), pipes and devices can only be read once
                 async with _kept(file) as content:
                     yield content
         finally:
@@ -349,20 +355,20 @@ async def opened(source: Source) -> AsyncGenerator[Content]:
 
 @asynccontextmanager
 async def _kept(source: Any) -> AsyncGenerator[Content]:
-    """In a temporary file, for what can be read once."""
+    """Yield the content from a temporary file, for a source that can only be read once."""
     with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as kept:
-        # A source may be silent for long, such as a pipe: canceling does not wait for it.
+        # A source such as a pipe may be silent for a long time. Cancellation does not wait for it.
         while data := await anyio.to_thread.run_sync(source.read, _MIB, abandon_on_cancel=True):
             await anyio.to_thread.run_sync(kept.write, data)
         yield Content(cast("BinaryIO", kept), 0, kept.tell(), None)
 
 
 async def _opened(path: "str | os.PathLike[str]") -> BinaryIO:
-    """Opening a named pipe waits for its writer: canceling does not wait for it."""
+    """Open a file. Opening a named pipe waits for its writer, but cancellation does not."""
     is_given_up = False
 
     def work() -> BinaryIO:
-        # With a buffer, closing would wait for a read that was given up.
+        # If it were buffered, closing would wait for an abandoned read.
         is_file = Path(path).is_file()
         file = Path(path).open("rb", buffering=-1 if is_file else 0)  # noqa: SIM115
         if is_given_up:
@@ -387,7 +393,7 @@ def _identity(file: BinaryIO) -> tuple[Any, ...]:
 
 
 def _lasting_id(*facts: Any) -> str:
-    """The same for the same file, destination and terms, in every process."""
+    """Return an id that is the same for the same file, destination and terms in every process."""
     return str(uuid.uuid5(_NAMESPACE, repr(facts)))
 
 
@@ -396,6 +402,6 @@ def _changed(file: BinaryIO) -> QueryserverError:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the same upload would be refused again, so that the parts that have arrived are of no use."""
+    """Return whether the same upload would be rejected again, so that the parts that have arrived are useless."""
     passing = AuthenticationError | ServerUnavailable | TooManyRequests
     return isinstance(error, ApiError) and not isinstance(error, passing)

@@ -1,4 +1,4 @@
-"""Users, for administrators, and what each user prefers (Contract platform 6)."""
+"""User administration, and each user's preferences (Contract platform 6)."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class User:
     is_active: bool
     is_administrator: bool
     is_service_account: bool = False
-    """It has API tokens and no login. False also of all users of a server that does not say it."""
+    """Whether the user has API tokens but no login. Also False for all users if the server does not report it."""
 
 
 class Users:
-    """`Connection.users`."""
+    """Implements `Connection.users`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -37,7 +37,8 @@ class Users:
         is_active: bool | None = None,
         is_service_account: bool | None = None,
     ) -> AsyncIterator[User]:
-        """Users by name: one, the members of any of `groups`, only active or disabled ones, service accounts or others.
+        """Yield users by name: one user, the members of any of `groups`, active or disabled users, service accounts or
+        others.
 
         For administrators.
         """
@@ -66,12 +67,14 @@ class Users:
             page += 1
 
     async def preferences(self) -> "Preferences":
-        """What this user wants where a call does not say it. The client itself says it in each call."""
+        """Return this user's defaults, which apply where a call does not specify a value. The client itself
+        specifies them in each call.
+        """
         body: PreferencesResponse = await self._transport.call("GET", "iam/preferences")
         return body["preferences"]
 
     async def prefer(self, **preferences: str) -> "Preferences":
-        """Change some, `big_numbers="text"`; all of them afterwards."""
+        """Change some preferences, such as `big_numbers="text"`, and return all of them."""
         body: PreferencesResponse = await self._transport.call(
             "POST", "iam/preferences", preferences, is_repeatable=True
         )

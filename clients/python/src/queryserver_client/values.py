@@ -1,8 +1,8 @@
-"""Rows of typed JSON as rows of Python values (Contract editor 6.3).
+"""Decodes typed JSON rows to rows of Python values (Contract editor 6.3).
 
-Decimals, dates, times, timestamps and bytes have their types, also within arrays, maps and structs where the engine's
-text of the type names them (`nested.py`). Intervals, UUIDs and JSON are text, and so is a value that a type of Python
-cannot hold (`scalars.py`).
+Decimals, dates, times, timestamps and bytes have their types, also within arrays, maps and structs if the engine's type
+text names the element types (`nested.py`). Intervals, UUIDs and JSON are text, as are values that no Python type can
+represent (`scalars.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,23 +21,23 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a result."""
+    """A result column."""
 
     name: str
     type: str
-    """One name for all engines: INT_TYPE, STRING_TYPE, …"""
+    """The engine-independent type name: INT_TYPE, STRING_TYPE, …"""
     native_type: str
-    """The engine's own text: `varchar(20)`, `DECIMAL(10,2)[]`."""
+    """The engine's own type text: `varchar(20)`, `DECIMAL(10,2)[]`."""
     comment: str = ""
 
 
 def columns_of(meta: "Sequence[ColumnMeta]") -> tuple[Column, ...]:
-    """The columns that `meta` of an answer describes."""
+    """Return the columns described by a response's `meta`."""
     return tuple(Column(item["name"], item["type"], item["native_type"], item["comment"]) for item in meta)
 
 
 def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Row]:
-    """The rows of an answer. Columns whose cells are already values are not touched."""
+    """Return a response's decoded rows. Columns whose cells need no decoding are unchanged."""
     decoders = {index: cell for index, column in enumerate(columns) if (cell := decoder(column)) is not None}
     if not decoders:
         return [tuple(row) for row in data]
@@ -52,14 +52,14 @@ def decode_rows(data: Sequence[Sequence[Any]], columns: Sequence[Column]) -> lis
 
 
 def decoder(column: Column) -> Cell | None:
-    """What makes a value of a cell that is not NULL; None when the cell is one already."""
+    """Return the function that decodes non-NULL cells, or None if they need no decoding."""
     native = column.native_type.strip().lower()
     if column.type in _NESTED:
         return nested_decoder(column.native_type)
     if column.type == "DECIMAL_TYPE":
         return scalars.wide_integer if native in _WIDE_INTEGERS else scalars.decimal
     if column.type == "STRING_TYPE":
-        # Other types of this name are text: a time with a zone, or what sqlite keeps in a column of times.
+        # Other types with this name stay text: a time with a zone, or sqlite's values in a time column.
         return scalars.time if native.partition("(")[0].strip() in _TIMES else None
     return _BY_TYPE.get(column.type)
 

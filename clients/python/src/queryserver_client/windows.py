@@ -1,7 +1,8 @@
-"""A large file of the server, read in windows, several at a time, and given in order.
+"""Reads a large server file in windows, several at a time, and returns them in order.
 
-While one window comes, the server, or another instance behind the same address, reads the next ones from its store.
-Only for files whose size the server knows and whose parts it need not make: others would be made once a window.
+While one window arrives, the server, or another instance at the same address, reads the next windows from its store.
+Only for files whose size the server knows and whose parts it does not have to generate, because it would generate them
+again for each window.
 """
 
 import asyncio
@@ -22,12 +23,12 @@ _TASK = "queryserver-window"
 
 
 async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """The bytes of a file; memory holds `AT_ONCE` windows. A file of unknown size, or a small one, is read as a whole.
+    """Yield a file's bytes. Memory holds `AT_ONCE` windows. A file that is small or of unknown size is read as a whole.
 
-    So is one whose parts something on the way does not pass on. Raises what `Download.chunks` does.
+    The same applies if something in between does not support ranges. Raises the same errors as `Download.chunks`.
     """
     size, tag = 0, ""
-    with suppress(ApiError):  # it has no text here; the answer to the call that follows has
+    with suppress(ApiError):  # this error has no text; the following call's response has one
         head = await transport.send(Call("HEAD", path, params=params, headers=AS_STORED, is_repeatable=True))
         length, tag = head.headers.get("Content-Length", ""), head.headers.get("ETag", "")
         size = int(length) if length.isdecimal() else 0
@@ -65,13 +66,13 @@ async def _windows(
                     yield chunk
             under_way.popleft()
     finally:
-        # A cancel of the caller must not leave a task behind.
+        # The caller's cancellation must not leave a task behind.
         with anyio.CancelScope(shield=True):
             await asyncio.gather(*(window.aclose() for window in under_way))
 
 
 class _Window:
-    """A part of a file, up to `stop`, on its way, whether its reader waits for it or not."""
+    """A part of a file, up to `stop`, that is being downloaded, whether or not its reader waits for it."""
 
     def __init__(self, download: Download, stop: int) -> None:
         self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -92,7 +93,7 @@ class _Window:
                 async for chunk in chunks:
                     self._came.put_nowait(chunk)
             if download.position != stop:
-                # The next window would follow at the wrong place.
+                # The next window would start at the wrong position.
                 message = f"a part of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
         finally:

@@ -1,4 +1,4 @@
-"""`python -m queryserver_client.cli` is `qs`."""
+"""Runs `qs` as `python -m queryserver_client.cli`."""
 
 from queryserver_client.cli import main
 

@@ -1,4 +1,4 @@
-"""Databases, tables and columns of a connector, for completion and `\\d`. Each list is fetched once a minute."""
+"""A connector's databases, tables and columns for completion and `\\d`. Each list is fetched at most once a minute."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _KEPT_S = 60.0
 _USUAL = ("main", "public", "default")
-"""The databases in which engines look for a name that stands alone."""
+"""The databases in which engines look up unqualified names."""
 _SYSTEM = frozenset({"information_schema", "pg_catalog", "sys", "performance_schema", "system"})
 
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class Catalog:
-    """Safe to use from the thread of the prompt and that of its completion."""
+    """Can be used from both the prompt's thread and the completion's thread."""
 
     def __init__(self, db: "Connection", connector: str, database: str | None) -> None:
         self._db = db
         self._connector = connector
         self.chosen = database
-        """The database of `-d`, or of the last USE."""
+        """The database from `-d`, or from the last USE."""
         self._kept: dict[tuple[str, ...], tuple[float, Any]] = {}
         self._lock = Lock()
 
     def databases(self) -> list[str]:
-        """Without those of the engine itself."""
+        """Return the databases except the engine's own ones."""
         names = self._get((), lambda: list(self._db.metadata.databases(self._connector)))
         return [name for name in names if name.lower() not in _SYSTEM]
 
     def current(self) -> str | None:
-        """The database of a name that stands alone, as far as can be said."""
+        """Return the database of unqualified names, if known."""
         if self.chosen:
             return self.chosen
         names = self.databases()
@@ -43,17 +43,17 @@ class Catalog:
         return usual[0] if usual else names[0] if len(names) == 1 else None
 
     def tables(self, database: str) -> "list[TableName]":
-        """Tables and views."""
+        """Return tables and views."""
         return self._get((database,), lambda: list(self._db.metadata.tables(self._connector, database)))
 
     def columns(self, name: str) -> "tuple[TableColumn, ...]":
-        """Of `table` or `database.table`. Raises NotFound."""
+        """Return the columns of `table` or `database.table`. Raises NotFound."""
         database, _, table = name.rpartition(".")
         database = database or self.current() or ""
         return self._get((database, table), lambda: self._db.metadata.columns(self._connector, database, table))
 
     def forget(self) -> None:
-        """After a statement that may have changed what there is."""
+        """Clear the cache after a statement that may have changed tables or databases."""
         with self._lock:
             self._kept.clear()
 

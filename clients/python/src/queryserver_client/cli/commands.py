@@ -1,4 +1,4 @@
-"""The commands of `qs`. Each imports what it needs when it runs: `qs --help` loads neither HTTP nor Arrow."""
+"""The `qs` commands. Each imports its dependencies when it runs, so `qs --help` loads neither HTTP nor Arrow."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help needs a third of the time
+    rich_markup_mode=None,  # plain help takes a third of the time
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "Exit codes: 0 done, 1 failed or refused, 2 wrong use, 3 not logged in, 4 the result is not whole, "
@@ -50,7 +50,7 @@ def about(
         bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """SQL, files and imports of a queryserver."""
+    """Run SQL, manage files and import tables on a queryserver."""
 
 
 @app.command()
@@ -70,7 +70,7 @@ def login(
 
 @app.command()
 def logout() -> None:
-    """Revoke the stored login at the server, and forget it."""
+    """Revoke the stored login at the server and delete it."""
     from queryserver_client.cli import sessions  # noqa: PLC0415
 
     _run(sessions.log_out)
@@ -116,7 +116,7 @@ def ps(
     all_users: Annotated[bool, typer.Option("-a", "--all", help="Of all users; for administrators.")] = False,
     output: AnyForm = None,
 ) -> None:
-    """List statements that wait or run."""
+    """List waiting and running statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     _connected(lambda db: operations.show_running(db, output, is_all=all_users))
@@ -126,7 +126,7 @@ def ps(
 def kill(
     ids: Annotated[list[str], typer.Argument(help="Ids, or their first characters, as qs ps shows them.")],
 ) -> None:
-    """Cancel statements, also at the engine; administrators those of any user."""
+    """Cancel statements, also in the engine. Administrators can cancel any user's statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     _connected(lambda db: operations.cancel(db, ids))
@@ -139,7 +139,7 @@ def history(
     most: Annotated[int, typer.Option("-n", min=1, max=10_000, help="How many.")] = 20,
     output: AnyForm = None,
 ) -> None:
-    """List own statements, newest first."""
+    """List your statements, newest first."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     _connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
@@ -151,7 +151,7 @@ def ls(
     long: Annotated[bool, typer.Option("-l", help="Permissions, owner, size and time too.")] = False,
     output: AnyForm = None,
 ) -> None:
-    """List directories of the server: store://… or :/… of the default store."""
+    """List server directories: store://… or, in the default store, :/…."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
     _connected(lambda db: stores.list_entries(db, paths or [], output, is_long=long))
@@ -159,7 +159,7 @@ def ls(
 
 @app.command()
 def cat(paths: Annotated[list[str], typer.Argument(help="Paths of the server.")]) -> None:
-    """Print files of the server, as they are stored."""
+    """Print server files as stored."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
     _connected(lambda db: stores.print_bytes(db, paths))
@@ -170,7 +170,7 @@ def mkdir(
     paths: Annotated[list[str], typer.Argument(help="Paths of the server.")],
     parents: Annotated[bool, typer.Option("-p", help="No failure when one is there.")] = False,
 ) -> None:
-    """Make directories at the server."""
+    """Create directories on the server."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
     _connected(lambda db: stores.make_directories(db, paths, parents=parents))
@@ -183,7 +183,7 @@ def rm(
     force: Annotated[bool, typer.Option("-f", "--force", help="No failure when one is not there.")] = False,
     skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for good.")] = False,
 ) -> None:
-    """Delete files of the server, into the trash where the store has one."""
+    """Delete server files, or move them to the trash if the store has one."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
     _connected(lambda db: stores.remove(db, paths, recursive=recursive, skip_trash=skip_trash, force=force))
@@ -191,7 +191,7 @@ def rm(
 
 @app.command()
 def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: GoOn = False) -> None:
-    """Copy between this machine and the server, or at the server. - is stdin or stdout."""
+    """Copy files to, from or within the server. - is stdin or stdout."""
     from queryserver_client.cli import transfers  # noqa: PLC0415
 
     options = transfers.Options(recursive, force, go_on)
@@ -200,7 +200,7 @@ def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: 
 
 @app.command()
 def mv(paths: Paths, recursive: Recursive = False, force: Force = False) -> None:
-    """Move between this machine and the server, or at the server."""
+    """Move files to, from or within the server."""
     from queryserver_client.cli import transfers  # noqa: PLC0415
 
     options = transfers.Options(recursive, force)
@@ -231,7 +231,7 @@ def import_(
     ] = None,
     is_preview: Annotated[bool, typer.Option("--preview", help="Show how the file is read; change nothing.")] = False,
 ) -> None:
-    """Make a table of a file, or add its rows to one."""
+    """Create a table from a file, or append the file's rows to a table."""
     from queryserver_client.cli import importing  # noqa: PLC0415
 
     options = importing.options_of(
@@ -253,7 +253,7 @@ def import_(
 
 
 def run() -> None:
-    """Read the command line and carry it out."""
+    """Parse the command line and run the command."""
     if sys.platform == "win32":
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What may follow what is typed: words of SQL, and databases, tables and columns of the server."""
+"""Completion of SQL words, and of the server's databases, tables and columns."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class SqlCompleter(Completer):
-    """Asked in a thread of its own: what it fetches never holds the prompt up, and a failure offers nothing."""
+    """Runs in its own thread, so fetching never blocks the prompt. If fetching fails, nothing is suggested."""
 
     def __init__(self, catalog: "Catalog", commands: Iterable[str]) -> None:
         self._catalog = catalog
@@ -50,7 +50,7 @@ class SqlCompleter(Completer):
                 yield Completion(name, -len(start), display_meta=kind)
 
     def _members(self, owner: str, text: str) -> Iterator[tuple[str, str]]:
-        """Columns of a table or an alias; tables of a database."""
+        """Yield the columns of a table or alias, or the tables of a database."""
         table = tables_in(text).get(owner.lower(), owner)
         if any(owner.lower() == name.lower() for name in self._databases()):
             yield from self._tables(owner)

@@ -1,4 +1,4 @@
-"""How a command ends when it does not end well: a text on stderr and an exit code."""
+"""How a command reports a failure: a text on stderr and an exit code."""
 
 import os
 import signal
@@ -19,24 +19,24 @@ from queryserver_client.errors import (
 )
 
 FAILED = 1
-"""The statement failed, or the server refused the call."""
+"""The statement failed, or the server rejected the call."""
 WRONG_USE = 2
-"""Options or arguments that cannot be used; also typer's own code."""
+"""Options or arguments are invalid. This is also typer's own code."""
 NOT_LOGGED_IN = 3
 INCOMPLETE = 4
-"""Everything was written that the server kept, and that is not the whole result."""
+"""Everything that the server kept was written, but the result is incomplete."""
 UNAVAILABLE = 5
-"""The server could not be reached, or said that it cannot answer now."""
+"""The server is unavailable, or responded that it is temporarily unavailable."""
 INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + 13
 
 
 class WrongUse(Exception):
-    """What was typed cannot be carried out. Nothing was sent."""
+    """The command line is invalid. Nothing was sent."""
 
 
 def carried_out(command: Callable[[], int | None]) -> int:
-    """The exit code of a command, after its failure has been printed."""
+    """Run a command and return its exit code. A failure is printed first."""
     try:
         code = command() or 0
         sys.stdout.flush()
@@ -65,7 +65,7 @@ def code_of(error: BaseException) -> int:
 
 
 def text_of(error: BaseException) -> str:
-    """For a person."""
+    """Return an error's text for users."""
     if isinstance(error, AuthenticationError):
         return f"the server does not accept the credentials: {visible(error.message)}"
     if isinstance(error, ApiError):
@@ -77,9 +77,10 @@ def text_of(error: BaseException) -> str:
 
 
 def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
-    """The line of the statement that an error names, with a mark below its place; empty when it names none.
+    """Return the statement's line that an error refers to, with a mark below the position. Empty if the error has no
+    position.
 
-    `first_line` is the number of the statement's first line in the script that was sent.
+    `first_line` is the line number of the statement's first line in the submitted script.
     """
     lines = statement.splitlines()
     if error.line is None or not 1 <= error.line <= len(lines):
@@ -94,13 +95,15 @@ def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
-    with suppress(BrokenPipeError):  # then nobody reads it, and the exit code is what it would be
+    """Print a line to stderr."""
+    with suppress(BrokenPipeError):  # if nobody reads stderr, the exit code stays the same
         print(f"qs: {text}", file=sys.stderr)
 
 
 def _drop_output() -> None:
-    """The reader has gone, as `head` does: Python must not fail again when it flushes at its end."""
+    """Replace the output after its reader has exited, as `head` does. Otherwise Python would fail again when it
+    flushes on exit.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -109,7 +112,9 @@ def _drop_output() -> None:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Text of a server or a file for a terminal: control characters, which could steer it, are shown as escapes."""
+    """Return a server's or file's text for a terminal. Control characters, which could control the terminal, are
+    shown as escapes.
+    """
     if text.isprintable():
         return text
     return "".join(
@@ -118,7 +123,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def _escape(character: str) -> str:
-    # isprintable() also refuses blanks other than the space, which do no harm, and marks of direction, which do.
+    # isprintable() also rejects blanks other than the space, which are harmless, and direction marks, which are not.
     if character in _BLANKS:
         return " "
     return character.encode("unicode_escape").decode("ascii")

@@ -1,10 +1,10 @@
-"""The words of options that have a fixed set of them."""
+"""Options with a fixed set of values."""
 
 from enum import Enum
 
 
 class Form(str, Enum):
-    """How rows are written."""
+    """The format in which rows are written."""
 
     TABLE = "table"
     CSV = "csv"
@@ -21,7 +21,7 @@ BINARY = frozenset({Form.PARQUET, Form.ARROW, Form.FEATHER, Form.XLSX})
 
 
 class IfExists(str, Enum):
-    """What happens when the table is there."""
+    """What happens if the table already exists."""
 
     ERROR = "error"
     APPEND = "append"
@@ -29,7 +29,7 @@ class IfExists(str, Enum):
 
 
 class FileKind(str, Enum):
-    """The types of files that the server reads."""
+    """The file types that the server reads."""
 
     CSV = "csv"
     TSV = "tsv"

@@ -1,4 +1,4 @@
-"""`qs import`: a table of a file of this machine or of a store."""
+"""`qs import`: creates a table from a local file or a store file."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is imported, and how."""
+    """What to import, and how."""
 
     source: str
     target: str
@@ -30,7 +30,9 @@ class Plan:
 
 
 def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, **more: Any) -> FileOptions:
-    """From the options of the command; `\\t` and `none` are words for what a shell cannot write."""
+    """Return the file options for the command's options. `\\t` and `none` stand for values that shells cannot
+    express.
+    """
     if delimiter is not None:
         delimiter = delimiter.replace("\\t", "\t")
         kind = kind or FileKind.DELIMITED
@@ -42,9 +44,9 @@ def options_of(kind: FileKind | None, delimiter: str | None, quote: str | None, 
 
 
 def load(db: "Connection", plan: Plan) -> int:
-    """Make the table, or put rows into it. The exit code."""
+    """Create the table, or insert rows into it. Return the exit code."""
     try:
-        parts_of(plan.target)  # before anything is sent
+        parts_of(plan.target)  # checked before anything is sent
     except ValueError as error:
         raise WrongUse(str(error)) from None
     source = _source(db, plan.source)
@@ -83,7 +85,7 @@ def load(db: "Connection", plan: Plan) -> int:
 
 
 def preview(db: "Connection", plan: Plan) -> None:
-    """How the file is understood: its columns with their types, and its first rows. Nothing is changed."""
+    """Show how the file is interpreted: its columns with their types, and its first rows. Nothing is changed."""
     connector = plan.target.partition(".")[0]
     source = _source(db, plan.source)
     seen = db.imports.preview(source, connector, options=plan.options, is_remote=is_remote(plan.source))
@@ -98,7 +100,7 @@ def preview(db: "Connection", plan: Plan) -> None:
 
 
 def _source(db: "Connection", path: str) -> "str | ImportFile":
-    """A path of a store, or a file of this machine, which is sent to the server."""
+    """Return a store path, or a local file, which is sent to the server."""
     if is_remote(path):
         return remote(path)
     if not Path(path).is_file():
@@ -109,4 +111,4 @@ def _source(db: "Connection", path: str) -> "str | ImportFile":
 
 _LAST_LINES = 10
 _LEFT_OUT = re.compile(r"Skipped the first |Left out [0-9]|Read [0-9]+ cells? of column|[0-9]+ characters could not")
-"""What the log says of the file that is not in the table as it is."""
+"""Log lines about file contents that are not in the table unchanged."""

@@ -1,7 +1,7 @@
-"""Which server, and as whom: the environment, else the login that `qs login` has stored.
+"""Determines the server and the login, from the environment or else from `qs login`.
 
-The file holds the address and tokens, never a password, and only its owner may read it. A stored token is sent to the
-server that issued it and to no other.
+The file holds the address and tokens, never a password, and only its owner may read it. A stored token is only sent to
+the server that issued it.
 """
 
 import json
@@ -27,11 +27,13 @@ _FILE = "login.json"
 
 
 class NotLoggedIn(ConfigurationError):
-    """There is neither a login nor credentials in the environment."""
+    """Neither a stored login nor credentials in the environment exist."""
 
 
 def config_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Of this user: QUERYSERVER_CONFIG_DIR, else the place that the system has for it. It need not exist."""
+    """Return this user's configuration directory: QUERYSERVER_CONFIG_DIR, or else the system's default. It need not
+    exist.
+    """
     if given := environment.get("QUERYSERVER_CONFIG_DIR"):
         return Path(given)
     if sys.platform == "win32":
@@ -42,7 +44,7 @@ def config_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def private_directory() -> Path:
-    """The directory of the configuration, made for this user alone."""
+    """Return the configuration directory, creating it for this user only."""
     directory = config_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
@@ -50,7 +52,7 @@ def private_directory() -> Path:
 
 @dataclass(frozen=True)
 class Login:
-    """What `qs login` has stored: tokens of a login by password, or an API token."""
+    """A login stored by `qs login`: tokens from a password login, or an API token."""
 
     url: str
     user: str = ""
@@ -59,7 +61,7 @@ class Login:
     token: Secret | None = None
 
     def store(self) -> None:
-        """Replace the file at once, so that no reader sees half of it; only the owner may read it."""
+        """Replace the file atomically, so that readers never see a partial file. Only the owner may read it."""
         path = private_directory() / _FILE
         facts = {"url": self.url, "user": self.user} | {
             name: secret
@@ -78,7 +80,7 @@ class Login:
 
 
 def stored_login() -> Login | None:
-    """None when nobody has logged in here."""
+    """Return the stored login, or None if nobody has logged in here."""
     try:
         stored = json.loads((config_directory() / _FILE).read_text("utf-8"), object_hook=_hidden)
         return Login(**{field.name: stored[field.name] for field in fields(Login) if field.name in stored})
@@ -97,7 +99,9 @@ def forget_login() -> None:
 
 
 class StoredTokens:
-    """The bearer of a stored login. A refused access token is refreshed, and the new one stored for later commands."""
+    """A stored login's bearer token. If an access token is rejected, it is refreshed, and the new token is stored
+    for later commands.
+    """
 
     def __init__(self, login: Login) -> None:
         self._login = login
@@ -119,10 +123,11 @@ class StoredTokens:
             raise NotLoggedIn(_EXPIRED)
 
     async def forget(self, post: Post) -> None:
-        """The login lasts until `qs logout`."""
+        """Do nothing, because the login lasts until `qs logout`."""
 
     async def _refreshed(self, post: Post) -> bool:
-        # Another qs may have refreshed since this one read the file; a refresh token may be good for one use only.
+        # Another qs may have refreshed the token since this one read the file; some refresh tokens can only be used
+        # once.
         known = stored_login()
         if known is not None and known.url == self._login.url and known.access != self._login.access:
             self._login = known
@@ -134,18 +139,18 @@ class StoredTokens:
         except AuthenticationError:
             return False
         self._login = login_of(self._login.url, self._login.user, pair, self._login.refresh)
-        with suppress(OSError):  # a home that cannot be written to: the token serves this command
+        with suppress(OSError):  # the home directory is not writable, so the token only serves this command
             self._login.store()
         return True
 
 
 def login_of(url: str, user: str, pair: Mapping[str, Any], refresh: Secret | None = None) -> Login:
-    """From an answer of token/auth or token/refresh."""
+    """Create a login from a response of token/auth or token/refresh."""
     return Login(url, user, Secret(pair["access"]), Secret(pair["refresh"]) if "refresh" in pair else refresh)
 
 
 def open_connection() -> Connection:
-    """The server of the environment, else the one of `qs login`. Nothing is sent yet."""
+    """Create a connection to the server in the environment, or else to that of `qs login`. Sends nothing yet."""
     given = os.environ.get("QUERYSERVER_URL")
     url = server_address(given) if given else ""
     if os.environ.get("QUERYSERVER_TOKEN") or os.environ.get("QUERYSERVER_USER"):
@@ -160,7 +165,7 @@ def open_connection() -> Connection:
 
 
 def anonymous(url: str) -> Connection:
-    """For the calls that log in and out, which send no bearer."""
+    """Create a connection for login and logout calls, which send no bearer token."""
     return connect_sync(url, token="none")  # noqa: S106
 
 

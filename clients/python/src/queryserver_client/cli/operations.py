@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection
 
 _LOOKED_AT = 1000
-"""The newest statements, among which those that run are found; a user has fewer that do."""
+"""Running statements are searched among this many newest statements. Users have fewer running statements."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
@@ -29,7 +29,7 @@ _ID_CHARACTERS = 36
 
 
 def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
-    """Own statements that wait or run; for administrators, with `is_all`, those of all users."""
+    """Show the user's own waiting or running statements, or with `is_all` those of all users (administrators)."""
     if is_all:
         names = ["id", "user", "connector", "state", "submitted", "elapsed_s", "rows", "server"]
         records = [
@@ -51,12 +51,12 @@ def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
 
 
 def show_history(db: "Connection", form: Form | None, *, text: str, connector: str | None, most: int) -> None:
-    """The newest statements of the caller that contain the text, newest first."""
+    """Show the caller's newest statements that contain the text, newest first."""
     show(_NAMES, [_record(entry) for entry in db.history.search(text, dialect=connector, limit=most)], form)
 
 
 def cancel(db: "Connection", ids: Sequence[str]) -> int:
-    """Cancel statements by id, or by the first characters of the id of a running one; the exit code."""
+    """Cancel statements, given by id or by the first characters of a running statement's id; return the exit code."""
     failures = 0
     for given in ids:
         operation_id = _whole_id(db, given)
@@ -70,7 +70,9 @@ def cancel(db: "Connection", ids: Sequence[str]) -> int:
 
 
 def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
-    """Ids of operations by the names that `name=id` gives them; the first characters of an id in the history do."""
+    """Return the operation ids by the names given in `name=id`. The first characters of an id in the history are
+    sufficient.
+    """
     found: dict[str, str] = {}
     for text in given:
         name, sign, wanted = text.partition("=")
@@ -93,7 +95,7 @@ def _stored_id(db: "Connection", given: str) -> str:
 
 
 def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | None) -> None:
-    """A list: as a table at a terminal, else as csv, or in the form that was asked for."""
+    """Print a list in the requested form, by default as a table at a terminal and as csv elsewhere."""
     form = form or (Form.TABLE if sys.stdout.isatty() else Form.CSV)
     if form is not Form.TABLE:
         write_records(list(names), [list(record) for record in records], form)
@@ -109,7 +111,7 @@ def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | No
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A cell as a person wants it: the beginning of an id is enough for kill, and the time is the local one."""
+    """Return a cell formatted for users: ids are shortened (sufficient for kill), and times are local."""
     if name == "id":
         return str(value)[:_SHORT_ID]
     if name in {"submitted", "modified"} and value is not None:
@@ -121,7 +123,9 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _canceled(db: "Connection", operation_id: str) -> str | None:
-    """The state afterwards; of another user's statement by the call for administrators. None: there is none."""
+    """Cancel a statement and return its new state, or None if it does not exist. Other users' statements are
+    canceled with the administrators' call.
+    """
     try:
         return db.statement(operation_id).cancel().state
     except NotFound:
@@ -159,7 +163,7 @@ def _beginning_with(given: str, ids: "Iterable[str]") -> list[str]:
 
 
 def _active(db: "Connection") -> "list[HistoryEntry]":
-    # An older server gives all of the history.
+    # An older server returns the whole history.
     return [entry for entry in db.history.search(is_active=True, limit=_LOOKED_AT) if entry.state in ACTIVE]
 
 
@@ -190,7 +194,7 @@ def _record(entry: "HistoryEntry") -> list[Any]:
 
 
 def utc_text(moment: dt.datetime) -> str:
-    """For programs."""
+    """Format a time for programs."""
     return f"{moment.astimezone(dt.timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -1,4 +1,4 @@
-"""A result as bytes: to stdout or into a file, in a form that a program reads."""
+"""Writes a result to stdout or into a file, in a machine-readable form."""
 
 import io
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def form_of(wanted: Form | None, target: Path | None) -> Form:
-    """The form that was asked for, that the suffix of the file names, or that suits the reader of stdout."""
+    """Return the requested form, the form given by the file's suffix, or the form that suits stdout."""
     from queryserver_client.result import FORMATS  # noqa: PLC0415
 
     is_seen = target is None and sys.stdout.isatty()
@@ -37,7 +37,7 @@ def form_of(wanted: Form | None, target: Path | None) -> Form:
 
 
 def write(db: "Connection", result: "Result", form: Form, target: Path | None) -> None:
-    """Write a result that has rows. A file appears when it is whole."""
+    """Write a result with rows. A file only appears once it is complete."""
     if target is None:
         _copy(db, result, form, sys.stdout.buffer)
         sys.stdout.buffer.flush()
@@ -72,10 +72,10 @@ def _copy(db: "Connection", result: "Result", form: Form, file: BinaryIO) -> Non
 
 
 def _chunks(db: "Connection", result: "Result", kind: str) -> Iterator[bytes]:
-    """The server's own file, so that a form is the same wherever it is written; memory holds a chunk."""
+    """Yield the server's own file, so that a form is the same wherever it is written. Memory holds one chunk."""
     from queryserver_client.downloads import Download  # noqa: PLC0415
 
-    # That rows are missing is said by the command, and is its exit code.
+    # The command itself reports missing rows, also with its exit code.
     params = {"format": kind, "allow_truncated": "true"}
     download = Download(db.core.transport, f"editor/download/{result.operation_id}", params)
     return db.loop.iterate(download.chunks)
@@ -91,7 +91,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def write_records(names: "list[str]", records: "list[list[object]]", form: Form) -> None:
-    """A list of this command line, for a program: csv, tsv, json or ndjson."""
+    """Write a list from this command line for programs: csv, tsv, json or ndjson."""
     import csv  # noqa: PLC0415
 
     if form in (Form.CSV, Form.TSV):

@@ -1,4 +1,4 @@
-"""Parameters from the command line, `7`, `name=value` or `name:type=value`, as values of Python."""
+"""Converts command-line parameters, `7`, `name=value` or `name:type=value`, to Python values."""
 
 import base64
 import binascii
@@ -17,9 +17,9 @@ _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
 def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any] | dict[str, Any] | None":
-    """The parameters of a statement: by name, or in order. None when there are none.
+    """Return a statement's parameters by name or in order, or None if there are none.
 
-    `given` are the values of -p, `values` those that follow the statement: these are never read as `name=value`.
+    `given` are the values of -p; `values` follow the statement and are never parsed as `name=value`.
     """
     named: dict[str, Any] = {}
     ordered: list[Any] = []
@@ -39,7 +39,7 @@ def parameters_of(given: Sequence[str], values: Sequence[str] = ()) -> "list[Any
 
 
 def value_of(text: str, kind: str | None = None) -> Any:
-    """A number, true, false, null, a list or quoted text as JSON writes them; anything else is text as it stands."""
+    """Parse a number, true, false, null, a list or quoted text in JSON notation. Any other text stays as it is."""
     if kind is not None:
         convert = _KINDS.get(kind.lower())
         if convert is None:
@@ -58,7 +58,7 @@ def value_of(text: str, kind: str | None = None) -> Any:
 
 
 def _has_object(value: Any) -> bool:
-    """An object is no value of a parameter: its JSON is sent as text."""
+    """Return whether the value contains an object. Objects are not valid parameters, so their JSON is sent as text."""
     return isinstance(value, dict) or (isinstance(value, list) and any(map(_has_object, value)))
 
 

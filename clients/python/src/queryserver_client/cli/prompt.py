@@ -1,4 +1,4 @@
-"""The prompt of `qs sql`: statements and commands, one after another, in one session of the engine."""
+"""The `qs sql` prompt. It runs statements and commands one after another in one engine session."""
 
 import os
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection, Result
 
 _MOST_LISTED = 20
-"""Databases whose tables `\\d` lists without being asked for one."""
+"""How many databases' tables `\\d` lists by default."""
 _USE = re.compile(r"\s*use\s+([\w.\"`]+)\s*;?\s*", re.IGNORECASE)
 _CHANGES = re.compile(r"\b(create|drop|alter|rename|use|attach|detach)\b", re.IGNORECASE)
 HELP = """\\d            tables
@@ -37,7 +37,7 @@ A statement ends with ; and may have many lines. Ctrl-C cancels it, Meta-Enter s
 
 
 class Shell:
-    """What the prompt keeps between two statements."""
+    """The prompt's state between two statements."""
 
     def __init__(self, db: "Connection", settings: Settings, *, is_expanded: bool) -> None:
         self._db = db
@@ -55,7 +55,9 @@ class Shell:
         }
 
     def open_session(self) -> None:
-        """Statements of one prompt share a session: SET, USE, temporary tables and transactions last."""
+        """Open a session for all statements in the prompt, so that SET, USE, temporary tables and transactions
+        persist.
+        """
         transport, settings = self._db.core.transport, self._settings
         opened = self._db.loop.run(lambda: open_session(transport, settings.connector, database=settings.database))
         self._session_id, self.catalog.chosen = opened.id, settings.database
@@ -67,7 +69,7 @@ class Shell:
             self._db.loop.run(lambda: close_session(core.transport, self._settings.connector, session_id))
 
     def carry_out(self, text: str) -> bool:
-        """One statement, script or command. False when the prompt shall end; failures are printed."""
+        """Run one statement, script or command and print failures. Return False if the prompt should exit."""
         word, _, rest = text.strip().partition(" ")
         if word in {"\\q", "exit", "quit", "exit;", "quit;"}:
             return False
@@ -170,7 +172,7 @@ class Shell:
 
 
 def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
-    """Read and carry out until the end; the exit code."""
+    """Read and run input until the end; return the exit code."""
     shell = Shell(db, settings, is_expanded=is_expanded)
     shell.open_session()
     try:
@@ -183,7 +185,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
                 with leaving.awaited():
                     text = session.prompt(pre_run=leaving.if_asked)
             except KeyboardInterrupt:
-                continue  # what was typed is gone
+                continue  # discards what was typed
             except EOFError:
                 break
             if text.strip() and not shell.carry_out(text):
@@ -194,26 +196,28 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
 
 
 class _Leaving:
-    """Ends the prompt when a signal comes."""
+    """Exits the prompt when a signal arrives."""
 
     def __init__(self, session: "PromptSession[str]") -> None:
         self._app = session.app
         self._error: Terminated | None = None
 
     def awaited(self) -> AbstractContextManager[None]:
-        """Around the prompt. Where the terminal is dumb, the library runs another application, which has few tasks."""
+        """Return the context for running the prompt. On a dumb terminal, the library runs another application with
+        few tasks.
+        """
         from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415 only the prompt needs it
 
         return nullcontext() if is_dumb_terminal() else passed_to(self.because)
 
     def because(self, error: Terminated) -> None:
-        """To be called by a signal handler."""
+        """Exit because of a signal. Called by a signal handler."""
         self._error = error
-        if self._app.loop is not None:  # else `if_asked` is called when it begins
+        if self._app.loop is not None:  # otherwise `if_asked` is called when the application starts
             self._app.loop.call_soon_threadsafe(self.if_asked)
 
     def if_asked(self) -> None:
-        """To be called in the loop of the prompt."""
+        """Exit the application if a signal has arrived. Called in the prompt's event loop."""
         if self._error is not None and self._app.is_running and not self._app.is_done:
             self._app.exit(exception=self._error)
 
@@ -241,12 +245,13 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
             buffer.insert_text("\n")
 
     history = private_directory() / "history"
-    os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # statements may hold secrets
+    os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # statements may contain secrets
     return PromptSession(
         f"{connector}> ",
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
-        # A dumb terminal cannot show it; a task that reads it could take what a signal raises (`_Leaving.awaited`).
+        # A dumb terminal cannot show suggestions, and a task that reads the history could receive a signal's exception
+        # (`_Leaving.awaited`).
         history=InMemoryHistory() if is_dumb_terminal() else FileHistory(str(history)),
         completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
         complete_in_thread=True,

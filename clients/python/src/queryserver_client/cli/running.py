@@ -1,4 +1,4 @@
-"""Statements from their text to their results, one after another, with what a person sees meanwhile."""
+"""Runs statements one after another, from their text to their results, and shows progress to the user."""
 
 import sys
 from collections.abc import Callable, Generator
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every statement of a command has in common."""
+    """Settings shared by all of a command's statements."""
 
     connector: str
     database: str | None = None
     limit: int | None = None
     timeout: float | None = None
     is_kept: bool = False
-    """Results stay at the server."""
+    """Whether results are kept at the server."""
 
 
 class StatementFailed(Exception):
@@ -38,10 +38,10 @@ def results(
     *,
     session_id: int | None = None,
 ) -> "Generator[Result, None, None]":
-    """The result of each statement of a script; to be closed. The server deletes a result when the next one is wanted,
-    unless it is to be kept.
+    """Yield the result of each of a script's statements. The caller closes the generator. The server deletes a result
+    when the next one is requested, unless it should be kept.
 
-    Ctrl-C, and closing it early, cancels what runs, also at the engine. Raises StatementFailed.
+    Ctrl-C, or closing the generator early, cancels the running statement, also in the engine. Raises StatementFailed.
     """
 
     def first(**callbacks: Any) -> "Result":
@@ -49,7 +49,7 @@ def results(
             settings.connector,
             text,
             parameters,
-            database=settings.database if session_id is None else None,  # that of the session, which USE may change
+            database=settings.database if session_id is None else None,  # the session's database may change with USE
             session_id=session_id,
             limit=settings.limit,
             timeout=settings.timeout,
@@ -68,7 +68,9 @@ def results(
 
 
 def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
-    """The next statement of the script, which is canceled when waiting for it ends early."""
+    """Return the call that runs the script's next statement. If waiting for the call is interrupted, the statement
+    is canceled.
+    """
     from queryserver_client.statement import canceling  # noqa: PLC0415
     from queryserver_client.sync import Result  # noqa: PLC0415
 
@@ -86,7 +88,7 @@ def _next(db: "Connection", before: "Result") -> "Callable[..., Result]":
 def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
     try:
         if not sys.stderr.isatty():
-            return call()  # a small result is one call then
+            return call()  # then a small result takes one call
         from queryserver_client.cli.terminal import Waiting  # noqa: PLC0415
 
         waiting = Waiting()
@@ -100,7 +102,7 @@ def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
 
 
 def _place(db: "Connection", error: StatementError) -> str:
-    """The line that failed: the statement and its place in the script are in every answer about it."""
+    """Return the line that failed. Every response about it includes the statement and its position in the script."""
     transport, fields = db.core.transport, {"operationId": error.operation_id}
     try:
         body = db.loop.run(lambda: transport.call("POST", "editor/check_status", fields, is_repeatable=True))
@@ -111,7 +113,7 @@ def _place(db: "Connection", error: StatementError) -> str:
 
 
 def summary(result: "Result") -> str:
-    """What is said of a statement that has ended, beside its rows."""
+    """Return the summary of a finished statement that is shown in addition to its rows."""
     if not result.has_rows:
         changed = result.modified_row_count
         return "done" if changed is None else f"done, {changed:,} {_rows(changed)} changed"
@@ -119,7 +121,7 @@ def summary(result: "Result") -> str:
 
 
 def truncation(result: "Result") -> str:
-    """Why the result is not whole; empty when it is, or has as many rows as were asked for."""
+    """Return why the result is incomplete. Empty if it is complete, or has as many rows as requested."""
     status = result.status
     return visible(status.message) if status.truncated_by not in (None, "limit") else ""
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
-    """Ask for what was not given, log in, and store the tokens. What is stored before is revoked."""
+    """Ask for missing values, log in, and store the tokens. Previously stored tokens are revoked."""
     url = server_address(url or _asked("Server (https://…): ", "the address"))
     before = _known_login()
-    with anonymous(url) as db:  # checks the address before anything secret is typed
+    with anonymous(url) as db:  # checks the address before any secret is typed
         if is_token:
             token = _secret("API token: ", is_piped=is_piped)
             _post(url, "token/verify", {"token": token})
@@ -35,7 +35,7 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
 
 
 def log_out() -> None:
-    """The login is forgotten here also when the server cannot be reached."""
+    """Revoke and delete the stored login. It is deleted even if the server is unavailable."""
     login = _known_login()
     forget_login()
     if login is None:
@@ -46,7 +46,9 @@ def log_out() -> None:
 
 
 def _known_login() -> Login | None:
-    """None also when the file cannot be read: it is replaced or deleted then."""
+    """Return the stored login, or None if there is none or the file is unreadable. In both cases the file is
+    replaced or deleted.
+    """
     try:
         return stored_login()
     except ConfigurationError:
@@ -54,7 +56,7 @@ def _known_login() -> Login | None:
 
 
 def _revoke(login: Login) -> bool:
-    """End a login by password at the server. An API token is its owner's, and stays."""
+    """Revoke a password login at the server. An API token belongs to its owner and stays valid."""
     token = login.refresh or login.access
     if token is None:
         return True

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end `qs` as Ctrl-C does: what runs is canceled, also at the engine."""
+"""Lets SIGTERM and SIGHUP stop `qs` like Ctrl-C: running statements are canceled, also in the engine."""
 
 import signal
 import time
@@ -10,14 +10,14 @@ _NAMES = ("SIGTERM", "SIGHUP")
 
 
 class Terminated(SystemExit):
-    """Raised in the main thread by such a signal; its code is the exit code that shells expect.
+    """Raised in the main thread by such a signal. Its code is the exit code that shells expect.
 
-    A SystemExit passes through asyncio and prompt_toolkit, and no `except Exception` stops it.
+    A SystemExit passes through asyncio and prompt_toolkit, and `except Exception` does not catch it.
     """
 
 
 def end_in_order() -> None:
-    """A signal that the starter of this program ignores, as nohup does, is left alone."""
+    """Install the signal handlers. A signal that the parent process ignores, as with nohup, stays ignored."""
     for name in _NAMES:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -25,8 +25,9 @@ def end_in_order() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    # timeout(1) and service managers send it to the program and to its group: once is enough, and must not end the end.
-    # Later it counts again: the first one may have come within a finalizer, where Python drops exceptions.
+    # timeout(1) and service managers send the signal to the program and to its group. The second signal must not
+    # interrupt the shutdown. Later signals count again, because the first one may have arrived in a finalizer, where
+    # Python drops exceptions.
     global _last
     before, _last = _last, time.monotonic()
     if _last - before > _END_WITHIN_S:
@@ -41,9 +42,9 @@ _takers: list[Callable[[Terminated], None]] = []
 
 @contextmanager
 def passed_to(take: Callable[[Terminated], None]) -> Generator[None]:
-    """Inside, such a signal calls `take` with what is raised at the end.
+    """Inside the context, such a signal calls `take` with the exception that is finally raised.
 
-    For a loop that has tasks besides the one that is waited for: any of them could get what is raised at once.
+    Used for an event loop with several tasks, any of which could receive an exception raised immediately.
     """
     came: list[Terminated] = []
 

@@ -1,9 +1,9 @@
-"""Whether a statement that is being typed is whole: its last character outside of quotes and comments is `;`."""
+"""Checks whether a typed statement is complete, that is, its last character outside quotes and comments is `;`."""
 
 import re
 
 _BACKSLASHES = frozenset({"mysql", "mariadb", "hive", "impala", "sparksql"})
-"""Connectors whose engines take a backslash in quotes as an escape."""
+"""Connectors whose engines treat a backslash in quotes as an escape."""
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
 _QUOTES = "'\"`"
 _TABLES = re.compile(
@@ -17,24 +17,26 @@ _NO_ALIASES = re.compile(
 
 
 def is_whole(text: str, connector: str = "") -> bool:
-    """Also for no text, a command that begins with a backslash, and the words that leave the prompt."""
+    """Return whether the text is complete. Empty text, commands that start with a backslash, and the exit words
+    count as complete.
+    """
     stripped = text.strip()
     if not stripped or stripped.startswith("\\") or stripped.lower() in {"exit", "quit"}:
         return True
     significant = _significant(text, has_escapes=connector.lower() in _BACKSLASHES).rstrip()
     if connector.lower() == "postgresql" and significant.count("(") > significant.count(")"):
-        return False  # as psql has it: `CREATE RULE … DO ALSO (…; …);`
+        return False  # as in psql: `CREATE RULE … DO ALSO (…; …);`
     return significant.endswith(";")
 
 
 def word_before(text: str) -> str:
-    """The name, with its dots, at the end of the text."""
+    """Return the name at the end of the text, including its dots."""
     found = _WORD.search(text)
     return found[0] if found else ""
 
 
 def tables_in(text: str) -> "dict[str, str]":
-    """Tables that a statement names, by alias and by name."""
+    """Return the tables named in a statement, by alias and by name."""
     found: dict[str, str] = {}
     for table, alias in _TABLES.findall(text):
         name = unquoted(table)
@@ -49,7 +51,9 @@ def unquoted(name: str) -> str:
 
 
 def _significant(text: str, *, has_escapes: bool) -> str:
-    """The text with everything in quotes and comments left out; an open one hides all that follows, also its `;`."""
+    """Return the text without quoted parts and comments. An open quote or comment hides everything after it,
+    including its `;`.
+    """
     kept: list[str] = []
     place = 0
     while place < len(text):
@@ -62,7 +66,7 @@ def _significant(text: str, *, has_escapes: bool) -> str:
 
 
 def _piece(text: str, place: int, *, has_escapes: bool) -> "tuple[int | None, bool]":
-    """Where the quoted text, the comment or the character ends that begins here; None when it is open."""
+    """Return the end of the quoted text, comment or character that starts here, or None if it is open."""
     if text.startswith("--", place):
         end = text.find("\n", place)
         return (len(text) if end < 0 else end), False
@@ -85,7 +89,7 @@ def _quoted_end(text: str, place: int, *, has_escapes: bool) -> "int | None":
         if has_escapes and text[place] == "\\":
             place += 2
         elif text[place] == quote:
-            return place + 1  # a doubled quote begins the next quoted text
+            return place + 1  # a doubled quote starts the next quoted text
         else:
             place += 1
     return None

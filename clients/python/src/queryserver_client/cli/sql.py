@@ -1,4 +1,4 @@
-"""`qs sql`: where the text comes from, and where its results go."""
+"""`qs sql`: where the SQL comes from, and where its results go."""
 
 import sys
 from collections.abc import Generator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Named:
-    """What the command line gives by name, as it stands there."""
+    """Named command-line values, unparsed."""
 
     parameters: Sequence[str]
     results: Sequence[str]
@@ -39,7 +39,7 @@ def run(
     *,
     is_expanded: bool,
 ) -> int:
-    """The exit code."""
+    """Run the command and return its exit code."""
     settings = Settings(**given)
     text, values = _text(words, file)
     if text is None:
@@ -72,7 +72,7 @@ def run(
 def _results(
     db: "Connection", settings: Settings, text: str, parameters: "Parameters | None", named: Sequence[str]
 ) -> "Generator[Result, None, None]":
-    """As `running.results`, with the results that the command line names as tables."""
+    """Like `running.results`, with the results named on the command line as tables."""
     try:
         text = with_results(text, results_of(db, named))
     except ValueError as error:
@@ -81,7 +81,7 @@ def _results(
 
 
 def _text(words: Sequence[str], file: Path | None) -> "tuple[str | None, Sequence[str]]":
-    """The SQL and the values for its `?`; None for a prompt."""
+    """Return the SQL and the values for its `?`, or None to open a prompt."""
     if file is not None:
         return file.read_text("utf-8-sig"), words
     if words and words[0] != "-":

@@ -1,4 +1,6 @@
-"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm`: files in the stores of the server, and how paths are told apart."""
+"""`qs ls`, `qs cat`, `qs mkdir` and `qs rm`: files in the server's stores, and how remote and local paths are
+distinguished.
+"""
 
 import re
 import sys
@@ -21,19 +23,19 @@ _NAMES = ["permissions", "owner", "group", "size", "modified", "path"]
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is one of the server: `s3a://…`, `hdfs://…`, `file:///…`, or `:/…` of its default store."""
+    """Return whether a path is remote: `s3a://…`, `hdfs://…`, `file:///…`, or `:/…` in the server's default store."""
     return path.startswith(":/") or _URL.match(path) is not None
 
 
 def remote(path: str) -> str:
-    """As the server names it. Raises WrongUse for a path of this machine."""
+    """Return the server's form of a path. Raises WrongUse for a local path."""
     if not is_remote(path):
         raise WrongUse(f"{path} is a path of this machine; those of the server are store://… or :/…")
     return path.removeprefix(":")
 
 
 def name_of(path: str) -> str:
-    """The last part of a path of the server; empty for the root of a store: `:/`, `file:///`, `s3a://bucket/`."""
+    """Return a remote path's last name. Empty for a store's root: `:/`, `file:///`, `s3a://bucket/`."""
     return "" if _ROOT.fullmatch(path) else path.rstrip("/").rpartition("/")[2]
 
 
@@ -42,7 +44,7 @@ def join(directory: str, name: str) -> str:
 
 
 def list_entries(db: "Connection", paths: Sequence[str], form: Form | None, *, is_long: bool) -> None:
-    """The entries of directories, or files themselves; without paths the stores."""
+    """List the entries of directories, or the files themselves. Without paths, list the stores."""
     if not paths:
         stores = [[item.name, item.home, "yes" if item.has_trash else "no"] for item in db.files.filesystems()]
         show(["store", "home", "trash"], stores, form)
@@ -59,7 +61,7 @@ def list_entries(db: "Connection", paths: Sequence[str], form: Form | None, *, i
 
 
 def print_bytes(db: "Connection", paths: Sequence[str]) -> None:
-    """The files one after another, as they are stored, on stdout; memory holds a chunk."""
+    """Write the files one after another to stdout, as stored. Memory holds one chunk."""
     for path in [remote(path) for path in paths]:
         for chunk in chunks(db, path):
             sys.stdout.buffer.write(chunk)
@@ -67,7 +69,7 @@ def print_bytes(db: "Connection", paths: Sequence[str]) -> None:
 
 
 def chunks(db: "Connection", path: str) -> Iterator[bytes]:
-    """The bytes of a file, read on after a cut."""
+    """Yield a file's bytes. Reading resumes after a lost connection."""
     from queryserver_client.downloads import Download  # noqa: PLC0415
 
     download = Download(db.core.transport, "storage/download", {"path": path})
@@ -75,14 +77,16 @@ def chunks(db: "Connection", path: str) -> Iterator[bytes]:
 
 
 def make_directories(db: "Connection", paths: Sequence[str], *, parents: bool) -> None:
-    """With `parents` a directory that is there is no failure."""
+    """Create directories. With `parents`, existing directories are not an error."""
     for path in [remote(path) for path in paths]:
         db.files.mkdir(path, exist_ok=parents)
 
 
 def remove(db: "Connection", paths: Sequence[str], *, recursive: bool, skip_trash: bool, force: bool) -> int:
-    """To the trash where the store has one. The exit code: 1 when one of them could not be removed."""
-    places = [remote(path) for path in paths]  # all of them, before the first is removed
+    """Remove entries, to the trash if the store has one. Return the exit code, which is 1 if any entry could not be
+    removed.
+    """
+    places = [remote(path) for path in paths]  # all paths are checked before the first entry is removed
     return max([_removed(db, path, recursive, skip_trash, force) for path in places], default=0)
 
 
@@ -113,7 +117,7 @@ def _entries(db: "Connection", path: str) -> "Iterator[Entry]":
 
 
 def _name(entry: "Entry") -> str:
-    """For a person, or one per line for a program; a directory ends with a slash."""
+    """Return an entry's name for users, or on one line for programs. Directories end with a slash."""
     name = entry.name + ("/" if entry.is_directory else "")
     return visible(name) if sys.stdout.isatty() else name
 

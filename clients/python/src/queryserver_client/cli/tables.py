@@ -1,4 +1,4 @@
-"""Rows as a table that fits the terminal, or one record below the other where none fits."""
+"""Formats rows as a table that fits the terminal, or as records below each other if the table does not fit."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from queryserver_client.values import Column
 
 SHOWN_ROWS = 1000
-"""The most rows of a table; they are in hand when the statement has ended."""
+"""Maximum number of rows in a table. They have been fetched when the statement ends."""
 _LEAST_CELLS = 6
-"""A column is not made narrower than this, unless all that is in it is."""
+"""Columns are not made narrower than this, unless their whole content is narrower."""
 _GAP = "  "
 _CUT = "…"
 _NULL = "NULL"
@@ -31,7 +31,7 @@ _NUMBERS = frozenset(
 
 
 def cell_text(value: Any) -> str:
-    """A value on one line, with nothing in it that could steer a terminal."""
+    """Return a value on one line, without characters that could control a terminal."""
     match value:
         case None:
             return _NULL
@@ -52,7 +52,7 @@ def cell_text(value: Any) -> str:
 
 
 def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> None:
-    """Print the first rows of a result, how many it has, and whether cells were cut; `switch` shows these whole."""
+    """Print a result's first rows, the number of its rows, and whether cells were cut; `switch` shows them in full."""
     page = next(result.pages(SHOWN_ROWS), [])
     console = output_console()
     is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
@@ -67,7 +67,7 @@ def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> N
 def print_rows(
     columns: "Sequence[Column]", rows: Sequence[Sequence[Any]], console: Console, *, expanded: bool = False
 ) -> bool:
-    """Print them. False when texts were cut to make the table fit."""
+    """Print rows. Return False if texts were cut to make the table fit."""
     names = [column.name for column in columns]
     numeric = [column.type in _NUMBERS for column in columns]
     return print_cells(names, numeric, rows, console, expanded=expanded)
@@ -82,9 +82,9 @@ def print_cells(
     expanded: bool = False,
     whole: Collection[str] = (),
 ) -> bool:
-    """As `print_rows`, for rows that are not a result. Columns of `whole` are never cut.
+    """Like `print_rows`, for rows that are not a result. Columns in `whole` are never cut.
 
-    Elsewhere than at a terminal nothing is.
+    Nothing is cut unless the output is a terminal.
     """
     titles = [visible(name) for name in names]
     cells = [[cell_text(value) for value in row] for row in rows]
@@ -107,7 +107,7 @@ def print_cells(
 
 
 def fitted(widest: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
-    """Widths of columns that fit: the widest ones give way first. None when there are too many columns."""
+    """Return column widths that fit, narrowing the widest columns first, or None if there are too many columns."""
     if sum(least) > room:
         return None
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while something takes time: always on stderr, never where stderr goes to a file."""
+"""Shows progress to users at a terminal, on stderr only, and never if stderr is redirected to a file."""
 
 import sys
 import time
@@ -18,7 +18,9 @@ OnBytes = Callable[[int, int | None], None]
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Called while the BrokenPipeError is handled. Rich would exit with 1; here it is as for any other output."""
+        """Re-raise the BrokenPipeError that is being handled. Rich would exit with 1; this handles it as for any
+        other output.
+        """
         raise  # noqa: PLE0704
 
 
@@ -31,7 +33,7 @@ def error_console() -> Console:
 
 
 class Waiting:
-    """One line with the time, and the progress that the server reports; it is gone when the statement has ended."""
+    """One line with the elapsed time and the progress reported by the server. It disappears when the statement ends."""
 
     def __init__(self) -> None:
         from rich.status import Status  # noqa: PLC0415
@@ -45,13 +47,13 @@ class Waiting:
         return f"{self._said}, {time.monotonic() - self._began:.0f} s (Ctrl-C cancels)"
 
     def on_progress(self, progress: "Progress") -> None:
-        """Called in the connection's thread."""
+        """Update the progress. Called in the connection's thread."""
         rows = f", {progress.rows:,} rows" if progress.rows else ""
         self._said = f"running, {progress.percent} %{rows}"
 
     @contextmanager
     def shown(self) -> Generator[None, None, None]:
-        """Quick statements show nothing."""
+        """Show the line inside the context, unless the statement is quick."""
         from threading import Timer  # noqa: PLC0415
 
         timer = Timer(_SHOWN_AFTER_S, self._status.start)
@@ -67,7 +69,7 @@ class Waiting:
 
 @contextmanager
 def byte_bar(label: str, *, is_wanted: bool = True) -> "Generator[OnBytes | None, None, None]":
-    """A bar to be moved by `on_bytes(done, total)`; None where nobody would see it."""
+    """Yield a function `on_bytes(done, total)` that updates a progress bar, or None if nobody would see the bar."""
     if not is_wanted or not sys.stderr.isatty():
         yield None
         return

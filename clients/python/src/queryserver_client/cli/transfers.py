@@ -1,7 +1,7 @@
-"""`qs cp` and `qs mv`: between this machine and the stores of the server, and from store to store.
+"""`qs cp` and `qs mv`: transfers between this machine and the server's stores, and between stores.
 
-What is to be transferred is listed first, so that one bar shows how much of all is done. Nothing is replaced without
-`--force`; each file appears when it is whole.
+All files are listed before the transfer, so that one bar shows the total progress. Files are not replaced without
+`--force`, and each file only appears once it is complete.
 """
 
 import os
@@ -25,12 +25,12 @@ STANDARD = "-"
 
 @dataclass(frozen=True)
 class Options:
-    """Of cp and mv."""
+    """Options for cp and mv."""
 
     is_recursive: bool = False
     is_forced: bool = False
     is_continued: bool = False
-    """Leave out files that are there with the same size: goes on with a directory after an interruption."""
+    """Skip existing files of the same size. Used to resume a directory transfer after an interruption."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,18 @@ class _File:
     target: str
     size: int
     version: tuple[int, ...] = ()
-    """Of a file of this machine: another one has other bytes, or may have."""
+    """Identifies a local file's version. If it differs, the bytes may also differ."""
 
 
 def copy(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
-    """As cp does: into a directory that is there, or to a new path."""
+    """Copy like cp: into an existing directory, or to a new path."""
     _transfer(db, sources, target, options, is_moved=False)
 
 
 def move(db: "Connection", sources: Sequence[str], target: str, options: Options) -> None:
-    """As `copy`; each source is deleted when its copy is whole, at the server into the trash where there is one."""
+    """Like `copy`, but each source is deleted once its copy is complete. The server moves it to the trash if there
+    is one.
+    """
     _transfer(db, sources, target, options, is_moved=True)
 
 
@@ -78,7 +80,7 @@ def _transfer(db: "Connection", sources: Sequence[str], target: str, options: Op
 
 
 def _change(db: "Connection", source: str, target: str, options: Options, *, is_moved: bool) -> None:
-    """At the server, which follows it to its end."""
+    """Copy or move within the server, and wait for completion."""
     if is_moved:
         db.files.move(source, target, overwrite=options.is_forced)
         return
@@ -87,7 +89,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
     if name_of(source):
         db.files.copy(source, target, overwrite=options.is_forced)
         return
-    # The server copies no roots.
+    # The server cannot copy a root directory.
     entries = list(db.files.list(source))
     db.files.mkdir(target, exist_ok=True)
     place = db.files.stat(target).path
@@ -99,7 +101,7 @@ def _change(db: "Connection", source: str, target: str, options: Options, *, is_
 
 def _take(db: "Connection", source: str, target: Path, options: Options, *, is_moved: bool) -> None:
     if is_moved and db.files.stat(source).is_directory:
-        # What cannot be copied, such as links, would be lost with the directory.
+        # Entries that cannot be copied, such as links, would be lost with the directory.
         raise WrongUse(f"{source} is a directory: copy it with cp -r, then remove it with rm -r")
     _download(db, source, target, options)
     if is_moved:
@@ -168,7 +170,7 @@ def _carry(
     size_there: "Callable[[str], int | None]",
     transfer: "Callable[[_File, Callable[[int, int | None], None]], None]",
 ) -> None:
-    """Transfer one after another, with one bar for all."""
+    """Transfer files one after another, with one progress bar for all."""
     total, done, count = sum(file.size for file in files), 0, len(files)
     name = visible(Path(files[0].source).name) if count == 1 else f"{count} files"
     with byte_bar(name) as move_bar:
@@ -191,7 +193,7 @@ def _carry(
 
 
 def _stream(db: "Connection", sources: Sequence[str], target: str, options: Options, *, is_moved: bool) -> None:
-    """From stdin, or to stdout."""
+    """Transfer from stdin or to stdout."""
     if is_moved or len(sources) != 1:
         raise WrongUse("- stands for one source or the target of cp")
     if target == STANDARD:
@@ -201,7 +203,7 @@ def _stream(db: "Connection", sources: Sequence[str], target: str, options: Opti
         return
     if target.endswith("/"):
         raise WrongUse("what comes from stdin needs the name of a file")
-    # Without a buffer: its lock would be held by a read that Ctrl-C leaves behind, when Python ends.
+    # Unbuffered, because an interrupted read would still hold the buffer's lock when Python exits.
     with (
         open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as stdin,
         byte_bar(visible(target.rpartition("/")[2])) as on_bytes,
@@ -216,7 +218,7 @@ def _fetch(db: "Connection", file: _File, on_bytes: "Callable[[int, int | None],
 def _local_size(path: str) -> int | None:
     try:
         facts = Path(path).stat()
-        return facts.st_size if stat.S_ISREG(facts.st_mode) else None  # into /dev/null and pipes anything may go
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None  # /dev/null and pipes accept any file
     except FileNotFoundError:
         return None
 
@@ -233,7 +235,9 @@ def _is_directory(db: "Connection", path: str) -> bool:
 
 
 def _place(source: str, target: str, *, into: bool) -> str:
-    """The path of the copy. A root has no name: what is in it comes into the target itself, as with cp and rsync."""
+    """Return the copy's path. A root has no name, so its contents are copied into the target itself, as with cp and
+    rsync.
+    """
     name = _name(source)
     if not into or not name:
         return target
@@ -245,7 +249,7 @@ def _name(source: str) -> str:
 
 
 def _checked(name: str) -> str:
-    """A name of the server as one of this machine: it must not lead out of the directory."""
+    """Return a name from the server as a local name. It must not lead out of the directory."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name or (os.altsep and "\\" in name):
         raise OSError(f"{name!r} cannot be the name of a file here")
     return name
@@ -257,13 +261,17 @@ def _require_recursive(path: str, options: Options) -> None:
 
 
 def _directory_links(source: Path) -> list[Path]:
-    """Links to directories below it, which are not followed: they may lead out of it, or back into it."""
+    """Return the links to directories below a directory. They are not followed, because they may lead out of the
+    directory or back into it.
+    """
     found = (Path(root, name) for root, directories, _ in os.walk(source) for name in sorted(directories))
     return [path for path in found if path.is_symlink()]
 
 
 def _remove_local(path: Path, files: Sequence[_File]) -> None:
-    """What was transferred, and the directories that are empty then: a file that came or changed meanwhile stays."""
+    """Remove the transferred files and the directories that become empty. Files that appeared or changed since are
+    kept.
+    """
     kept = 0
     for file in files:
         if _version(Path(file.source)) == file.version:
@@ -281,7 +289,7 @@ def _remove_local(path: Path, files: Sequence[_File]) -> None:
 def _files_of(directory: str, names: Sequence[str]) -> Iterator[str]:
     for name in sorted(names):
         path = Path(directory, name)
-        # A link to nothing is listed, and then refused: it may have been meant.
+        # A dangling link is listed and then rejected, because it may have been included on purpose.
         if path.is_file() or not path.exists():
             yield name
         else:

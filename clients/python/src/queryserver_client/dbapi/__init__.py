@@ -42,9 +42,9 @@ from queryserver_client.dbapi.types import (
 
 apilevel = "2.0"
 threadsafety = 2
-"""Threads may share the module and connections; a cursor belongs to one thread."""
+"""Threads may share the module and connections. A cursor belongs to one thread."""
 paramstyle = "qmark"
-"""`?` with a sequence. With a mapping, `:name` works as well."""
+"""`?` with a sequence. With a mapping, `:name` also works."""
 
 __all__ = [
     "BINARY",

@@ -1,4 +1,4 @@
-"""`connect`, and a connection of PEP 249: one connector of a server, one session, one transaction at a time."""
+"""`connect`, and a PEP 249 connection: one of a server's connectors, one session, one transaction at a time."""
 
 import re
 import threading
@@ -56,13 +56,13 @@ def connect(
     headers: "Mapping[str, str | Secret] | None" = None,
     http_transport: httpx.AsyncBaseTransport | None = None,
 ) -> "Connection":
-    """A connection to a connector (an id, a key of the settings, a dialect; "" the user's default).
+    """Create a connection to a connector (an id, a key in the settings, a dialect; "" is the user's default connector).
 
-    `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are those of
-    `queryserver_client.connect`, with its environment variables. `database` is the current database of the session.
-    `settings` are those of the engine's session, `engine_login` a user and a password for the data source. `limit` is
-    the most rows of a result; without it a result that the server had to cut is an error. `timeout` is the time limit
-    of a statement in seconds.
+    `url`, `token`, `user`, `password`, `timeout_s`, `retries`, `verify`, `headers` and `http_transport` are as in
+    `queryserver_client.connect`, with the same environment variables. `database` is the session's current database.
+    `settings` are the engine session's settings, `engine_login` is a user and a password for the data source. `limit`
+    is the maximum number of rows in a result; without it, a truncated result is an error. `timeout` is the timeout for
+    a statement in seconds.
 
     Nothing is sent before the first statement.
     """
@@ -86,7 +86,7 @@ def connect(
 
 
 class Connection:
-    """Made by `connect`. Threads may share it: they take turns."""
+    """A connection created by `connect`. Threads may share it; they take turns."""
 
     Warning = errors.Warning
     Error = errors.Error
@@ -106,7 +106,7 @@ class Connection:
         self._autocommit = autocommit
         self._in_transaction = False
         self._is_uncertain = False
-        """Whether it is not known what the engine has open: the answer that would tell it was lost."""
+        """Whether the engine's transaction state is unknown because a response was lost."""
         self._is_fresh = True
         self._used_at = time.monotonic()
         self._is_closed = self._is_exiting = False
@@ -117,33 +117,35 @@ class Connection:
 
     @property
     def client(self) -> AsyncClient:
-        """The client behind it, for calls that PEP 249 does not have; `run` runs them."""
+        """The underlying client, for calls that PEP 249 does not have. `run` runs them."""
         return self._client.core
 
     @property
     def connector(self) -> str:
-        """The connector as it was given to `connect`."""
+        """The connector as passed to `connect`."""
         return self._session.connector
 
     @property
     def dialect(self) -> str:
-        """The dialect of the connector, such as `postgresql`. Opens the session."""
+        """The connector's dialect, such as `postgresql`. Opens the session."""
         self._opened()
         return self._session.dialect
 
     @property
     def has_transactions(self) -> bool:
-        """Whether `commit` and `rollback` mean anything; else the engine commits each statement by itself."""
+        """Whether `commit` and `rollback` have an effect. Otherwise the engine commits each statement by itself."""
         return self.dialect in TRANSACTIONAL
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction was begun that is neither committed nor rolled back."""
+        """Whether a transaction has begun that is neither committed nor rolled back."""
         return self._in_transaction
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the session was used (an extension of PEP 249). The server closes it after some time."""
+        """Seconds since the session was last used (an extension of PEP 249). The server closes idle sessions after
+        some time.
+        """
         return time.monotonic() - self._used_at
 
     @property
@@ -152,7 +154,7 @@ class Connection:
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is committed by itself. Initially False, as PEP 249 has it."""
+        """Whether each statement is committed by itself. Initially False, as required by PEP 249."""
         return self._autocommit
 
     @autocommit.setter
@@ -167,33 +169,33 @@ class Connection:
         return Cursor(self)
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Cursor:
-        """A new cursor that has executed this (an extension of PEP 249)."""
+        """Execute a statement with a new cursor and return the cursor (an extension of PEP 249)."""
         return self.cursor().execute(operation, parameters)
 
     def commit(self) -> None:
-        """Make the changes of the transaction last. Without one nothing is sent."""
+        """Commit the transaction's changes. Without a transaction, nothing is sent."""
         self._require_open()
         self._end("COMMIT")
 
     def rollback(self) -> None:
-        """Undo the changes of the transaction. Without one nothing is sent."""
+        """Roll back the transaction's changes. Without a transaction, nothing is sent."""
         if self._is_exiting:
-            return  # the end of the session has undone them
+            return  # closing the session has rolled them back
         self._require_open()
         if self._in_transaction and self._client.loop.must_not_wait:
-            self.close()  # a pool has lost it: its session ends
+            self.close()  # the pool has lost this connection, so its session is closed
             return
         try:
             self._end("ROLLBACK")
         except errors.DatabaseError:
             if self._in_transaction:
                 raise
-            # The engine, or the end of the session, has undone it: sqlite after some errors.
+            # The engine, or closing the session, has already rolled it back: sqlite does so after some errors.
 
     def close(self) -> None:
-        """Close the session, which rolls back. May be repeated; anything else raises InterfaceError afterwards."""
+        """Close the session, which rolls back. May be repeated. All other calls raise InterfaceError afterwards."""
         if not self._client.loop.is_ours:
-            self._is_closed = True  # it is that of the parent, whose threads may hold the lock for ever
+            self._is_closed = True  # the session belongs to the parent process, whose threads may hold the lock forever
             return
         if self._client.loop.must_not_wait:
             if not self._is_closed:
@@ -207,9 +209,9 @@ class Connection:
             _close(self._client, self._session)
 
     def close_at_exit(self) -> None:
-        """As `close`, when the program ends: pools that are closed after it may still roll back.
+        """Like `close`, when the program exits. Pools that are closed afterwards may still roll back.
 
-        What a daemon thread runs here is canceled.
+        Calls that daemon threads run here are canceled.
         """
         self._is_exiting = True
         self._client.loop.cancel_running()
@@ -221,27 +223,29 @@ class Connection:
             self._lock.release()
 
     def forget_state(self) -> None:
-        """Say that no temporary table and no setting of the session is needed any more (an extension of PEP 249).
+        """Declare that the session's temporary tables and settings are no longer needed (an extension of PEP 249).
 
-        Until the next statement the server may close the idle session; it is then replaced without an error.
+        Until the next statement the server may close the idle session. It is then replaced without an error.
         """
         self._is_fresh = not self._in_transaction
 
     def ping(self) -> None:
-        """See that the session is there and the engine answers, or raise (an extension of PEP 249)."""
+        """Check that the session exists and the engine responds (an extension of PEP 249). Raises an error
+        otherwise.
+        """
         with self._lock:
             is_fresh = self._is_fresh
             self._in_session(self._pinged)
             self._is_fresh = is_fresh
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine of the client; its failures leave as exceptions of PEP 249 (an extension)."""
+        """Run one of the client's coroutines and raise its failures as PEP 249 exceptions (an extension of PEP 249)."""
         self._require_open()
         with errors.translated():
             return self._client.loop.run(call)
 
     def results_of(self, sql: str, parameters: Parameters | None) -> list[Result]:
-        """Run a script in the session, in a transaction unless `autocommit` is set. For cursors."""
+        """Run a script in the session, in a transaction unless `autocommit` is set. Used by cursors."""
 
         async def call() -> list[Result]:
             await self._begin()
@@ -263,7 +267,9 @@ class Connection:
             return results
 
     def result_of_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
-        """As `results_of`, once for each row of values, in one call. None: rows run one by one. For cursors."""
+        """Like `results_of`, but run the statement for each row of values in one call. None means that rows must run
+        one by one. Used by cursors.
+        """
 
         async def call() -> Result | None:
             await self._begin()
@@ -273,12 +279,12 @@ class Connection:
             return self._in_session(call)
 
     def free(self, results: Iterable[Result]) -> None:
-        """Delete large results at the server that cannot be read any more. For cursors."""
+        """Delete large results at the server that can no longer be read. Used by cursors."""
         if not self._is_closed:
             self.run(lambda: free(results))
 
     def last_row_id(self) -> int | None:
-        """The number that the engine gave to the last inserted row. For cursors."""
+        """Return the number that the engine assigned to the last inserted row. Used by cursors."""
         with self._lock:
             sql = last_id_statement(self._session.dialect)
             return None if sql is None else self.run(lambda: self._session.value(sql))
@@ -289,7 +295,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, or roll back after an exception; then close."""
+        """Commit, or roll back after an exception. Then close the connection."""
         try:
             if kind is None:
                 self.commit()
@@ -313,19 +319,21 @@ class Connection:
             try:
                 await self._session.control("ROLLBACK")
             except StatementError as error:
-                if error.code != "engine_error":  # duckdb and sqlite refuse it where there is none
+                if error.code != "engine_error":  # duckdb and sqlite reject it outside transactions
                     raise
             self._in_transaction = self._is_uncertain = False
         if self._session.dialect in ALWAYS_IN_ONE:
             await self._session.set_autocommit(self._autocommit)
             self._in_transaction = self._in_transaction or not self._autocommit
         elif not (self._in_transaction or self._autocommit):
-            self._is_uncertain = True  # a BEGIN whose answer is lost may have begun it
+            self._is_uncertain = True  # a BEGIN whose response was lost may have begun a transaction
             await self._session.control(BEGINNINGS[self._session.dialect])
             self._in_transaction, self._is_uncertain = True, False
 
     def _note_own(self, sql: str, error: BaseException | None = None) -> None:
-        """A statement of the user's own that has begun or ended a transaction, or failed to."""
+        """Update the transaction state after one of the user's own statements has begun or ended a transaction, or
+        failed to.
+        """
         words = _words(sql)
         begins = _begins(words)
         if begins is None or self._session.dialect not in TRANSACTIONAL:
@@ -338,7 +346,9 @@ class Connection:
             self._in_transaction = self._goes_on_after(words[0], error)
 
     def _goes_on_after(self, word: str, error: StatementError) -> bool:
-        """Whether a transaction that could not be ended goes on: the others undo what they cannot commit."""
+        """Return whether a transaction continues after it could not be ended. Most engines roll back what they
+        cannot commit.
+        """
         is_kept = self._session.dialect == "sqlite" and word in {"COMMIT", "END"}
         return self._in_transaction and is_kept and "no transaction is active" not in error.message
 
@@ -348,7 +358,7 @@ class Connection:
                 self.run(self._session.open)
 
     def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run it; once more in a new session when that of a fresh connection is gone and nothing has run."""
+        """Run a call. If a fresh connection's session is gone and nothing has run, repeat the call in a new session."""
         self._require_open()
         self._session.has_run = False
         self._used_at = time.monotonic()
@@ -367,7 +377,7 @@ class Connection:
         with self._lock:
             if not self._in_transaction:
                 return
-            # An answer that is lost leaves open whether it has ended.
+            # If the response is lost, it is unknown whether the transaction has ended.
             self._is_uncertain = True
             try:
                 self.run(lambda: self._session.control(sql))
@@ -382,7 +392,7 @@ class Connection:
             self._in_transaction = self._is_uncertain = False
 
     def _forget_session(self) -> None:
-        """It is gone, and with it what was open in it."""
+        """Forget a session that is gone, and its open transaction."""
         self._session.id, self._in_transaction, self._is_uncertain = None, False, False
 
     def _require_open(self) -> None:
@@ -391,20 +401,20 @@ class Connection:
 
 
 def _may_have_run(error: BaseException | None) -> bool:
-    """Whether the engine may have carried out what failed so."""
+    """Return whether the engine may have executed a failed call."""
     if isinstance(error, ConnectionLost):
         return error.is_sent
     return not (isinstance(error, ApiError) and error.status < 500)
 
 
 def _words(sql: str) -> list[str]:
-    """Of a single statement, without comments; none of a script."""
+    """Return a single statement's words without comments, or nothing for a script."""
     text = _COMMENTS.sub(" ", sql).strip().rstrip(";").upper()
     return [] if ";" in text else text.split()
 
 
 def _begins(words: list[str]) -> bool | None:
-    """Whether a statement begins a transaction, or (False) ends one. None: neither."""
+    """Return whether a statement begins (True) or ends (False) a transaction, or None if it does neither."""
     if words[:1] == ["BEGIN"] or words[:2] == ["START", "TRANSACTION"]:
         return True
     if not words or words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint

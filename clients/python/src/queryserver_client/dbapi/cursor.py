@@ -1,4 +1,4 @@
-"""A cursor of PEP 249: runs scripts, and gives the rows of their results."""
+"""A PEP 249 cursor. Runs scripts and returns the rows of their results."""
 
 import re
 from collections import deque
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class StatementConnection(Protocol):
-    """A connection of PEP 249, and what cursors need of it: `dbapi.Connection`."""
+    """The PEP 249 connection that cursors need: `dbapi.Connection`."""
 
     @property
     def closed(self) -> bool: ...
@@ -46,12 +46,12 @@ class StatementConnection(Protocol):
 
 
 class Cursor:
-    """Made by `Connection.cursor`."""
+    """A cursor created by `Connection.cursor`."""
 
     def __init__(self, connection: StatementConnection) -> None:
         self.connection = connection
         self.arraysize = 1
-        """Rows that `fetchmany` gives when it is not told how many. The wire does not depend on it."""
+        """How many rows `fetchmany` returns by default. Requests to the server do not depend on it."""
         self._results: deque[Result] = deque()
         self._rows: deque[Row] = deque()
         self._position = 0
@@ -63,7 +63,9 @@ class Cursor:
 
     @property
     def description(self) -> list[Description] | None:
-        """One item for each column: name, type code, and of decimals precision and scale. None without rows."""
+        """One item for each column: name, type code, and precision and scale for decimals. None if there are no
+        rows.
+        """
         result = self._result
         if result is None or not result.has_rows:
             return None
@@ -71,24 +73,24 @@ class Cursor:
 
     @property
     def rowcount(self) -> int:
-        """Rows of the result, or rows that were changed; -1 when the engine does not say."""
+        """The number of rows in the result, or of changed rows; -1 if the engine does not report it."""
         return self._rowcount
 
     def count_before(self, rows: int) -> None:
-        """Add rows that earlier statements changed to `rowcount` (an extension of PEP 249)."""
+        """Add the rows changed by earlier statements to `rowcount` (an extension of PEP 249)."""
         self._rowcount += rows
 
     @property
     def rownumber(self) -> int | None:
-        """The index of the next row; None without a result."""
+        """The next row's index, or None without a result."""
         result = self._result
         return self._position if result is not None and result.has_rows else None
 
     @property
     def lastrowid(self) -> int | None:
-        """The number that sqlite or mysql gave to the last inserted row; None of other engines.
+        """The number that sqlite or mysql assigned to the last inserted row; None for other engines.
 
-        The engine is asked when this is read, so read it before the next statement of the connection.
+        Reading this queries the engine, so read it before the connection's next statement.
         """
         if not self._has_last_id:
             self._last_id, self._has_last_id = self.connection.last_row_id(), True
@@ -96,14 +98,14 @@ class Cursor:
 
     @property
     def operation_id(self) -> str | None:
-        """The id of the present statement at the server (an extension of PEP 249)."""
+        """The current statement's id at the server (an extension of PEP 249)."""
         return self._result.operation_id if self._result is not None else None
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> "Self":
-        """Run a statement, or a script whose statements run in turn; `nextset` goes to the results of the next one.
+        """Run a statement, or a script whose statements run in turn. `nextset` moves to the next statement's result.
 
-        `parameters` are a sequence for `?` or a mapping for `:name`. Without them the text goes as it is; with them,
-        also with an empty sequence, `??` outside of quotes stands for a `?` of the engine.
+        `parameters` are a sequence for `?` or a mapping for `:name`. Without parameters, the text is sent unchanged.
+        With parameters, even an empty sequence, `??` outside quotes stands for the engine's `?`.
         """
         self._start()
         plain = None if parameters is None else _plain(parameters)
@@ -112,10 +114,10 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> "Self":
-        """Run a statement once for each set of values. `rowcount` is the sum; rows that it returns are dropped.
+        """Run a statement once for each set of values. `rowcount` is the sum. Rows that it returns are discarded.
 
-        A statement that changes rows takes some thousands of sets in one call. In autocommit the sets of a call are
-        kept together, or none of them, where the engine has transactions.
+        A statement that changes rows takes some thousands of sets per call. If the engine supports transactions,
+        autocommit applies all sets of a call or none.
         """
         self._start()
         total, is_known = 0, True
@@ -143,7 +145,7 @@ class Cursor:
         try:
             return self.connection.result_of_rows(operation, batch)
         except errors.Error as error:
-            if done:  # the server counts the rows of one call
+            if done:  # the server counts one call's rows
                 error.args = (f"{error}\n{done} rows of executemany had run in calls before.",)
             raise
 
@@ -168,7 +170,7 @@ class Cursor:
         return rows
 
     def fetch_arrow_table(self) -> "pa.Table":
-        """The rows that were not fetched yet, as a pyarrow Table (an extension of PEP 249)."""
+        """Return the rows that have not been fetched yet, as a pyarrow Table (an extension of PEP 249)."""
         result = self._required()
         table = self.connection.run(result.arrow).slice(self._position)
         self._advance(table.num_rows)
@@ -177,7 +179,7 @@ class Cursor:
         return table
 
     def nextset(self) -> bool | None:
-        """Go to the result of the next statement of the script; None when there is none."""
+        """Move to the result of the script's next statement. Return None if there is none."""
         self._require_open()
         if len(self._results) < 2:
             return None
@@ -186,13 +188,13 @@ class Cursor:
         return True
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """Nothing: values carry their types."""
+        """Do nothing, because values include their types."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Nothing: columns come whole."""
+        """Do nothing, because columns are always complete."""
 
     def close(self) -> None:
-        """Free the results at the server that did not come with the answer. May be repeated."""
+        """Free results at the server that were not included in the response. May be repeated."""
         if not self._is_closed:
             self._is_closed = True
             self._drop_results()
@@ -224,7 +226,7 @@ class Cursor:
         self._rowcount, self._last_id, self._has_last_id = -1, None, True
 
     def _show(self) -> None:
-        """Make the first of the results the present one."""
+        """Make the first result the current one."""
         result = self._results[0]
         self._rows, self._position, self._fetched = deque(result.first_rows), 0, len(result.first_rows)
         self._rowcount, self._has_last_id, self._last_id = _count(result), result.has_rows, None
@@ -237,7 +239,7 @@ class Cursor:
         return result
 
     def _has_row(self) -> bool:
-        """Whether a row is in hand, after a page was fetched if need be."""
+        """Return whether a row is available, fetching a page if necessary."""
         result = self._required()
         while not self._rows and self._fetched < result.row_count:
             page = self.connection.run(partial(result.statement.fetch, self._fetched, PAGE_ROWS))
@@ -275,7 +277,7 @@ _CHANGES_ROWS = re.compile(r"\s*(?:INSERT|UPDATE|DELETE|MERGE|REPLACE|UPSERT)\b"
 
 
 def _plain(parameters: Parameters) -> Parameters:
-    """A list or a dict of any sequence or mapping, such as a row of SQLAlchemy."""
+    """Return a list or dict for any sequence or mapping, such as a SQLAlchemy row."""
     if isinstance(parameters, (str, bytes, bytearray, memoryview)):
         raise errors.ProgrammingError("parameters are a sequence or a mapping; one value is (value,)")
     if hasattr(parameters, "items"):

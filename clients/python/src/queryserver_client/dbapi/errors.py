@@ -1,7 +1,7 @@
-"""The exceptions of PEP 249, and which of them a failure of the client becomes.
+"""The PEP 249 exceptions, and the mapping of client failures to them.
 
-Each is also a `QueryserverError`, and `__cause__` is the client's own exception. The SQLSTATE decides where the server
-gives one; else constraints and wrong values are found by the words that each engine uses.
+Each is also a `QueryserverError`, and `__cause__` is the client's own exception. If the server provides an SQLSTATE, it
+decides. Otherwise constraints and wrong values are recognized by each engine's wording.
 """
 
 import re
@@ -17,50 +17,50 @@ class Warning(Exception):  # noqa: A001 - the name is that of PEP 249
 
 
 class Error(client.QueryserverError):
-    """Base of the exceptions of this module."""
+    """Base class of this module's exceptions."""
 
     code = ""
-    """The stable word of the failure (Contract editor 1.5, 3.4)."""
+    """The stable error code (Contract editor 1.5, 3.4)."""
     line: int | None = None
-    """Line of the error in the statement, from 1, where the engine names it."""
+    """The line of the error in the statement, starting at 1, if the engine reports it."""
     column: int | None = None
     sqlstate: str | None = None
     request_id: str | None = None
     operation_id = ""
     is_disconnect = False
-    """Whether the connection is of no use any more: the session of the server is gone, or the server itself."""
+    """Whether the connection is unusable, because the server's session or the server itself is gone."""
 
 
 class InterfaceError(Error):
-    """A mistake in the use of this module: a closed cursor, a fetch without a result."""
+    """Wrong use of this module: a closed cursor, or a fetch without a result."""
 
 
 class DatabaseError(Error):
-    """Base of what the server and the engine report."""
+    """Base class for errors reported by the server and the engine."""
 
 
 class DataError(DatabaseError):
-    """A value that does not fit: out of range, too long, not of the type."""
+    """A value that does not fit: out of range, too long, or of the wrong type."""
 
 
 class OperationalError(DatabaseError):
-    """The connection, the login, a limit, a cancel or a time-out; not the statement's text."""
+    """An error unrelated to the statement's text: the connection, the login, a limit, a cancellation or a timeout."""
 
 
 class IntegrityError(DatabaseError):
-    """A constraint refused the change."""
+    """A constraint violation."""
 
 
 class InternalError(DatabaseError):
-    """The server or the engine failed by itself."""
+    """An internal failure of the server or the engine."""
 
 
 class ProgrammingError(DatabaseError):
-    """The text of the statement, its parameters, or a name in it."""
+    """An error in the statement's text, its parameters, or a name."""
 
 
 class NotSupportedError(DatabaseError):
-    """The engine cannot do this."""
+    """The engine does not support this."""
 
 
 _BY_CODE: dict[str, type[DatabaseError]] = {
@@ -115,7 +115,7 @@ _BY_CLASS: dict[str, type[DatabaseError]] = {
     "58": OperationalError,
     "XX": InternalError,
 }
-"""By the class of a SQLSTATE, its first two characters, as drivers of PostgreSQL do."""
+"""Keyed by SQLSTATE class (the first two characters), as PostgreSQL drivers do."""
 
 
 def _by_sqlstate(sqlstate: str | None) -> type[DatabaseError] | None:
@@ -124,19 +124,19 @@ def _by_sqlstate(sqlstate: str | None) -> type[DatabaseError] | None:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Around each call of the client: its failures leave as exceptions of PEP 249."""
+    """Translate failures of client calls to PEP 249 exceptions."""
     try:
         yield
     except Error:
         raise
     except client.QueryserverError as error:
         raise of_client(error) from error
-    except TypeError as error:  # a parameter that has no form on the wire
+    except TypeError as error:  # a parameter that cannot be encoded
         raise ProgrammingError(str(error)) from error
 
 
 def of_client(error: client.QueryserverError) -> Error:
-    """The exception of PEP 249 for a failure of the client."""
+    """Return the PEP 249 exception for a client failure."""
     kind = _kind_of(error)
     made = kind(str(error))
     made.code = getattr(error, "code", "")

@@ -1,7 +1,7 @@
-"""One client for all DB-API connections of a process to one server as one user.
+"""One client for all of a process's DB-API connections to one server as one user.
 
-A pool of ten connections is then one thread, one login and one set of HTTP connections; what each connection has of its
-own is its session at the server.
+A pool of ten connections therefore uses one thread, one login and one set of HTTP connections. Each connection only has
+its own session at the server.
 """
 
 import atexit
@@ -28,7 +28,7 @@ Client = sync.Connection
 
 @dataclass(frozen=True)
 class Login:
-    """Where, as whom, and how calls are made. Its text shows no secret."""
+    """The server, the login, and how calls are made. Its text shows no secrets."""
 
     url: str | None
     token: "Secret | TokenSource | None"
@@ -54,7 +54,7 @@ class Login:
         )
 
     def key(self) -> Hashable:
-        """Of the same server and user in this process: a child made by fork has clients of its own."""
+        """The key of a client for the same server and user in this process. A forked child has its own clients."""
         environment = tuple(hidden(os.environ.get(name)) for name in _ENVIRONMENT)
         verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
         return os.getpid(), replace(self, verify=verify), environment
@@ -69,7 +69,7 @@ class _Shared:
         self.users = 0
 
 
-_lock = threading.RLock()  # the garbage collector may release while it is held
+_lock = threading.RLock()  # reentrant, because the garbage collector may release a client while the lock is held
 _shared: dict[Hashable, _Shared] = {}
 _open: "WeakSet[Closable]" = WeakSet()
 _abandoned: "deque[Callable[[], None]]" = deque()
@@ -78,13 +78,13 @@ _CLOSE_WITHIN_S = 5.0
 
 
 class Closable(Protocol):
-    """A connection."""
+    """Implemented by connections."""
 
     def close_at_exit(self) -> None: ...
 
 
 def acquire(login: Login) -> Client:
-    """The client of this login; `release` gives it back. Nothing is sent yet."""
+    """Return the client for this login. Return it with `release`. Nothing is sent yet."""
     _close_abandoned()
     key = login.key()
     with _lock:
@@ -92,16 +92,17 @@ def acquire(login: Login) -> Client:
             entry = _shared.get(key)
             if entry is None:
                 entry = _shared[key] = _Shared(login.open())
-                # After the client's own, which is called later then: handlers run in the opposite order.
+                # Registered after the client's own handler, which then runs later, because handlers run in reverse
+                # order.
                 atexit.unregister(_close_all)
                 atexit.register(_close_all)
             entry.users += 1
-            if _shared.get(key) is entry:  # else the garbage collector gave it back just before, for the last user
+            if _shared.get(key) is entry:  # otherwise the garbage collector has just released it for the last user
                 return entry.client
 
 
 def release(client: Client) -> None:
-    """The last one that gives it back closes it."""
+    """Release a client. The last release closes it."""
     with _lock:
         for key, entry in list(_shared.items()):
             if entry.client is client:
@@ -116,25 +117,27 @@ def release(client: Client) -> None:
 
 
 def close_at_exit(connection: Closable) -> None:
-    """Close it when the program ends, if it is still open: its session at the server ends with it."""
+    """Close a connection on exit if it is still open, which also closes its session at the server."""
     _open.add(connection)
 
 
 def close_later(close: Callable[[], None]) -> None:
-    """For the garbage collector, which may run in any thread, also in one that `close` would wait for."""
+    """Close something later. For the garbage collector, which may run in any thread, even one that `close` would
+    wait for.
+    """
     _abandoned.append(close)
 
 
 def close_in_thread(close: Callable[[], None]) -> None:
-    """For the garbage collector where it must not wait: at once, in a thread of its own.
+    """Close something immediately in a separate thread, because the garbage collector must not wait.
 
-    A program that ends waits for it for some seconds.
+    On exit, the program waits some seconds for it.
     """
     is_closed = threading.Event()
 
     def closed() -> None:
         try:
-            with suppress(CancelledError, RuntimeError):  # the loop has ended, with the program or its last connection
+            with suppress(CancelledError, RuntimeError):  # the event loop has ended
                 close()
         finally:
             is_closed.set()
@@ -142,8 +145,8 @@ def close_in_thread(close: Callable[[], None]) -> None:
 
     _closing.add(is_closed)
     try:
-        start_new_thread(closed, ())  # threading would wait until it has begun
-    except RuntimeError:  # the program ends
+        start_new_thread(closed, ())  # threading would wait until the thread has started
+    except RuntimeError:  # the program is exiting
         _closing.discard(is_closed)
         close_later(close)
 
@@ -158,7 +161,9 @@ def _close_abandoned() -> None:
 
 
 def _forget_parent() -> None:
-    """In a child made by fork: a thread of its parent may have held the lock, and the clients are the parent's."""
+    """Reset the state in a forked child. A thread of its parent may have held the lock, and the clients belong to
+    the parent.
+    """
     global _lock, _open
     _lock, _open = threading.RLock(), WeakSet()
     _shared.clear()

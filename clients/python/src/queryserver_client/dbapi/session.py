@@ -1,4 +1,4 @@
-"""The session of a DB-API connection at the server (Contract editor 9): opened with its first statement, then kept."""
+"""A DB-API connection's session at the server (Contract editor 9). It is opened with the first statement, then kept."""
 
 import re
 import time
@@ -17,18 +17,19 @@ from queryserver_client.submitted import WAIT_S
 from queryserver_client.transport import segment
 
 BEGINNINGS: Mapping[str, str] = {"postgresql": "BEGIN", "duckdb": "BEGIN TRANSACTION", "sqlite": "BEGIN"}
-"""How each dialect begins a transaction whose next statement does not begin one by itself."""
+"""How each dialect begins a transaction, if its next statement does not begin one implicitly."""
 ALWAYS_IN_ONE = frozenset({"mysql"})
-"""Dialects whose session has a setting for it: an engine that ends a transaction of its own accord, as MySQL does with
-DDL and after deadlocks, has the statements after it in another one then, and not each by itself."""
+"""Dialects whose session has an autocommit setting. If an engine ends a transaction by itself, as MySQL does with
+DDL and after deadlocks, the following statements run in another transaction instead of individually.
+"""
 TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
-"""All other dialects run each statement by itself."""
+"""All other dialects commit each statement individually."""
 MOST_ROWS = 1_000_000
-"""`result_max_rows` of a server whose settings do not say otherwise (Contract editor 13)."""
+"""A server's default `result_max_rows` (Contract editor 13)."""
 _MOST = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
 _ONE_BY_ONE = re.compile(r"parameters: |parameter_rows: the (?:text|statement) must be one")
-"""What a server says that does not know rows of values, or has no place for them in this text."""
+"""Messages from a server that does not support rows of values, or cannot use them in this text."""
 _FREE_WITHIN_S = 10.0
 
 
@@ -55,15 +56,17 @@ class Session:
         self._limit = limit
         self._most_rows = MOST_ROWS
         self._is_autocommit: bool | None = True
-        """Of the session at the engine, where it has the setting; None: not known."""
+        """The engine session's autocommit setting, if the engine has one; None if unknown."""
         self.id: int | None = None
         self.dialect = ""
-        """Known once the session is open."""
+        """The dialect, known once the session is open."""
         self.has_run = False
-        """Whether the last call of `run` got as far as that a statement of it has run."""
+        """Whether at least one statement ran in the last call of `run`."""
 
     async def open(self) -> None:
-        """Open it, unless it is. Raises StatementError when the data source refuses the credentials, and ApiError."""
+        """Open the session unless it is open. Raises StatementError if the data source rejects the credentials, and
+        ApiError.
+        """
         if self.id is not None:
             return
         opened = await open_session(
@@ -76,13 +79,13 @@ class Session:
         self.id, self.dialect, self._is_autocommit = opened.id, opened.dialect, True
 
     async def close(self) -> None:
-        """Close it: the engine undoes an open transaction and drops temporary tables. Never fails."""
+        """Close the session. The engine rolls back an open transaction and drops temporary tables. Never fails."""
         session_id, self.id = self.id, None
         if session_id is not None:
             await close_session(self._client.transport, self.connector, session_id)
 
     async def run(self, sql: str, parameters: Parameters | None) -> list[Result]:
-        """Run all statements of a script in turn; the result of each. The first that fails ends the script."""
+        """Run a script's statements in turn and return their results. The first failure ends the script."""
         self.has_run = False
         try:
             results = [await self._query(sql, parameters)]
@@ -104,7 +107,9 @@ class Session:
         return results
 
     async def run_rows(self, sql: str, rows: Sequence[Parameters]) -> Result | None:
-        """Run a statement for each row of values, in one call. None: the server does not, and nothing has run."""
+        """Run a statement for each row of values in one call. Return None if the server does not support this; then
+        nothing has run.
+        """
         self.has_run = False
         try:
             result = await self._client.query(
@@ -118,18 +123,18 @@ class Session:
         return result
 
     async def set_autocommit(self, value: bool) -> None:
-        """Of a dialect in ALWAYS_IN_ONE. Nothing is sent when the session has it already."""
+        """Set autocommit for a dialect in ALWAYS_IN_ONE. Nothing is sent if the session already has this value."""
         if self._is_autocommit is not value:
             self._is_autocommit = None
             await self.control(f"SET autocommit = {int(value)}")
             self._is_autocommit = value
 
     async def control(self, sql: str) -> None:
-        """Run a statement of this module's own, such as COMMIT, which does not appear in the user's history."""
+        """Run this module's own statement, such as COMMIT, which does not appear in the user's history."""
         await self._control(sql)
 
     async def value(self, sql: str) -> Any:
-        """The first cell of such a statement."""
+        """Run such a statement and return the first cell."""
         result = await (await self._control(sql)).result()
         return await result.scalar()
 
@@ -170,14 +175,14 @@ class Session:
         )
 
     def is_cut(self, result: Result) -> bool:
-        """Whether rows are missing that the user did not renounce by a limit of their own."""
+        """Return whether rows are missing that the user did not exclude with their own limit."""
         return result.is_truncated and not (self._limit is not None and result.status.truncated_by == "limit")
 
 
 async def free(results: Iterable[Result]) -> None:
-    """Delete what the server keeps of large results. Small ones are left: a call for each would cost more.
+    """Delete large results kept at the server. Small results are left, because a call for each would cost more.
 
-    A server that does not answer is not waited for once a result: the others expire.
+    If the server does not respond, only the first call waits. The other results expire.
     """
     until = time.monotonic() + _FREE_WITHIN_S
     for result in results:
@@ -188,12 +193,12 @@ async def free(results: Iterable[Result]) -> None:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the session is gone; then the statement was not started (Contract editor 3.4)."""
+    """Return whether the session is gone. In that case the statement was not started (Contract editor 3.4)."""
     return isinstance(error, (StatementError, ApiError)) and error.code in LOST
 
 
 def last_id_statement(dialect: str) -> str | None:
-    """What gives the number of the last inserted row, where the engine has it."""
+    """Return the statement that selects the number of the last inserted row, if the engine has one."""
     return _LAST_IDS.get(dialect)
 
 

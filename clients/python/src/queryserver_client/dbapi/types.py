@@ -1,7 +1,7 @@
-"""Type objects and constructors of PEP 249.
+"""PEP 249 type objects and constructors.
 
-`type_code` in `Cursor.description` is the name that the server has for a type of any engine, such as `INT_TYPE`
-(Contract editor 6.3). A type object equals each of its names.
+`type_code` in `Cursor.description` is the server's engine-independent type name, such as `INT_TYPE` (Contract editor
+6.3). A type object equals each of its names.
 """
 
 import datetime as dt
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TypeObject:
-    """Equals the names of its types."""
+    """Equals each of its type names."""
 
     def __init__(self, name: str, *codes: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ NUMBER = TypeObject(
 )
 DATETIME = TypeObject("DATETIME", "DATE_TYPE", "TIMESTAMP_TYPE", "TIMESTAMPLOCALTZ_TYPE")
 ROWID = TypeObject("ROWID")
-"""No engine here has a type of its own for the ids of rows."""
+"""None of the engines has a separate type for row ids."""
 
 Date = dt.date
 Time = dt.time
@@ -51,17 +51,17 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> dt.date:  # noqa: N802 - the names are those of PEP 249
-    """The date, in the zone of this machine, of a number of seconds since 1970."""
+    """Return the date in this machine's time zone for a number of seconds since 1970."""
     return dt.date.fromtimestamp(ticks)  # noqa: DTZ012 - PEP 249 says local time
 
 
 def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802
-    """The time of day, in the zone of this machine, of a number of seconds since 1970."""
+    """Return the time of day in this machine's time zone for a number of seconds since 1970."""
     return TimestampFromTicks(ticks).time()
 
 
 def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802
-    """The moment, in the zone of this machine, of a number of seconds since 1970."""
+    """Return the timestamp in this machine's time zone for a number of seconds since 1970."""
     return dt.datetime.fromtimestamp(ticks)  # noqa: DTZ006 - PEP 249 says local time
 
 
@@ -69,13 +69,13 @@ Description = tuple[str, str, None, None, int | None, int | None, bool | None]
 
 
 def described(name: str, code: str, native_type: str) -> Description:
-    """One item of `Cursor.description`."""
+    """Return one item of `Cursor.description`."""
     precision, scale = _digits(native_type) if code == "DECIMAL_TYPE" else (None, None)
     return name, code, None, None, precision, scale, None
 
 
 def _digits(native_type: str) -> tuple[int | None, int | None]:
-    """Of `decimal(10,2)`; unknown without brackets."""
+    """Return precision and scale of `decimal(10,2)`. They are unknown without brackets."""
     _, bracket, inside = native_type.rstrip(") ").partition("(")
     numbers: list[Any] = [part.strip() for part in inside.split(",")] if bracket else []
     if not numbers or not all(part.isdecimal() for part in numbers):

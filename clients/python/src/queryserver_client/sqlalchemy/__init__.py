@@ -1,6 +1,6 @@
-"""SQLAlchemy 2 over a server: `create_engine("queryserver://user:password@host/connector")`.
+"""SQLAlchemy 2 via a server: `create_engine("queryserver://user:password@host/connector")`.
 
-The SQL is that of the engine behind the connector. `queryserver://` calls the server once to learn which it is;
+The SQL is that of the connector's engine. `queryserver://` calls the server once to determine the engine;
 `queryserver+duckdb://` (postgresql, mysql, sqlite, hive, impala, sparksql, trino, phoenix, other) does not.
 """
 

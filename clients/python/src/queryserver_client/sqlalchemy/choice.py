@@ -1,4 +1,4 @@
-"""Which dialect a URL gets: the one that its driver names, or that of the connector at the server."""
+"""Chooses a URL's dialect: the one named by its driver, or the dialect of the connector at the server."""
 
 import threading
 from collections.abc import Mapping
@@ -35,20 +35,22 @@ CLASSES: Mapping[str, type[QueryserverDialect]] = {
     )
     for name in kind.engine_dialects
 }
-"""By the dialect of a connector."""
+"""Dialect classes by connector dialect."""
 
 _known: dict[URL, str] = {}
 _lock = threading.Lock()
 
 
 class AnyDialect(OtherDialect):
-    """`queryserver://`: stands for the class that the server names."""
+    """Implements `queryserver://`, which is replaced by the dialect class that the server reports."""
 
     supports_statement_cache = True
 
     @classmethod
     def get_dialect_cls(cls, url: URL) -> type[QueryserverDialect]:
-        """The server is called once for a URL. Raises ArgumentError when it cannot be called with what the URL has."""
+        """Return the dialect class, calling the server once per URL. Raises ArgumentError if the URL's values do not
+        allow the call.
+        """
         with _lock:
             dialect = _known.get(url)
             if dialect is None:
@@ -77,7 +79,7 @@ def _dialect_of(url: URL) -> str:
 
 
 def named_interpreter(config: "ClientConfiguration", wanted: str) -> str | None:
-    """The dialect of the connector that a name means (Contract editor 1.7)."""
+    """Return the dialect of the connector with the given name (Contract editor 1.7)."""
     editor = config["app_config"]["editor"]
     name = (wanted or editor["default_sql_interpreter"]).lower()
     name = "hive" if name == "beeswax" else name

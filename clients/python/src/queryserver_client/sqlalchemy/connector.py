@@ -1,6 +1,6 @@
-"""What all dialects here share: how they connect, execute and end, on top of the dialect of the engine itself."""
+"""Shared by all dialects here: connecting, executing and closing, on top of the engine's own dialect."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,22 @@ from queryserver_client.credentials import hidden
 
 AUTOCOMMIT = "AUTOCOMMIT"
 CHECK_AFTER_S = 60.0
-"""A pooled connection that was idle for so long is seen to have its session before it is used again."""
+"""A pooled connection that was idle for this long is checked for its session before it is used again."""
 
 
 class QueryserverDialect(DefaultDialect):
-    """First in the order of bases; the dialect of the engine comes after it."""
+    """The first base class; the engine's dialect follows it."""
 
     driver = "queryserver"
     supports_statement_cache = True
     supports_native_decimal = True
     returns_native_bytes = True
     supports_sane_multi_rowcount = True
-    use_insertmanyvalues_wo_returning = True  # a call for each row would take the time of as many calls
+    use_insertmanyvalues_wo_returning = True  # one call per row would take much more time
     default_paramstyle = "qmark"
-    insertmanyvalues_max_parameters = 10_000  # the most values of one call
+    insertmanyvalues_max_parameters = 10_000  # maximum number of values per call
     engine_dialects: Sequence[str] = ()
-    """The dialects of connectors for which this class is; empty: any."""
+    """The connector dialects that this class supports; empty for any."""
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
@@ -40,9 +40,10 @@ class QueryserverDialect(DefaultDialect):
 
     @classmethod
     def engine_created(cls, engine: Engine) -> None:
-        """The pool replaces a connection whose session the server closed while it was idle, and tells its listeners.
+        """Let the pool replace a connection whose session the server closed while idle, and notify its listeners.
 
-        A session is never replaced under it: what the listeners of "connect" set would be lost without a word.
+        A session is never replaced without the pool's knowledge, because the settings made by "connect" listeners would
+        be silently lost.
         """
         event.listen(engine, "checkout", _check_idle)
 
@@ -53,7 +54,7 @@ class QueryserverDialect(DefaultDialect):
         return util.parse_version_string(__version__)
 
     def connect(self, *cargs: Any, **cparams: Any) -> dbapi.Connection:
-        """A new connection. Raises when the connector has another dialect than this class is for."""
+        """Create a connection. Raises an error if this class does not support the connector's dialect."""
         connection = dbapi.connect(*cargs, **cparams)
         if self.engine_dialects:
             try:
@@ -68,18 +69,20 @@ class QueryserverDialect(DefaultDialect):
         return connection
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        """Without values the text goes as it is, unless the compiler has doubled a `?` in it."""
+        """Execute a statement. Without values, the text is sent unchanged, unless the compiler has doubled a `?` in
+        it.
+        """
         if context is not None and context.isddl and not statement:
-            return  # what the engine does not have, as indexes
+            return  # the engine does not have this, such as indexes
         cursor.execute(statement, parameters if parameters or "??" in statement else None)
-        # One of several batches of rows: the count is that of all.
+        # One of several batches of rows, whose count is the sum of all batches.
         is_batch = context is not None and context.execute_style is ExecuteStyle.INSERTMANYVALUES
         if context is not None and is_batch and cursor.rowcount >= 0:
             cursor.count_before(getattr(context, "queryserver_rows", 0))
             context.queryserver_rows = cursor.rowcount
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """A `SELECT 1` of the engine in the session. Raises when the session is gone."""
+        """Run the engine's `SELECT 1` in the session. Raises an error if the session is gone."""
         dbapi_connection.ping()
         return True
 
@@ -112,17 +115,18 @@ class QueryserverDialect(DefaultDialect):
         return "SERIALIZABLE"
 
     def _set_engine_level(self, dbapi_connection: Any, level: str) -> None:
-        """The engine has one level only."""
+        """Do nothing, because the engine has only one isolation level."""
 
     def _get_server_version_info(self, connection: Connection) -> Any:
         return None
 
 
 def connect_arguments(url: URL) -> dict[str, Any]:
-    """The arguments of `dbapi.connect` in `queryserver://user:password@host:port/connector?scheme=…&database=…`.
+    """Return the arguments of `dbapi.connect` for
+    `queryserver://user:password@host:port/connector?scheme=…&database=…`.
 
-    A password without a user is a token, and SQLAlchemy does not show it; `token=` is read as well. Without a host the
-    address is QUERYSERVER_URL. Raises ArgumentError for a name that is not known, and for text instead of a number.
+    A password without a user is a token, which SQLAlchemy does not show; `token=` is also accepted. Without a host, the
+    address is QUERYSERVER_URL. Raises ArgumentError for an unknown name, and for text instead of a number.
     """
     read = _query(url)
     arguments: dict[str, Any] = {"url": _address(url, read), "connector": url.database or ""}
@@ -146,7 +150,7 @@ _NUMBERS: Mapping[str, Any] = {"limit": int, "timeout": float, "timeout_s": floa
 
 
 def _query(url: URL) -> dict[str, Any]:
-    """The texts, with that of `token` hidden."""
+    """Return the query's texts, with the `token` text hidden."""
     read: dict[str, Any] = {}
     for name, value in url.query.items():
         if name not in _QUERY:
@@ -169,7 +173,7 @@ _QUERY = frozenset({"scheme", "path", "token", "database", "limit", "timeout", "
 
 
 def _check_idle(dbapi_connection: Any, _record: Any, _proxy: Any) -> None:
-    if dbapi_connection.closed:  # by the garbage collector, before it went back to the pool
+    if dbapi_connection.closed:  # the garbage collector closed it before it was returned to the pool
         raise exc.DisconnectionError("the connection is closed")
     if dbapi_connection.idle_s < CHECK_AFTER_S:
         return

@@ -1,10 +1,10 @@
-"""DuckDB behind a server: the SQL of PostgreSQL where DuckDB has it, reflection by its functions.
+"""DuckDB via a server: PostgreSQL's SQL where DuckDB supports it, and reflection with its functions.
 
-DuckDB has no SERIAL. A primary key that numbers itself gets a sequence of its own, `<table>_<column>_seq`, which is
+DuckDB does not have SERIAL. An autoincrementing primary key gets its own sequence, `<table>_<column>_seq`, which is
 created before the table and dropped after it.
 """
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from typing import Any
@@ -37,7 +37,9 @@ class DuckDBCompiler(QuestionMarks):
     def visit_json_path_getitem_op_binary(
         self, binary: Any, operator: Any, _cast_applied: bool = False, **kw: Any
     ) -> str:
-        """PostgreSQL has `#>` for paths; here they stand where keys do, as `$."key"[0]`."""
+        """Render a JSON path. PostgreSQL uses `#>` for paths; DuckDB writes them in the place of keys, as
+        `$."key"[0]`.
+        """
         if not _cast_applied and binary.type._type_affinity is not sqltypes.JSON:
             return self.process(sa_cast(binary, binary.type), _cast_applied=True, **kw)
         sign = " ->> " if _cast_applied else " -> "
@@ -96,7 +98,7 @@ class DuckDBDefinitions(PGDDLCompiler):
 
 
 class DuckDBContext(PGExecutionContext):
-    """Numbers come back by RETURNING."""
+    """Generated numbers are returned by RETURNING."""
 
 
 class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
@@ -132,7 +134,7 @@ class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
     supports_identity_columns = False
     div_is_floordiv = False
 
-    # What the compiler of PostgreSQL reads of its dialect.
+    # Members that PostgreSQL's compiler reads from its dialect.
     supports_smallserial = True
     supports_virtual_generated_columns = True
     _backslash_escapes = False
@@ -178,7 +180,7 @@ class DuckDBDialect(QueryserverDialect, DuckDBReflection, DefaultDialect):
 
 
 def _numbered(column: Column[Any]) -> Column[Any] | None:
-    """The column, when it is a primary key that numbers itself and has no default of its own."""
+    """Return the column if it is an autoincrementing primary key without its own default."""
     table: Any = column.table
     default: Any = column.default
     is_free = default is None or (default.is_sequence and default.optional)

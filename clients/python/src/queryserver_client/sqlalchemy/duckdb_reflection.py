@@ -1,9 +1,9 @@
-"""Reflection of DuckDB by its table functions, within the session: what is temporary or not committed is seen too.
+"""Reflects DuckDB with its table functions, within the session, so that temporary and uncommitted objects are visible.
 
-One query describes all tables that are asked for. Constraints have no names: DuckDB forgets those that they were given.
+One query describes all requested tables. Constraints have no names, because DuckDB does not keep them.
 """
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 import re
@@ -58,7 +58,7 @@ SELECT table_name, kind, temporary, comment, columns, constraints, indexes FROM 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table or a view, with lists of structs as the query names their fields."""
+    """A table or a view. Its lists contain structs with the query's field names."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ class Relation:
         return {"constrained_columns": columns, "name": None}
 
     def foreign_keys(self, schema: str | None) -> list[dict[str, Any]]:
-        """Both tables lie in one schema, as DuckDB wants it."""
+        """Return the foreign keys. Both tables are in the same schema, as DuckDB requires."""
         return [
             {
                 "name": None,
@@ -102,10 +102,10 @@ class Relation:
 
 
 class DuckDBReflection(DefaultDialect):
-    """Before DefaultDialect in the order of bases."""
+    """Must precede DefaultDialect in the base classes."""
 
     def type_of_text(self, text: str) -> Any:
-        """The type for DuckDB's own text."""
+        """Return the type for DuckDB's type text."""
         return type_of(text)
 
     @reflection.cache
@@ -123,7 +123,7 @@ class DuckDBReflection(DefaultDialect):
 
     @reflection.cache
     def get_materialized_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        """None: DuckDB has no such views."""
+        """Return an empty list, because DuckDB does not have such views."""
         return []
 
     @reflection.cache
@@ -247,7 +247,7 @@ class DuckDBReflection(DefaultDialect):
     ) -> Iterator[tuple[TableKey, Any]]:
         names = None if filter_names is None else tuple(filter_names)
         relations = self._relations(connection, schema=schema, names=names, **kw)
-        # Of one name the temporary relation comes last, and hides the other where both are asked for.
+        # If names are equal, the temporary relation comes last and hides the other one if both are requested.
         for name, relation in {name: one for name, one in relations if one.is_of(scope, kind)}.items():
             yield (schema, name), read(relation)
 
@@ -255,7 +255,7 @@ class DuckDBReflection(DefaultDialect):
     def _relations(
         self, connection: Connection, *, schema: str | None, names: tuple[str, ...] | None, **kw: Any
     ) -> list[tuple[str, Relation]]:
-        """With the names that were asked for."""
+        """Return the relations with the requested names."""
         where, values = _searched(schema)
         if names is not None:
             marks = ", ".join("lower(?)" for _ in names)
@@ -270,7 +270,7 @@ _COLUMN = re.compile(r'"((?:[^"]|"")+)"|\w+')
 
 
 def _index(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of columns; an expression, which DuckDB writes in brackets, is None there."""
+    """Return an index with its column names. An expression, which DuckDB writes in brackets, is None there."""
     found = [(_COLUMN.fullmatch(text), text) for text in one["expressions"]]
     names = [None if match is None else (match[1] or text).replace('""', '"') for match, text in found]
     index = {"name": one["name"], "unique": one["is_unique"], "column_names": names, "dialect_options": {}}
@@ -287,10 +287,10 @@ def _names(connection: Connection, kind: str, where: str, values: tuple[str, ...
 
 
 def _place(schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """A condition with its values: in that schema, or in the current one."""
+    """Return a condition with its values, for the given schema or the current one."""
     return (_CURRENT, ()) if schema is None else (_NAMED, (schema,))
 
 
 def _searched(schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """As `_place`; where no schema is named a temporary table or view may be meant."""
+    """Like `_place`, but without a schema, temporary tables and views also match."""
     return (f"{_CURRENT} OR {_TEMPORARY}", ()) if schema is None else _place(schema)

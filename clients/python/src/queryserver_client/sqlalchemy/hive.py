@@ -1,6 +1,6 @@
-"""Hive, Impala and Spark SQL behind a server: back-ticks, their names of types, reflection by the metadata calls."""
+"""Hive, Impala and Spark SQL via a server: backticks, their type names, reflection with the metadata calls."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from typing import Any
@@ -40,10 +40,10 @@ class HiveTypes(PlainTypes):
 
 
 class HiveTables(Indexless):
-    """Keys are told to the planner; nothing enforces them, and Hive takes them only where the statement says so."""
+    """Keys are hints for the planner and are not enforced. Hive only accepts them if the statement says so."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """A column has one constraint, and a default is one."""
+        """Render a column. It can only have one constraint, and a default counts as one."""
         text = super().get_column_specification(column, **kw)
         return text.removesuffix(" NOT NULL") if self.get_column_default_string(column) is not None else text
 
@@ -70,13 +70,15 @@ class HiveTables(Indexless):
 
 class ImpalaTables(Keyless):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """NOT NULL is for Kudu's tables, which have other clauses of their own."""
+        """Render a column without NOT NULL, which is only for Kudu tables, which need further clauses."""
         return super().get_column_specification(column, **kw).removesuffix(" NOT NULL")
 
 
 class HiveContext(DefaultExecutionContext):
     def _translate_colname(self, colname: str) -> tuple[str, str | None]:
-        """Hive calls the columns of `SELECT *` `table.column`; rows have both names if the short is one column's."""
+        """Handle Hive's column names in `SELECT *`, which are `table.column`. Rows have both names if the short name
+        is unique.
+        """
         name = colname.rpartition(".")[2]
         alike = [one for one in self.cursor.description or () if one[0].rpartition(".")[2] == name]
         return (name, colname) if name != colname and len(alike) == 1 else (colname, None)

@@ -1,6 +1,6 @@
-"""MySQL and MariaDB behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
+"""MySQL and MariaDB via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 import re
@@ -25,7 +25,7 @@ _CODES = (
 
 
 class Numeric(mysql.NUMERIC):
-    """The type of the engine, which alone it writes into casts, with the values of the DB-API."""
+    """The engine's type, which is the only type that the engine writes into casts, with the DB-API's values."""
 
     def bind_processor(self, dialect: Any) -> Any:
         return None
@@ -44,14 +44,16 @@ class Float(mysql.FLOAT):
 
 
 class Time(mysql.TIME):
-    """A time of day, or as text what is none: `-01:00:00`, `100:00:00`. It comes as such, not as a timedelta."""
+    """A time of day, or text for other values: `-01:00:00`, `100:00:00`. The DB-API returns it as such, not as a
+    timedelta.
+    """
 
     def result_processor(self, dialect: Any, coltype: Any) -> None:
         return None
 
 
 class Bit(mysql.BIT):
-    """BIT(1) comes as a bool, and a wider one as bytes."""
+    """BIT(1) is returned as a bool, and wider types as bytes."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> Process:
         return lambda value: int.from_bytes(value, "big") if isinstance(value, bytes) else value
@@ -87,6 +89,6 @@ class MySQLDialect(QueryserverDialect, Engine):
         return "utf8mb4"
 
     def _extract_error_code(self, exception: Any) -> int | None:
-        """The server gives the text of MySQL without its number."""
+        """Parse the error code. The server returns MySQL's error text without its number."""
         text = str(exception)
         return next((code for words, code in _CODES if words.search(text)), None)

@@ -1,6 +1,6 @@
-"""Engines that SQLAlchemy has no dialect for: standard SQL in their quotes, reflection by the metadata calls."""
+"""Engines without a SQLAlchemy dialect: standard SQL with the engine's quotes, reflection with the metadata calls."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from typing import Any
@@ -26,7 +26,7 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
     supports_empty_insert = False
     postfetch_lastrowid = False
     default_schema_statement: str | None = None
-    """What gives the current schema, where the engine has it."""
+    """The statement that selects the current schema, if the engine has one."""
 
     colspecs = {sqltypes.Numeric: types.Numeric, sqltypes.Float: types.Float, sqltypes.Uuid: types.Uuid}
 
@@ -34,13 +34,13 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
         if self.default_schema_statement is None:
             return None
         name = connection.exec_driver_sql(self.default_schema_statement).scalar_one()
-        return None if name is None else str(name)  # trino has none unless its connector names one
+        return None if name is None else str(name)  # trino has no schema unless its connector names one
 
 
 class ManyRows(DefaultDialect):
-    """First in the order of bases, for engines that take as long for an INSERT of one row as for one of hundreds.
+    """Must precede other base classes. For engines where an INSERT of one row takes as long as one of hundreds.
 
-    Of fewer rows than elsewhere: Trino takes 1 MB of SQL.
+    Batches have fewer rows than elsewhere, because Trino accepts at most 1 MB of SQL.
     """
 
     use_insertmanyvalues = True
@@ -48,21 +48,21 @@ class ManyRows(DefaultDialect):
 
 
 class Backslashes(SQLCompiler):
-    """For engines in whose constants a backslash escapes the next character."""
+    """For engines whose string literals use a backslash as escape character."""
 
     def render_literal_value(self, value: Any, type_: Any) -> str:
         text = super().render_literal_value(value, type_)
         if len(text) < 2 or text[0] != "'" or text[-1] != "'":
             return text
-        inner = text[1:-1].replace("''", "'")  # as its type gives it
+        inner = text[1:-1].replace("''", "'")  # rendered by its type
         return "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class Unconstrained(DDLCompiler):
-    """For engines without these constraints: tables are made without them."""
+    """For engines without these constraints. Tables are created without them."""
 
     def visit_foreign_key_constraint(self, constraint: Any, **kw: Any) -> Any:
-        return None  # the part of the statement is left out
+        return None  # omits this part of the statement
 
     visit_unique_constraint = visit_check_constraint = visit_foreign_key_constraint
 
@@ -71,7 +71,7 @@ class Unconstrained(DDLCompiler):
 
 
 class Indexless(DDLCompiler):
-    """For engines without indexes: tables are made without them, and nothing is sent."""
+    """For engines without indexes. Tables are created without them, and nothing is sent."""
 
     def visit_create_index(self, create: Any, **kw: Any) -> str:
         return ""
@@ -86,7 +86,9 @@ class Keyless(Indexless, Unconstrained):
 
 
 class QuotedNames(IdentifierPreparer):
-    """For engines that take a name in quotes for the same: all are, and none is in the way as a reserved word."""
+    """For engines where quoting does not change a name. All names are quoted, so that reserved words are not a
+    problem.
+    """
 
     def _requires_quotes(self, value: str) -> bool:
         return True
@@ -94,7 +96,7 @@ class QuotedNames(IdentifierPreparer):
 
 class TrinoCompiler(SQLCompiler):
     def limit_clause(self, select: Any, **kw: Any) -> str:
-        """OFFSET comes first."""
+        """Render OFFSET before LIMIT."""
         text = ""
         if select._offset_clause is not None:
             text += f"\nOFFSET {self.process(select._offset_clause, **kw)}"
@@ -104,13 +106,13 @@ class TrinoCompiler(SQLCompiler):
 
 
 class PlainTypes(GenericTypeCompiler):
-    """For engines that have few names of types, each in one form. UUIDs are texts."""
+    """For engines that have few type names, each in one form. UUIDs are texts."""
 
     text = "VARCHAR"
     single = "FLOAT"
     bytes = "VARBINARY"
     decimal = "DECIMAL(38, 10)"
-    """Where no precision is asked for: by itself DECIMAL has no fraction."""
+    """Used if no precision is given, because DECIMAL alone has no fraction."""
 
     def visit_NUMERIC(self, type_: Any, **kw: Any) -> str:
         return self.visit_DECIMAL(type_, **kw)
@@ -150,7 +152,7 @@ class TrinoTypes(PlainTypes):
     single = "REAL"
 
     def visit_DATETIME(self, type_: Any, **kw: Any) -> str:
-        """With the microseconds of Python: TIMESTAMP alone has milliseconds."""
+        """Render the type with Python's microseconds. TIMESTAMP alone has milliseconds."""
         return "TIMESTAMP(6) WITH TIME ZONE" if type_.timezone else "TIMESTAMP(6)"
 
     def visit_TIMESTAMP(self, type_: Any, **kw: Any) -> str:
@@ -159,7 +161,7 @@ class TrinoTypes(PlainTypes):
 
 class TrinoNames(QuotedNames):
     def quote_schema(self, schema: str, force: Any = None) -> str:
-        """`catalog.schema`, each part quoted; a part that holds a dot comes in quotes (Contract editor 10)."""
+        """Quote each part of `catalog.schema`. A part that contains a dot is already quoted (Contract editor 10)."""
         return ".".join(
             part if part.startswith('"') and part.endswith('"') else self.quote(part) for part in name_parts(schema)
         )
@@ -173,13 +175,13 @@ class TrinoDialect(ManyRows, OtherDialect):
     ddl_compiler = Keyless
     type_compiler_cls = TrinoTypes
     preparer = TrinoNames
-    supports_alter = False  # only constraints are added by it, and there are none
+    supports_alter = False  # ALTER would only add constraints, which are not supported
     default_schema_statement = "SELECT current_schema"
     div_is_floordiv = True
 
 
 def name_parts(name: str) -> list[str]:
-    """A name, cut at the dots outside of double quotes."""
+    """Split a name at the dots outside double quotes."""
     parts, is_quoted = [""], False
     for letter in name:
         is_quoted ^= letter == '"'

@@ -1,6 +1,6 @@
-"""Phoenix behind a server: rows are written by UPSERT, and reflected by the metadata calls."""
+"""Phoenix via a server: rows are written with UPSERT and reflected with the metadata calls."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from typing import Any
@@ -14,7 +14,7 @@ from queryserver_client.sqlalchemy.other import Backslashes, OtherDialect, Plain
 
 class PhoenixCompiler(Backslashes):
     def visit_insert(self, insert_stmt: Any, *args: Any, **kw: Any) -> str:
-        """UPSERT, the only statement of Phoenix that writes: a row with the same key is replaced."""
+        """Render UPSERT, Phoenix's only writing statement. A row with the same key is replaced."""
         text = super().visit_insert(insert_stmt, *args, **kw)
         return text.replace("INSERT", "UPSERT", 1)
 
@@ -24,7 +24,7 @@ class PhoenixCompiler(Backslashes):
 
 class PhoenixTables(Unconstrained):
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """NOT NULL is for columns of the key only."""
+        """Render a column. Only key columns can be NOT NULL."""
         name, kind = self.preparer.format_column(column), self.dialect.type_compiler_instance.process(column.type)
         default = self.get_column_default_string(column)
         text = f"{name} {kind} NOT NULL" if column.primary_key else f"{name} {kind}"
@@ -36,14 +36,16 @@ class PhoenixTables(Unconstrained):
         return super().create_table_constraints(table, *args, **kw)
 
     def visit_primary_key_constraint(self, constraint: Any, **kw: Any) -> str:
-        """It must have a name."""
+        """Render the primary key, which must have a name."""
         columns = ", ".join(self.preparer.quote(column.name) for column in constraint.columns)
         name = self.preparer.format_constraint(constraint) if constraint.name is not None else "pk"
         return f"CONSTRAINT {name} PRIMARY KEY ({columns})"
 
 
 class PhoenixNames(IdentifierPreparer):
-    """Names without quotes are in capitals. These are quoted in capitals: none is in the way as a reserved word."""
+    """Unquoted names are in upper case. Names are therefore quoted in upper case, so that reserved words are not a
+    problem.
+    """
 
     reserved_words = frozenset[str]()
     illegal_initial_characters = frozenset[str]()
@@ -55,7 +57,7 @@ class PhoenixNames(IdentifierPreparer):
 
 
 class PhoenixTypes(PlainTypes):
-    decimal = "DECIMAL"  # of any digits
+    decimal = "DECIMAL"  # with any number of digits
 
 
 class PhoenixDialect(OtherDialect):
@@ -71,5 +73,5 @@ class PhoenixDialect(OtherDialect):
     supports_multivalues_insert = False
 
     def _get_default_schema_name(self, connection: Connection) -> str:
-        """The schema without a name."""
+        """Return the schema without a name."""
         return ""

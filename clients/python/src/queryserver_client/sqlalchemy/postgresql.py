@@ -1,6 +1,6 @@
-"""PostgreSQL behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
+"""PostgreSQL via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ _LEVELS = ("READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABL
 
 
 def cast(kind: Kind) -> Kind:
-    """The type, whose values are sent with a cast to it: `?::INTEGER`."""
+    """Return the type, whose values are sent with a cast: `?::INTEGER`."""
     made: Any = type(f"Cast{kind.__name__}", (kind,), {"render_bind_cast": True})
     return made
 
 
 class QuestionMarks(PGCompiler):
-    """Operators such as `?` and `?|` of jsonb are doubled where `?` is the place of a value."""
+    """Doubles jsonb operators such as `?` and `?|`, because a single `?` is a placeholder."""
 
     def visit_custom_op_binary(self, element: Any, operator: Any, **kw: Any) -> str:
         text = f" {operator.opstring.replace('?', '??')} "
@@ -50,7 +50,7 @@ class Interval(pg.INTERVAL):
 
 
 class IntIndex(sqltypes.JSON.JSONIntIndexType):
-    """The place in a JSON array."""
+    """The index in a JSON array."""
 
     __visit_name__ = "json_int_index"
     render_bind_cast = True
@@ -64,7 +64,7 @@ class StrIndex(sqltypes.JSON.JSONStrIndexType):
 
 
 class _Vector:
-    """Numbers with blanks between them, as the catalog has them."""
+    """Space-separated numbers, as in the catalog."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
         return lambda value: [int(one) for one in value.split()] if isinstance(value, str) else value

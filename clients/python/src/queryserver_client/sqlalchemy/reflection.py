@@ -1,10 +1,10 @@
-"""Reflection by the metadata calls of the server (Contract editor 10), for engines that SQLAlchemy does not know.
+"""Reflection with the server's metadata calls (Contract editor 10), for engines without a SQLAlchemy dialect.
 
-The calls read the engine anew: what was created a moment ago is seen. They know columns, primary and foreign keys and
-comments; engines behind them have no more, or the calls do not give it: indexes and constraints are empty.
+The calls bypass the cache, so that recently created objects are visible. They return columns, primary and foreign keys
+and comments. Indexes and constraints are empty, because these engines have none or the calls do not return them.
 """
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from queryserver_client.transport import segment
 
 
 class MetadataCalls(DefaultDialect):
-    """Before DefaultDialect in the order of bases."""
+    """Must precede DefaultDialect in the base classes."""
 
     def type_of_text(self, text: str) -> Any:
-        """The type for an engine's own text."""
+        """Return the type for an engine's type text."""
         return type_of(text)
 
     @reflection.cache
@@ -44,7 +44,7 @@ class MetadataCalls(DefaultDialect):
         return self._named("Materialized_view", connection, schema)
 
     def get_temp_table_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
-        """None: the calls have a session of their own, which does not see them."""
+        """Return an empty list, because the calls use a separate session, which does not see temporary tables."""
         return []
 
     def get_temp_view_names(self, connection: Connection, schema: str | None = None, **kw: Any) -> list[str]:
@@ -132,19 +132,19 @@ class MetadataCalls(DefaultDialect):
         return [self._shown(one["name"]) for one in self._listed(connection, schema) if one["type"] == kind]
 
     def _shown(self, name: str) -> str:
-        """In lower case where that is any case, which the engine keeps in capitals."""
+        """Return the name in lower case if it is case-insensitive, which the engine stores in upper case."""
         return cast("str", self.normalize_name(name)) if name and self.requires_name_normalize else name
 
     def _asked(self, name: str) -> str:
         return cast("str", self.denormalize_name(name)) if name and self.requires_name_normalize else name
 
     def _keys(self, given: Sequence[Mapping[str, str]], schema: str | None) -> list[dict[str, Any]]:
-        """Columns that refer to different columns of one table, one after another, are one key."""
+        """Combine consecutive columns that reference different columns of the same table into one key."""
         keys: list[dict[str, Any]] = []
         for one in given:
             *path, table, column = one["to"].split(".")
             database = ".".join(path)
-            # In the default schema it is named only where the table itself was asked for with a schema.
+            # In the default schema, the schema is only named if the table itself was requested with a schema.
             other = None if schema is None and database in {self.default_schema_name, ""} else database or None
             last = keys[-1] if keys else None
             if (
@@ -169,15 +169,15 @@ class MetadataCalls(DefaultDialect):
 
 
 def _call(connection: Connection, *names: str) -> dict[str, Any]:
-    """Autocomplete of the connector, of a database or of a table."""
+    """Call autocomplete for the connector, a database or a table."""
     raw: Any = connection.connection.dbapi_connection
     path = "/".join(["editor/autocomplete", *map(segment, names)])
     if names and not names[-1]:
-        path += "/"  # the segment of a schema without name is empty; a slash at the end is none
+        path += "/"  # a nameless schema has an empty segment, but a trailing slash does not create one
     fields = {"snippet": {"type": raw.connector}, "refresh": True}
     try:
         answer: dict[str, Any] = raw.run(partial(raw.client.transport.call, "POST", path, fields, is_repeatable=True))
-        if answer.get("status"):  # the data source wants credentials
+        if answer.get("status"):  # the data source requires credentials
             raise dbapi.OperationalError(str(answer.get("message")))
     except dbapi.Error as error:
         raise exc.DBAPIError.instance(f"POST {path}", None, error, dbapi.Error) from error

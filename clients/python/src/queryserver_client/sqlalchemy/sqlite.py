@@ -1,6 +1,6 @@
-"""SQLite behind a server: SQLAlchemy's own dialect, its reflection included, over the DB-API module."""
+"""SQLite via a server: SQLAlchemy's own dialect, including its reflection, with this DB-API module."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 import datetime as dt
@@ -16,7 +16,7 @@ from queryserver_client.sqlalchemy.connector import QueryserverDialect
 
 
 class _Native:
-    """SQLite keeps texts; the server makes dates of the texts in columns that are declared so."""
+    """SQLite stores texts. The server converts the texts in date columns to dates."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> types.Process:
         read: types.Process = super().result_processor(dialect, coltype)  # pyright: ignore[reportAttributeAccessIssue]
@@ -55,7 +55,9 @@ class SqliteDialect(QueryserverDialect, SQLiteDialect):
     }
 
     def __init__(self, *, dbapi: Any = None, paramstyle: Any = None, **options: Any) -> None:
-        """The module of SQLite, which the other dialect asks for its version here, is at the server."""
+        """Initialize without SQLite's module, whose version SQLAlchemy's dialect would check, because SQLite runs at
+        the server.
+        """
         SQLiteDialect.__init__(self, paramstyle=paramstyle or self.default_paramstyle, **options)
         self.dbapi = dbapi
 
@@ -65,5 +67,5 @@ class SqliteDialect(QueryserverDialect, SQLiteDialect):
 
     @reflection.cache
     def get_schema_names(self, connection: Connection, **kw: Any) -> list[str]:
-        """Statements cannot attach other files."""
+        """Return only `main`, because statements cannot attach other files."""
         return ["main"]

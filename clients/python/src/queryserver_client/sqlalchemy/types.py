@@ -1,6 +1,6 @@
-"""SQLAlchemy's types for what the DB-API gives, and for the type texts of engines."""
+"""SQLAlchemy types for DB-API values, and for the engines' type texts."""
 
-# Dialects of SQLAlchemy narrow the types of what they override.
+# SQLAlchemy's dialects narrow the types of overridden members.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportPrivateUsage=false
 
 import datetime as dt
@@ -16,7 +16,7 @@ Process = Callable[[Any], Any]
 
 
 class Numeric(sqltypes.Numeric[Any]):
-    """Decimals come as Decimal, floats as float; the type decides what is given."""
+    """Decimals arrive as Decimal, floats as float. The type determines which one is returned."""
 
     def bind_processor(self, dialect: Any) -> None:
         return None
@@ -26,7 +26,7 @@ class Numeric(sqltypes.Numeric[Any]):
 
 
 class Float(sqltypes.Float[Any]):
-    """As Numeric; a float as a decimal has `decimal_return_scale` digits."""
+    """Like Numeric. A float returned as a decimal has `decimal_return_scale` digits."""
 
     def bind_processor(self, dialect: Any) -> None:
         return None
@@ -39,11 +39,11 @@ class Float(sqltypes.Float[Any]):
 
 
 class Uuid(sqltypes.Uuid[Any]):
-    """UUIDs come and go as text. With `native_uuid=False` the engine keeps their 32 digits."""
+    """UUIDs are sent and received as text. With `native_uuid=False` the engine stores their 32 digits."""
 
     @property
     def render_bind_cast(self) -> bool:
-        """For dialects that cast: the cast to CHAR would leave one digit."""
+        """Return whether to cast, for dialects with casts. A cast to CHAR would keep only one digit."""
         return self.native_uuid
 
     def bind_processor(self, dialect: Any) -> Process | None:
@@ -60,7 +60,7 @@ class Uuid(sqltypes.Uuid[Any]):
 
 
 class Interval(sqltypes.Interval):
-    """A timedelta, as the text of an interval where the engine has the type."""
+    """A timedelta, sent as an interval text if the engine has interval types."""
 
     def bind_processor(self, dialect: Any) -> Process:
         return interval_text
@@ -83,7 +83,7 @@ def _to_float(value: Any) -> Any:
 
 
 def interval_text(value: dt.timedelta | str | None) -> str | None:
-    """The text that PostgreSQL and DuckDB read: days, seconds and microseconds."""
+    """Return the text that PostgreSQL and DuckDB read: days, seconds and microseconds."""
     if not isinstance(value, dt.timedelta):
         return value
     return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
@@ -96,7 +96,9 @@ _INTERVAL = re.compile(
 
 
 def interval_value(value: Any) -> Any:
-    """A timedelta of `1 day 02:03:04`; text with years or months stays text, which a timedelta cannot hold."""
+    """Return the timedelta for `1 day 02:03:04`. Text with years or months stays text, because a timedelta cannot
+    represent them.
+    """
     found = _INTERVAL.fullmatch(value.strip()) if isinstance(value, str) and value.strip() else None
     if found is None or found[1] or found[2]:
         return value
@@ -111,7 +113,7 @@ def interval_value(value: Any) -> Any:
 
 
 def type_of(text: str) -> sqltypes.TypeEngine[Any]:
-    """The type for the text of an engine's DESCRIBE, such as `decimal(10,2)`, `array<int>` or `INTEGER[]`."""
+    """Return the type for an engine's DESCRIBE text, such as `decimal(10,2)`, `array<int>` or `INTEGER[]`."""
     text = text.strip()
     if text.endswith("]") and "[" in text:
         return sqltypes.ARRAY(_element(text[: text.rindex("[")]))
@@ -133,13 +135,13 @@ def type_of(text: str) -> sqltypes.TypeEngine[Any]:
 
 
 def _element(text: str) -> sqltypes.TypeEngine[Any]:
-    """The type of an array's elements; those of arrays of arrays are the elements of the inner ones."""
+    """Return the type of an array's elements. For nested arrays, return the inner array's element type."""
     kind = type_of(text)
     return kind.item_type if isinstance(kind, sqltypes.ARRAY) else kind
 
 
 def _split(text: str) -> tuple[str, Sequence[str]]:
-    """The word before the bracket in capitals, and what stands between the brackets, cut at its commas."""
+    """Return the word before the bracket in upper case, and the comma-separated items between the brackets."""
     found = re.match(r"[A-Za-z_][A-Za-z_0-9]*(?: precision)?", text, re.IGNORECASE)
     if found is None:
         return "", ()
