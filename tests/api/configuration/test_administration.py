@@ -1,4 +1,4 @@
-"""What administrators see of a server: banner, checks, logs (Contract platform 7.4 to 7.6)."""
+"""Server information for administrators: banner, checks and logs (Contract platform 7.4 to 7.6)."""
 
 import io
 import logging
@@ -22,7 +22,7 @@ async def admin(api: Api) -> Caller:
 
 @pytest.fixture
 def logged() -> Iterator[None]:
-    """The log of a server without a file; what the test logs is written when `stop_logging` returns."""
+    """Logging of a server without a log file; `stop_logging` writes out all pending lines."""
     configure_logging(LoggingSettings())
     yield
     stop_logging()
@@ -30,7 +30,7 @@ def logged() -> Iterator[None]:
 
 @pytest.mark.platform(88)
 @pytest.mark.security("T31")
-async def test_the_banner_is_public_and_harmless(open_with: Opener) -> None:
+async def test_banner_is_public_and_sanitized(open_with: Opener) -> None:
     toml = (
         "[desktop.custom]\nbanner_top_html = '''<b onclick=x()>Down at 8</b><script>y()</script>"
         '<a href="javascript:z()">no</a> <a href="https://status.example">yes</a>\'\'\'\n'
@@ -45,20 +45,20 @@ async def test_the_banner_is_public_and_harmless(open_with: Opener) -> None:
 
 
 @pytest.mark.platform(88)
-async def test_without_a_banner_there_is_none(api: Api) -> None:
+async def test_banner_is_null_by_default(api: Api) -> None:
     assert (await api.stranger.get("banners")).json() == {"system": None, "configured": "", "status": 0}
 
 
 @pytest.mark.platform(89)
 @pytest.mark.parametrize("path", ["check_config", "logs", "logs/download", "available_app_examples"])
-async def test_only_administrators_look_inside(api: Api, ana: Caller, path: str) -> None:
+async def test_only_administrators_may_inspect_the_server(api: Api, ana: Caller, path: str) -> None:
     refused = await ana.get(path)
     assert (refused.status_code, refused.json()["code"]) == (403, "admin_required")
     assert (await api.stranger.get(path)).status_code == 401
 
 
 @pytest.mark.platform(85, 89)
-async def test_check_config_tells_warnings_with_their_values_and_no_secret(open_with: Opener, tmp_path: Path) -> None:
+async def test_check_config_reports_warnings_with_values_but_no_secrets(open_with: Opener, tmp_path: Path) -> None:
     toml = """
 [notebook]
 interpreters_shown_on_wheel = ["nope", "12"]
@@ -83,7 +83,7 @@ enabled = false
 
 
 @pytest.mark.platform(89)
-async def test_check_config_names_what_broke_since_the_start(open_with: Opener, tmp_path: Path) -> None:
+async def test_check_config_reports_breakage_since_startup(open_with: Opener, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     async with open_with(f"[filebrowser]\nlocal_root = '{root}'\n") as api:
@@ -96,7 +96,7 @@ async def test_check_config_names_what_broke_since_the_start(open_with: Opener, 
 
 @pytest.mark.platform(89)
 @pytest.mark.security("T29")
-async def test_logs_are_the_last_lines_of_this_process_and_hold_no_token(admin: Caller, logged: None) -> None:
+async def test_logs_are_the_last_lines_of_this_process_and_contain_no_token(admin: Caller, logged: None) -> None:
     token = admin.headers["Authorization"]
     log = logging.getLogger("queryserver.test")
     log.warning("first marker %s", token)
@@ -112,7 +112,7 @@ async def test_logs_are_the_last_lines_of_this_process_and_hold_no_token(admin: 
     assert sum(map(len, body["logs"])) <= 32 * 1024
     newest = (await admin.get("logs", reverse="true")).json()["logs"]
     newest.reverse()
-    # What this process logs between the two calls comes after the last line, and may move the first one out.
+    # Lines logged between the two calls follow the last line and may push out the first line.
     first = next(line for line in body["logs"] if "first marker" in line)
     seen = body["logs"][body["logs"].index(first) :]
     assert newest[newest.index(first) :][: len(seen)] == seen
@@ -120,7 +120,7 @@ async def test_logs_are_the_last_lines_of_this_process_and_hold_no_token(admin: 
 
 
 @pytest.mark.platform(89)
-async def test_logs_come_from_the_file_in_whole_lines_and_are_packed(open_with: Opener, tmp_path: Path) -> None:
+async def test_logs_are_read_from_the_file_in_complete_lines_and_zipped(open_with: Opener, tmp_path: Path) -> None:
     file = tmp_path / "logs" / "server.log"
     file.parent.mkdir()
     lines = [f"{number:06} {'x' * 93}\n" for number in range(20_000)]

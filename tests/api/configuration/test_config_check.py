@@ -1,4 +1,4 @@
-"""Findings of a check of the settings, and stored connectors in get_config (Contract platform 7.1, 11)."""
+"""Findings of the settings check, and stored connectors in get_config (Contract platform 7.1, 11)."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Reader = Callable[[str], Settings]
 
 @pytest.fixture
 def read(tmp_path: Path, database_dsn: str) -> Reader:
-    """Settings of a text, with a database that answers."""
+    """Read settings from a text, with a working database."""
 
     def reader(toml: str) -> Settings:
         file = tmp_path / "queryserver.toml"
@@ -42,7 +42,7 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
             "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
             "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
             "QUERYSERVER__METADATA__INDEX__ENABLED": "false",
-            # What is open to callers by a proxy has tests of its own.
+            # Separate tests cover access for callers through a proxy.
             "QUERYSERVER__DESKTOP__ALLOWED_HOSTS": "localhost",
             "QUERYSERVER__DESKTOP__METRICS__ALLOWED_NETWORKS": "",
         }
@@ -52,16 +52,16 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
 
 
 async def lines(settings: Settings, **how: bool) -> list[str]:
-    """What is found, as it is printed."""
+    """The findings as printed."""
     return list(map(str, await check_settings(settings, **how)))
 
 
-async def test_good_settings_have_nothing_to_tell(read: Reader) -> None:
+async def test_valid_settings_have_no_findings(read: Reader) -> None:
     assert await lines(read("")) == []
 
 
 @pytest.mark.platform(49)
-async def test_every_interpreter_store_and_file_is_looked_at_in_one_run(read: Reader, tmp_path: Path) -> None:
+async def test_one_check_covers_every_interpreter_store_and_file(read: Reader, tmp_path: Path) -> None:
     toml = f"""
 [desktop]
 ssl_certificate = "{tmp_path}/none.pem"
@@ -95,7 +95,7 @@ options = {{server_host = "h", server_port = 99999}}
     assert "planted" not in "".join(found)
 
 
-async def test_nothing_is_built_on_the_event_loop(read: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_engines_and_stores_are_built_off_the_event_loop(read: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = read("[notebook.interpreters.lite]\ninterface = 'sqlite'\n")
     threads: list[threading.Thread] = []
     real = EngineBuilder.build
@@ -115,7 +115,7 @@ async def test_nothing_is_built_on_the_event_loop(read: Reader, monkeypatch: pyt
 
 
 @pytest.mark.platform(85)
-async def test_names_on_the_wheel_are_keys_or_ids_of_stored_connectors(read: Reader, database_dsn: str) -> None:
+async def test_wheel_names_must_be_keys_or_ids_of_stored_connectors(read: Reader, database_dsn: str) -> None:
     toml = "[notebook]\ninterpreters_shown_on_wheel = ['LITE', 'nope', '1', '99']\n"
     toml += "[notebook.interpreters.lite]\ninterface = 'sqlite'\n"
     connection = await asyncpg.connect(database_dsn)
@@ -127,7 +127,7 @@ async def test_names_on_the_wheel_are_keys_or_ids_of_stored_connectors(read: Rea
     ]
 
 
-async def test_a_database_out_of_reach_does_not_hide_the_rest(read: Reader, tmp_path: Path) -> None:
+async def test_unavailable_database_does_not_hide_other_findings(read: Reader, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     task_server = f"""
 [desktop.task_server]
@@ -155,7 +155,7 @@ audience = "a"
     assert [line for line in await lines(broken, offline=True) if line.startswith("error")] == []
 
 
-async def test_many_documents_and_a_missing_extension_are_told(read, database_dsn, monkeypatch):
+async def test_many_documents_are_reported_but_a_missing_extension_is_not(read, database_dsn, monkeypatch):
     monkeypatch.setattr(looks, "MANY_DOCUMENTS", 1)
     connection = await asyncpg.connect(database_dsn)
     user = await connection.fetchval("insert into users (username, username_key) values ('u', 'u') returning id")
@@ -177,11 +177,11 @@ async def test_many_documents_and_a_missing_extension_are_told(read, database_ds
         "warning editor.history_retention_days: keeps more than 1 history entries: run `queryserver cleanup`." in found
     )
     await connection.close()
-    # Searches are as fast without this extension (ADR 37): there is nothing to do about it.
+    # Searches are equally fast without this extension (ADR 37), so there is nothing to fix.
     assert not any("pg_trgm" in line for line in found)
 
 
-async def test_local_results_of_several_hosts_must_be_shared(read, database_dsn, tcp_open):
+async def test_local_results_on_several_hosts_must_be_shared(read, database_dsn, tcp_open):
     settings = read("")
     rules = tcp_open.defaults.files_dir.parent / "postgresql" / "data" / "pg_hba.conf"
     with rules.open("a") as stream:
@@ -198,7 +198,7 @@ async def test_local_results_of_several_hosts_must_be_shared(read, database_dsn,
 
 @asynccontextmanager
 async def from_another_address(port: int) -> AsyncIterator[int]:
-    """A port whose callers reach the database from 127.0.0.9, as if it were another host."""
+    """A port that forwards to the database from 127.0.0.9, as if its callers were on another host."""
     pumps: set[asyncio.Task[None]] = set()
     closing: list[asyncio.StreamWriter] = []
 
@@ -221,14 +221,14 @@ async def from_another_address(port: int) -> AsyncIterator[int]:
 
 
 async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """All bytes of one to the other."""
+    """Forward all bytes from source to target."""
     while piece := await source.read(65536):
         target.write(piece)
         await target.drain()
     target.close()
 
 
-async def test_a_finding_is_told_once_and_errors_come_first() -> None:
+async def test_findings_are_unique_and_errors_come_first() -> None:
     from queryserver.administration.configuration_check import _sorted_findings
 
     error, warning = SettingsFinding.error("b", "x"), SettingsFinding.warning("a", "y")
@@ -236,19 +236,19 @@ async def test_a_finding_is_told_once_and_errors_come_first() -> None:
 
 
 async def create(admin: Caller, name: str, dialect: str, interface: str, **settings: Any) -> str:
-    """The id of a new instance."""
+    """Create a stored connector; return its id."""
     given = [{"name": key, "value": value} for key, value in settings.items()]
     asked = {"nice_name": name, "dialect": dialect, "interface": interface, "settings": given}
     return (await admin.told("connector/instance/update", connector=json.dumps(asked)))["connector"]["id"]
 
 
 async def shown(caller: Caller) -> list[str]:
-    """Keys and ids of the interpreters."""
+    """Keys and ids of the listed interpreters."""
     return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
 @pytest.mark.platform(82, 84)
-async def test_a_new_connector_shows_at_once_and_a_revoked_one_is_gone(open_with: Opener) -> None:
+async def test_new_connector_appears_and_revoked_connector_disappears_immediately(open_with: Opener) -> None:
     async with open_with('[notebook.interpreters.lite]\ninterface = "sqlite"\ndialect = "sqlite"\n') as api:
         ana, admin = await api.user("ana"), await api.user("admin", admin=True)
         first = await create(admin, "Scratch", "duckdb", "duckdb")
@@ -267,7 +267,7 @@ async def test_a_new_connector_shows_at_once_and_a_revoked_one_is_gone(open_with
 
 
 @pytest.mark.platform(82)
-async def test_with_stored_connectors_only_the_first_is_the_main_action(open_with: Opener) -> None:
+async def test_first_stored_connector_is_the_main_action_without_configured_interpreters(open_with: Opener) -> None:
     async with open_with() as api:
         admin = await api.user("admin", admin=True)
         first = await create(admin, "Scratch", "duckdb", "duckdb")
@@ -276,7 +276,7 @@ async def test_with_stored_connectors_only_the_first_is_the_main_action(open_wit
 
 
 @pytest.mark.platform(82, 84)
-async def test_a_stored_connector_on_the_wheel_goes_before_those_of_the_settings(open_with: Opener) -> None:
+async def test_stored_connector_on_the_wheel_precedes_configured_interpreters(open_with: Opener) -> None:
     toml = '[notebook]\ninterpreters_shown_on_wheel = "1"\ndefault_interpreter = "{0}"\n'
     toml += '[notebook.interpreters.lite]\ninterface = "sqlite"\ndialect = "sqlite"\n'
     for default in ("", "more", "1"):
@@ -293,7 +293,7 @@ async def test_a_stored_connector_on_the_wheel_goes_before_those_of_the_settings
 
 
 @pytest.mark.platform(84)
-async def test_types_that_take_no_statements_never_show(open_with: Opener) -> None:
+async def test_types_that_accept_no_statements_are_never_listed(open_with: Opener) -> None:
     async with open_with() as api:
         admin = await api.user("admin", admin=True)
         await create(admin, "Livy", "sparksql", "livy")
@@ -304,7 +304,7 @@ async def test_types_that_take_no_statements_never_show(open_with: Opener) -> No
 
 
 @pytest.mark.platform(89)
-async def test_app_examples_install_the_connectors_of_the_settings(open_with: Opener) -> None:
+async def test_app_examples_install_the_configured_connectors(open_with: Opener) -> None:
     toml = '[desktop.connectors.Scratch]\ndialect = "duckdb"\ninterface = "duckdb"\n'
     async with open_with(toml) as api:
         ana, admin = await api.user("ana"), await api.user("admin", admin=True)
@@ -325,7 +325,7 @@ async def test_app_examples_install_the_connectors_of_the_settings(open_with: Op
         assert (await ana.post("install_app_examples", app_name="connectors")).json()["code"] == "admin_required"
 
 
-async def test_settings_that_cannot_work_in_a_fleet_are_warnings(read: Reader) -> None:
+async def test_settings_unsuitable_for_several_servers_cause_warnings(read: Reader) -> None:
     toml = """
 [desktop.task_server]
 enabled = true
@@ -341,7 +341,7 @@ email_after_s = 60
     assert [key for key, _ in warnings(embedded)][-1:] == ["desktop.database.embedded"]
 
 
-async def test_a_mail_server_is_tried_and_gets_no_mail(read: Reader) -> None:
+async def test_mail_server_check_connects_without_sending_email(read: Reader) -> None:
     class Mails:
         seen = 0
 

@@ -1,4 +1,4 @@
-"""get_config, contexts and the optimizer (Contract platform 7.1 to 7.3, 7.8)."""
+"""Tests for get_config, contexts and the optimizer (Contract platform 7.1 to 7.3, 7.8)."""
 
 from typing import Any
 from uuid import UUID
@@ -36,12 +36,12 @@ groups = "analysts"
 
 
 async def told(caller: Caller) -> dict[str, Any]:
-    """The answer; its shape is checked against the table by the caller itself."""
+    """The response; the caller itself checks its shape against the table."""
     return await caller.told("get_config")
 
 
 @pytest.mark.platform(82)
-async def test_without_interpreters_the_editor_stands_for_them(open_with: Opener) -> None:
+async def test_editor_is_the_main_action_without_interpreters(open_with: Opener) -> None:
     async with open_with() as api:
         found = await told(await api.user())
     assert tuple(found) == KEYS
@@ -61,7 +61,7 @@ async def test_without_interpreters_the_editor_stands_for_them(open_with: Opener
 
 
 @pytest.mark.platform(82)
-async def test_interpreters_of_the_settings_stand_in_their_order_with_their_flags(open_with: Opener) -> None:
+async def test_configured_interpreters_are_listed_in_order_with_their_flags(open_with: Opener) -> None:
     async with open_with(THREE) as api:
         found = await told(await api.user())
     editor = found["app_config"]["editor"]
@@ -86,7 +86,7 @@ async def test_interpreters_of_the_settings_stand_in_their_order_with_their_flag
 
 
 @pytest.mark.platform(82)
-async def test_a_caller_sees_only_what_their_groups_may_use(open_with: Opener) -> None:
+async def test_callers_see_only_interpreters_granted_to_their_groups(open_with: Opener) -> None:
     async with open_with(THREE) as api:
         analyst, admin = await api.user(groups=("analysts",)), await api.user(admin=True)
         assert "vault" in (await told(analyst))["app_config"]["editor"]["interpreter_names"]
@@ -94,7 +94,7 @@ async def test_a_caller_sees_only_what_their_groups_may_use(open_with: Opener) -
 
 
 @pytest.mark.platform(82, 85)
-async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with: Opener) -> None:
+async def test_wheel_interpreters_come_first_and_unknown_names_are_skipped(open_with: Opener) -> None:
     wheel = '[notebook]\ninterpreters_shown_on_wheel = "nope, LITE, 77"\n'
     async with open_with(wheel + THREE) as api:
         editor = (await told(await api.user()))["app_config"]["editor"]
@@ -103,7 +103,7 @@ async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with:
 
 @pytest.mark.platform(82)
 @pytest.mark.parametrize("named", ["lite", "Light", "LITE"])
-async def test_the_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
+async def test_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
     toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
     async with open_with(toml) as api:
         found = await told(await api.user())
@@ -112,7 +112,7 @@ async def test_the_default_interpreter_is_the_main_action(open_with: Opener, nam
 
 
 async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
-    """Key of the interpreter that a statement was sent to."""
+    """Run a statement; return the key of its interpreter."""
     done = await caller.told(path, statement="select 1", wait=60, **fields)
     assert done["query_status"]["state"] == "available", done
     operation = UUID(done["history_uuid"])
@@ -130,7 +130,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
         ("", "duck", "duck"),
     ],
 )
-async def test_a_call_that_names_none_runs_in_the_main_one(open_with, notebook, main, first):
+async def test_call_without_an_interpreter_uses_the_main_interpreter(open_with, notebook, main, first):
     named = THREE.replace("sqlite", 'sqlite"\nname = "Light', 1) + 'name = "Spare"\n'
     async with open_with(f"[notebook]\n{notebook}\n{named}") as api:
         ana = await api.user()
@@ -145,7 +145,7 @@ async def test_a_call_that_names_none_runs_in_the_main_one(open_with, notebook, 
 
 
 @pytest.mark.platform(82)
-async def test_a_dialect_means_its_first_interpreter_in_the_order_of_the_list(open_with: Opener) -> None:
+async def test_dialect_resolves_to_its_first_listed_interpreter(open_with: Opener) -> None:
     toml = '[notebook]\ninterpreters_shown_on_wheel = "vault, second"\n' + THREE
     toml += '[notebook.interpreters.second]\ninterface = "sqlite"\ndialect = "sqlite"\n'
     async with open_with(toml) as api:
@@ -158,7 +158,7 @@ async def test_a_dialect_means_its_first_interpreter_in_the_order_of_the_list(op
 
 
 @pytest.mark.platform(83)
-async def test_flags_of_service_and_caller_are_told_twice_and_equally(open_with: Opener) -> None:
+async def test_service_and_caller_flags_match_in_both_places(open_with: Opener) -> None:
     toml = "[desktop]\nenable_sharing = true\n[editor]\nsample_views = false\n"
     async with open_with(toml) as api:
         callers = [await api.user(), await api.user(admin=True), await api.user(groups=("bosses",))]
@@ -174,7 +174,7 @@ async def test_flags_of_service_and_caller_are_told_twice_and_equally(open_with:
 
 
 @pytest.mark.platform(82)
-async def test_limits_of_stores_and_importer_are_those_of_the_settings(open_with: Opener) -> None:
+async def test_store_and_importer_limits_come_from_the_settings(open_with: Opener) -> None:
     toml = """
 [filebrowser]
 restrict_file_extensions = ".exe, .bat"
@@ -198,7 +198,7 @@ max_local_file_size_upload_limit = 99
 
 
 @pytest.mark.platform(82)
-async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(open_with, tmp_path):
+async def test_only_configured_and_permitted_browsers_are_listed_with_the_callers_home(open_with, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     toml = f"""
@@ -234,7 +234,7 @@ resourcemanager_api_url = "http://localhost:2"
 
 
 @pytest.mark.platform(82)
-async def test_the_scheduler_shows_only_with_beat(open_with: Opener) -> None:
+async def test_scheduler_is_listed_only_with_beat(open_with: Opener) -> None:
     toml = "[desktop.task_server]\nenabled = true\nbeat_enabled = true\n"
     async with open_with(toml) as api:
         found = await told(await api.user())
@@ -247,7 +247,7 @@ async def test_the_scheduler_shows_only_with_beat(open_with: Opener) -> None:
 
 
 @pytest.mark.platform(82)
-async def test_types_of_documents_are_those_of_the_callers_own_history(open_with: Opener) -> None:
+async def test_document_types_come_from_the_callers_own_history(open_with: Opener) -> None:
     async with open_with(THREE) as api:
         ana, bob = await api.user("ana"), await api.user("bob")
         for dialect in ("lite", "duck", "lite"):
@@ -270,7 +270,7 @@ def compute(interface: str) -> dict[str, Any]:
 @pytest.mark.platform(86)
 @pytest.mark.parametrize("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
 @pytest.mark.parametrize("prefix", ["context", "/desktop/api2/context"])
-async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, prefix: str, interface: str) -> None:
+async def test_contexts_are_returned_under_the_requested_key(ana: Caller, prefix: str, interface: str) -> None:
     for kind, expected in (("namespaces", NAMESPACE), ("computes", compute(interface)), ("clusters", CLUSTER)):
         found = (await ana.get(f"{prefix}/{kind}/{interface}")).json()
         assert found == {interface: [expected], "status": 0}
@@ -279,20 +279,20 @@ async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, pre
 
 @pytest.mark.platform(86)
 @pytest.mark.parametrize("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
-async def test_status_and_other_words_are_no_interface(ana: Caller, path: str) -> None:
+async def test_invalid_interface_names_are_not_found(ana: Caller, path: str) -> None:
     for word in ("status", "status/", "a.b", "a%20b", "%C3%A4", ""):
         assert (await ana.get(f"{path}/{word}")).status_code == 404, word
 
 
 @pytest.mark.platform(86)
-async def test_the_alias_of_hue_clients_needs_the_token(api: Api) -> None:
+async def test_hue_client_alias_requires_a_token(api: Api) -> None:
     for kind in ("namespaces", "computes", "clusters"):
         assert (await api.stranger.get(f"/desktop/api2/context/{kind}/hive")).status_code == 401
         assert (await api.stranger.get(f"context/{kind}/hive")).status_code == 401
 
 
 @pytest.mark.parametrize("name", ["top_databases", "query_risk", "similar_queries", "predict"])
-async def test_the_optimizer_is_not_served(ana: Caller, name: str) -> None:
+async def test_optimizer_is_not_supported(ana: Caller, name: str) -> None:
     assert await ana.refused(f"optimizer/{name}") == (501, -1, "not_supported")
     assert (await ana.post("optimizer/unknown")).status_code == 404
     assert (await ana.get(f"optimizer/{name}")).status_code == 405

@@ -1,4 +1,4 @@
-"""One application whose connectors are this folder's alone."""
+"""One application whose connectors belong only to this folder's tests."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,9 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 @pytest.fixture(scope="session")
 async def connectors_database_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
-    """A migrated service database of this folder's own: its tests store connectors, which all servers of one read."""
+    """A migrated service database only for this folder, because its tests store connectors that all its servers
+    read.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         yield dsn
 

@@ -1,4 +1,4 @@
-"""Calls on connectors, as an administrator makes them."""
+"""Connector calls made by an administrator."""
 
 import json
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ Values = Mapping[str, Any]
 
 
 def listed(settings: Values) -> list[dict[str, Any]]:
-    """Settings as the wire has them."""
+    """Convert settings to their wire format."""
     return [{"name": name, "value": value} for name, value in settings.items()]
 
 
 def by_name(connector: Values) -> dict[str, Any]:
-    """Settings of an answer by name."""
+    """A response's settings by name."""
     return {one["name"]: one["value"] for one in connector["settings"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """An administrator of connectors."""
+    """An administrator who manages connectors."""
 
     caller: Caller
 
@@ -35,27 +35,27 @@ class Keeper:
         return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
 
     async def save(self, **connector: Any) -> dict[str, Any]:
-        """The stored connector; `settings` as name to value."""
+        """Store a connector whose `settings` map names to values; return it."""
         return await self.send({**connector, "settings": listed(connector["settings"])})
 
     async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:
         return await self.save(nice_name=nice_name, dialect=dialect, interface=interface, settings=settings)
 
     async def send(self, connector: object) -> dict[str, Any]:
-        """The connector of an update that succeeds."""
+        """Send a successful update; return its connector."""
         response = await self.update(connector)
         assert response.status_code == 200, response.text
         return response.json()["connector"]
 
     async def refused(self, connector: object) -> tuple[int, str, Any]:
-        """Status, code and `errors` of an update that fails."""
+        """Send an update that fails; return its status, code and `errors`."""
         response = await self.update(connector)
         body = response.json()
         assert response.status_code >= 400, body
         return response.status_code, body["code"], body.get("errors")
 
     async def shown(self, connector_id: str) -> dict[str, Any]:
-        """The answer of get, without `status`."""
+        """The response of get, without `status`."""
         response = await self.caller.get(f"connector/instance/get/{connector_id}")
         assert response.status_code == 200, response.text
         body = response.json()
@@ -63,7 +63,7 @@ class Keeper:
         return body
 
     async def instances(self) -> list[dict[str, Any]]:
-        """All that the caller sees, in their order."""
+        """All connectors that the administrator sees, in order."""
         return await instances_of(self.caller)
 
     async def delete(self, connector_id: str) -> httpx.Response:
@@ -71,7 +71,7 @@ class Keeper:
 
 
 async def instances_of(caller: Caller) -> list[dict[str, Any]]:
-    """All that a caller sees, in their order."""
+    """All connectors that a caller sees, in order."""
     body = (await caller.get("connector/instances")).json()
     seen = [group["category"] for group in body["connectors"]]
     assert seen == ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]

@@ -1,4 +1,4 @@
-"""connector/instance/test (Contract platform 5.8)."""
+"""Tests for the call connector/instance/test (Contract platform 5.8)."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(serve: Serve) -> AsyncGenerator[int]:
-    """A server on loopback; its port."""
+    """Run a server on loopback; yield its port."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -42,14 +42,14 @@ async def listening(serve: Serve) -> AsyncGenerator[int]:
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Takes everything and says nothing."""
+    """Read everything and send nothing."""
     while await reader.read(4096):
         pass
     writer.write_eof()
 
 
 def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
-    """Answers one HTTP request."""
+    """Answer a single HTTP request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -62,12 +62,12 @@ def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
 
 
 def limited(directory: Path, timeout_s: int) -> dict[str, Any]:
-    """Settings `desktop` of a server that gives tests so long."""
+    """The `desktop` settings of a server with this time limit for connection tests."""
     return {"connector_policy": {"test_timeout_s": timeout_s, "local_database_dir": directory / "databases"}}
 
 
 async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings: Any) -> dict[str, Any]:
-    """The answer of a test that was carried out."""
+    """Run a connection test; return its response."""
     given = {"dialect": dialect, "interface": interface, "nice_name": "Tried", "settings": listed(settings)}
     response = await caller.post("connector/instance/test", connector=json.dumps(given))
     assert response.status_code == 200, response.text
@@ -81,12 +81,12 @@ async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings
 
 
 def last(body: dict[str, Any]) -> tuple[str, bool, str]:
-    """The last check, and the reason."""
+    """The last check's name and result, and the reason."""
     return body["checks"][-1]["name"], body["checks"][-1]["ok"], body["reason"]
 
 
 @pytest.mark.platform(73)
-async def test_a_live_engine_passes_all_steps_and_tells_its_version(keeper: Keeper, users_url: str) -> None:
+async def test_live_engine_passes_all_steps_and_reports_its_version(keeper: Keeper, users_url: str) -> None:
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
     assert last(body) == ("statement", True, "")
     assert (len(body["checks"]), body["warnings"], body["status"]) == (4, "", 0)
@@ -95,14 +95,14 @@ async def test_a_live_engine_passes_all_steps_and_tells_its_version(keeper: Keep
 
 @pytest.mark.platform(73)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_engines_of_this_process_are_tested_as_well(keeper: Keeper, dialect: str) -> None:
+async def test_in_process_engines_can_be_tested(keeper: Keeper, dialect: str) -> None:
     body = await outcome_of(keeper.caller, dialect, dialect, path=":memory:")
     assert last(body) == ("statement", True, "")
     assert body["server_version"]
 
 
 @pytest.mark.platform(73)
-async def test_a_port_without_a_server_is_refused(keeper: Keeper) -> None:
+async def test_port_without_a_server_refuses_the_connection(keeper: Keeper) -> None:
     url = f"postgresql://svc:hidden@127.0.0.1:{free_port()}/shop"
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
     assert last(body) == ("connect", False, "refused")
@@ -111,7 +111,7 @@ async def test_a_port_without_a_server_is_refused(keeper: Keeper) -> None:
 
 
 @pytest.mark.platform(73)
-async def test_a_refused_login_is_told_as_such(keeper: Keeper, users_url: str) -> None:
+async def test_failed_login_is_reported_as_auth(keeper: Keeper, users_url: str) -> None:
     wrong = users_url.replace("planted-secret", "mistyped-secret")
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=wrong)
     assert last(body) == ("login", False, "auth")
@@ -119,20 +119,20 @@ async def test_a_refused_login_is_told_as_such(keeper: Keeper, users_url: str) -
 
 
 @pytest.mark.platform(73)
-async def test_an_unknown_database_is_the_engine_s_own_word(keeper: Keeper, users_url: str) -> None:
+async def test_unknown_database_is_reported_in_the_engines_words(keeper: Keeper, users_url: str) -> None:
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=f"{users_url}_not")
     assert last(body) == ("login", False, "engine")
     assert "does not exist" in body["warnings"]
 
 
 @pytest.mark.platform(73)
-async def test_an_unknown_host_is_dns(keeper: Keeper) -> None:
+async def test_unknown_host_is_reported_as_dns(keeper: Keeper) -> None:
     body = await outcome_of(keeper.caller, "mysql", "sqlalchemy", url="mysql://u:p@no-such-host.invalid:3306/x")
     assert last(body) == ("resolve", False, "dns")
 
 
 @pytest.mark.platform(73)
-async def test_a_server_without_certificate_for_tls_is_tls(keeper: Keeper) -> None:
+async def test_server_without_tls_is_reported_as_tls(keeper: Keeper) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)
         writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n")
@@ -154,9 +154,9 @@ _SILENT = [
 
 
 @pytest.mark.platform(73)
-async def test_a_silent_server_is_given_up_within_the_limit(small_api: ApiOpener, tmp_path: Path) -> None:
+async def test_silent_server_times_out_within_the_limit(small_api: ApiOpener, tmp_path: Path) -> None:
     bodies: dict[str, dict[str, Any]] = {}
-    for timeout_s in (1, 4, 16):  # a busy machine may take longer than a second to connect
+    for timeout_s in (1, 4, 16):  # connecting may take longer than a second on a busy machine
         async with small_api(desktop=limited(tmp_path, timeout_s)) as api, listening(silent) as port:
             bodies = await _of_silent(await api.user("root", admin=True), port)
         others = [body for dialect, body in bodies.items() if not _is_given_up(dialect, body, timeout_s)]
@@ -168,7 +168,7 @@ async def test_a_silent_server_is_given_up_within_the_limit(small_api: ApiOpener
 
 
 async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
-    """Outcomes by dialect; no more at once than may be."""
+    """Outcomes by dialect, with no more concurrent tests than allowed."""
     at_once = asyncio.Semaphore(4)
 
     async def tested(dialect: str, interface: str, settings: dict[str, str]) -> dict[str, Any]:
@@ -181,12 +181,12 @@ async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
 
 
 def _failed(body: dict[str, Any]) -> list[str]:
-    """Names of the steps that failed."""
+    """Names of the failed steps."""
     return [one["name"] for one in body["checks"] if not one["ok"]]
 
 
 def _came_too_late(body: dict[str, Any]) -> bool:
-    """Whether the limit was over before the server could be silent."""
+    """Whether the limit expired before the server had a chance to be silent."""
     return _failed(body) in (["resolve"], ["connect"]) and body["reason"] == "timeout"
 
 
@@ -202,14 +202,14 @@ def _is_given_up(dialect: str, body: dict[str, Any], timeout_s: int) -> bool:
 
 
 @pytest.mark.platform(73)
-async def test_nothing_is_stored(keeper: Keeper, api: Api, users_url: str) -> None:
+async def test_connection_test_stores_nothing(keeper: Keeper, api: Api, users_url: str) -> None:
     count = "select (select count(*) from connectors) + (select count(*) from statements)"
     before = await api.database.value(count)
     await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=users_url)
     assert await api.database.value(count) == before
 
 
-async def test_a_stored_connector_is_tested_by_its_id_with_its_secret(keeper: Keeper, users_url: str) -> None:
+async def test_stored_connector_is_tested_by_id_with_its_secret(keeper: Keeper, users_url: str) -> None:
     stored = await keeper.create("Tried by id", "postgresql", "sqlalchemy", url=users_url)
     for given in ({"id": stored["id"]}, stored):
         response = await keeper.caller.post("connector/instance/test", connector=json.dumps(given))
@@ -222,7 +222,7 @@ async def test_a_stored_connector_is_tested_by_its_id_with_its_secret(keeper: Ke
 
 @pytest.mark.platform(73)
 @pytest.mark.security("T8")
-async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a_new_one_would_be(small_api, tmp_path):
+async def test_stored_connector_that_the_policy_now_forbids_is_refused_like_a_new_connector(small_api, tmp_path):
     databases = {"local_database_dir": tmp_path / "databases"}
     urls = {
         "mysql": ("mysql://u:p@db:3306/x", "driver_not_allowed"),
@@ -259,14 +259,14 @@ async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a
         ("hms", "hiveserver2", {}),
     ],
 )
-async def test_types_that_never_run_are_501(keeper, dialect, interface, settings):
+async def test_types_that_cannot_run_return_501(keeper, dialect, interface, settings):
     given = json.dumps({"dialect": dialect, "interface": interface, "settings": listed(settings)})
     refused = await keeper.caller.refused("connector/instance/test", connector=given)
     assert refused == (501, -1, "interface_not_supported")
 
 
 @pytest.mark.platform(74)
-async def test_a_driver_that_is_not_installed_is_501(keeper: Keeper) -> None:
+async def test_driver_that_is_not_installed_returns_501(keeper: Keeper) -> None:
     given = {
         "dialect": "clickhouse",
         "interface": "sqlalchemy",
@@ -277,7 +277,7 @@ async def test_a_driver_that_is_not_installed_is_501(keeper: Keeper) -> None:
 
 
 @pytest.mark.platform(73)
-async def test_a_test_without_a_type_is_told_what_is_missing(keeper: Keeper) -> None:
+async def test_missing_type_is_reported(keeper: Keeper) -> None:
     response = await keeper.caller.post("connector/instance/test", connector=json.dumps({"settings": []}))
     body = response.json()
     seen = (response.status_code, body["code"], set(body["errors"]))
@@ -285,7 +285,7 @@ async def test_a_test_without_a_type_is_told_what_is_missing(keeper: Keeper) -> 
 
 
 @pytest.mark.platform(67)
-async def test_only_administrators_test(ana: Caller) -> None:
+async def test_only_administrators_may_test_connections(ana: Caller) -> None:
     assert await ana.refused("connector/instance/test", connector="{}") == (403, -1, "admin_required")
 
 
@@ -294,7 +294,7 @@ async def test_only_administrators_test(ana: Caller) -> None:
 @pytest.mark.parametrize(
     "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
 )
-async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
+async def test_metadata_service_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
     given = {"dialect": "trino", "interface": "trino", "settings": listed({"url": f"http://{host}:80"})}
     refused = await keeper.caller.refused("connector/instance/test", connector=json.dumps(given))
     assert refused == (400, -1, "host_not_allowed")
@@ -302,7 +302,7 @@ async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, h
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-async def test_a_redirect_is_not_followed(keeper: Keeper) -> None:
+async def test_redirects_are_not_followed(keeper: Keeper) -> None:
     reached: list[str] = []
     async with listening(speaking(200, '{"Path": "/user/x"}', reached)) as target:
 
@@ -318,7 +318,7 @@ async def test_a_redirect_is_not_followed(keeper: Keeper) -> None:
     assert reached == []
 
 
-async def test_hdfs_is_asked_for_the_caller_s_home(keeper: Keeper) -> None:
+async def test_hdfs_test_requests_the_callers_home(keeper: Keeper) -> None:
     seen: list[str] = []
     async with listening(speaking(200, '{"Path": "/user/x"}', seen)) as port:
         body = await outcome_of(keeper.caller, "hdfs", "rest", server_url=f"http://127.0.0.1:{port}/webhdfs/v1")
@@ -326,7 +326,7 @@ async def test_hdfs_is_asked_for_the_caller_s_home(keeper: Keeper) -> None:
     assert f"GET /webhdfs/v1?op=GETHOMEDIRECTORY&user.name={keeper.caller.username} " in seen[-1]
 
 
-async def test_atlas_is_asked_for_its_version(keeper: Keeper) -> None:
+async def test_atlas_test_requests_the_version(keeper: Keeper) -> None:
     seen: list[str] = []
     async with listening(speaking(200, '{"Version": "2.3.0"}', seen)) as port:
         body = await outcome_of(
@@ -337,7 +337,7 @@ async def test_atlas_is_asked_for_its_version(keeper: Keeper) -> None:
     assert "Basic dTpwdzE=" in seen[-1]
 
 
-async def test_atlas_may_refuse_the_login(keeper: Keeper) -> None:
+async def test_refused_atlas_login_is_reported(keeper: Keeper) -> None:
     async with listening(speaking(401, "")) as port:
         body = await outcome_of(
             keeper.caller, "atlas", "rest", url=f"http://127.0.0.1:{port}", username="u", password="pw1"
@@ -345,7 +345,7 @@ async def test_atlas_may_refuse_the_login(keeper: Keeper) -> None:
     assert last(body) == ("login", False, "auth")
 
 
-async def test_logins_of_users_are_tested_up_to_the_connection(keeper: Keeper, users_url: str) -> None:
+async def test_per_user_logins_are_tested_up_to_the_connection(keeper: Keeper, users_url: str) -> None:
     url = users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=url)
     assert last(body) == ("connect", True, "")
@@ -354,7 +354,7 @@ async def test_logins_of_users_are_tested_up_to_the_connection(keeper: Keeper, u
 
 @pytest.fixture
 async def any_driver(small_api: ApiOpener, tmp_path: Path) -> AsyncGenerator[Caller]:
-    """An administrator where the driver of these tests is allowed."""
+    """An administrator on a server that allows these tests' driver."""
     http_driver.register()
     policy = {"local_database_dir": tmp_path / "databases", "allowed_drivers": (http_driver.NAME, "postgresql")}
     async with small_api(desktop={"connector_policy": policy}) as api:
@@ -362,7 +362,7 @@ async def any_driver(small_api: ApiOpener, tmp_path: Path) -> AsyncGenerator[Cal
 
 
 @pytest.mark.platform(73)
-async def test_without_a_port_the_login_shows_whether_there_is_a_connection(any_driver, monkeypatch):
+async def test_login_proves_the_connection_when_no_port_is_known(any_driver, monkeypatch):
     url = f"{http_driver.NAME}://127.0.0.1/login"
     async with listening(speaking(200, '{"rows": [["Hello World!"]]}')) as port:
         monkeypatch.setattr(http_driver, "usual_port", port)
@@ -374,7 +374,7 @@ async def test_without_a_port_the_login_shows_whether_there_is_a_connection(any_
 
 
 @pytest.mark.platform(73)
-async def test_nothing_is_called_connected_where_only_a_name_was_looked_up(any_driver: Caller) -> None:
+async def test_name_lookup_alone_is_not_reported_as_connected(any_driver: Caller) -> None:
     own = "${USER}:${PASSWORD}"
     body = await outcome_of(any_driver, "presto", "sqlalchemy", url=f"{http_driver.NAME}://{own}@127.0.0.1/d")
     assert (last(body), body["ok"]) == (("resolve", True, ""), True)
@@ -387,7 +387,7 @@ async def test_nothing_is_called_connected_where_only_a_name_was_looked_up(any_d
 
 @pytest.mark.platform(73)
 @pytest.mark.security("T8")
-async def test_a_driver_that_is_led_to_a_refused_address_is_refused(any_driver: Caller) -> None:
+async def test_driver_redirected_to_a_blocked_address_is_refused(any_driver: Caller) -> None:
     async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         location = "http://169.254.169.254/latest/meta-data"
@@ -403,7 +403,7 @@ async def test_a_driver_that_is_led_to_a_refused_address_is_refused(any_driver: 
 
 
 @pytest.mark.platform(73)
-async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: ApiOpener, tmp_path: Path) -> None:
+async def test_duckdb_file_held_by_another_server_is_not_opened(small_api: ApiOpener, tmp_path: Path) -> None:
     async with small_api() as holder:
         keeper = await Keeper.of(holder)
         stored = await keeper.create("Held", "duckdb", "duckdb", path="held.db")
@@ -427,13 +427,13 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
         assert (outcome.reason, outcome.warnings) == ("", "")
 
 
-async def test_certificates_that_are_not_verified_are_a_warning(keeper: Keeper) -> None:
+async def test_unverified_certificates_cause_a_warning(keeper: Keeper) -> None:
     async with listening(speaking(500, "")) as port:
         body = await outcome_of(keeper.caller, "trino", "trino", url=f"http://127.0.0.1:{port}", ssl_validate=False)
     assert "Certificates are not verified" in body["warnings"]
 
 
-async def test_at_most_four_run_at_once(small_api: ApiOpener, tmp_path: Path) -> None:
+async def test_at_most_four_connection_tests_run_concurrently(small_api: ApiOpener, tmp_path: Path) -> None:
     answered = asyncio.Event()
 
     async def holding(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
@@ -459,8 +459,8 @@ async def test_at_most_four_run_at_once(small_api: ApiOpener, tmp_path: Path) ->
         assert int(late.headers["Retry-After"]) >= 1
 
 
-async def test_the_look_at_the_service_s_own_database_ends_with_the_services(small_api, monkeypatch) -> None:
-    """Each connection to a PostgreSQL waits for it."""
+async def test_service_database_lookup_ends_with_the_services(small_api, monkeypatch) -> None:
+    """Every connection to a PostgreSQL waits for this lookup."""
     hangs = asyncio.Event()
 
     async def connect(*_arguments: object, **_options: object) -> None:

@@ -1,4 +1,4 @@
-"""Commands on connectors beside a running server, and examples/install (Contract platform 5.9, 12)."""
+"""Connector commands alongside a running server, and examples/install (Contract platform 5.9, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
-    """That of a command on the same database."""
+    """The environment of a command on the same database."""
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
         "QUERYSERVER__DESKTOP__SECRET_KEY": _OLD_KEY,
@@ -35,12 +35,12 @@ def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
 
 @pytest.fixture
 def command(tmp_path: Path, environ: dict[str, str]) -> Command:
-    """The program with the server's key."""
+    """The command-line program, with the server's key."""
     return command_in(tmp_path, **environ)
 
 
 @pytest.mark.security("T9")
-async def test_connectors_are_listed_and_exported_without_secrets_and_imported_again(
+async def test_connectors_are_listed_exported_without_secrets_and_reimported(
     served: Api, command: Command, tmp_path: Path, users_url: str
 ) -> None:
     keeper = await Keeper.of(served)
@@ -65,7 +65,7 @@ async def test_connectors_are_listed_and_exported_without_secrets_and_imported_a
     assert (await ana.result("2", "SELECT 2"))["data"] == [[2]]
 
 
-async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(served, command, tmp_path):
+async def test_import_follows_the_update_rules_and_reports_failures(served, command, tmp_path):
     keeper = await Keeper.of(served)
     file = tmp_path / "connectors.json"
     moved = {"nice_name": "Moved", "dialect": "mysql", "interface": "sqlalchemy"}
@@ -89,7 +89,7 @@ async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(serve
 
 
 @pytest.mark.security("T9")
-async def test_rotated_keys_let_former_ones_be_forgotten(served, command, tmp_path, environ, users_url):
+async def test_former_keys_are_not_needed_after_rotation(served, command, tmp_path, environ, users_url):
     keeper = await Keeper.of(served)
     await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     ana = await served.user("ana")
@@ -113,7 +113,7 @@ async def test_rotated_keys_let_former_ones_be_forgotten(served, command, tmp_pa
     assert counts["others"] >= 1
     exported = json.loads((await new_only("connector", "export")).out)
     assert by_name(exported[0])["url"] == users_url.replace("planted-secret", "********")
-    # The former key opens nothing any more.
+    # The former key no longer decrypts anything.
     assert (await command("rotate-keys")).code == 3
 
 
@@ -130,7 +130,7 @@ def tables(url: str = "https://lake", **more: Mapping[str, Any]) -> dict[str, An
 
 
 @pytest.mark.platform(76)
-async def test_without_tables_two_databases_in_memory_are_installed(small_api: ApiOpener) -> None:
+async def test_install_without_tables_adds_two_in_memory_databases(small_api: ApiOpener) -> None:
     async with small_api() as api:
         keeper = await Keeper.of(api)
         first = await install(keeper.caller)
@@ -150,7 +150,7 @@ async def test_without_tables_two_databases_in_memory_are_installed(small_api: A
 
 
 @pytest.mark.platform(76)
-async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_left(small_api: ApiOpener) -> None:
+async def test_install_updates_changed_settings_and_keeps_edited_connectors(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
         keeper = await Keeper.of(api)
@@ -182,7 +182,7 @@ async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_le
 
 
 @pytest.mark.platform(76)
-async def test_a_password_of_the_settings_that_changed_is_updated_too(small_api: ApiOpener) -> None:
+async def test_install_updates_a_changed_password(small_api: ApiOpener) -> None:
     def shop(password: str) -> dict[str, Any]:
         table = {"dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": f"mysql://u:{password}@h/d"}}
         return {"connectors": {"shop": table}}
@@ -196,7 +196,7 @@ async def test_a_password_of_the_settings_that_changed_is_updated_too(small_api:
 
 
 @pytest.mark.platform(76)
-async def test_an_instance_of_the_same_name_that_came_otherwise_is_left_alone(small_api: ApiOpener) -> None:
+async def test_install_keeps_an_unrelated_connector_with_the_same_name(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
         keeper = await Keeper.of(api)
@@ -207,7 +207,7 @@ async def test_an_instance_of_the_same_name_that_came_otherwise_is_left_alone(sm
 
 
 @pytest.mark.platform(76)
-async def test_one_table_that_is_not_valid_keeps_all_from_being_installed(small_api: ApiOpener) -> None:
+async def test_one_invalid_table_prevents_the_whole_install(small_api: ApiOpener) -> None:
     bad = {
         "one": {"dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": "sqlite:///planted-secret"}},
         "two": {"dialect": "hive", "interface": "livy"},
@@ -224,7 +224,7 @@ async def test_one_table_that_is_not_valid_keeps_all_from_being_installed(small_
 
 
 @pytest.mark.platform(76)
-async def test_a_group_that_is_not_there_keeps_all_from_being_installed(small_api: ApiOpener) -> None:
+async def test_unknown_group_prevents_the_whole_install(small_api: ApiOpener) -> None:
     bad = {"last": {"dialect": "sqlite", "interface": "sqlite", "groups": ("nosuch",)}}
     async with small_api(desktop=tables(**bad)) as api:
         await api.user("ana", groups=("analysts",))

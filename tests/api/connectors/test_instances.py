@@ -1,4 +1,6 @@
-"""Stored connectors: visibility, changes, grants, deletion, encodings (Contract platform 1.2, 4.3, 5.3 to 5.7, 12)."""
+"""Stored connectors: visibility, changes, grants, deletion and encodings (Contract platform 1.2, 4.3, 5.3 to 5.7,
+12).
+"""
 
 import asyncio
 import json
@@ -25,7 +27,9 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 @pytest.mark.platform(63)
 @pytest.mark.security("T10")
-async def test_users_see_what_is_granted_to_their_groups_and_administrators_see_all(api: Api, keeper: Keeper) -> None:
+async def test_users_see_connectors_granted_to_their_groups_and_administrators_see_all(
+    api: Api, keeper: Keeper
+) -> None:
     await api.user("first", groups=("analysts",))
     open_one = await keeper.create("Open", "sqlite", "sqlite")
     theirs = await keeper.save(
@@ -53,12 +57,12 @@ async def test_users_see_what_is_granted_to_their_groups_and_administrators_see_
 
 
 @pytest.mark.parametrize("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
-async def test_an_id_that_is_none_is_unknown(keeper: Keeper, text: str) -> None:
+async def test_malformed_id_is_not_found(keeper: Keeper, text: str) -> None:
     assert verdict(await keeper.caller.get(f"connector/instance/get/{text}")) == (404, -1, "connector_not_found")
 
 
 @pytest.mark.platform(66)
-async def test_update_creates_without_an_id_and_changes_with_one(keeper: Keeper) -> None:
+async def test_update_creates_without_an_id_and_changes_with_an_id(keeper: Keeper) -> None:
     sent = {"nice_name": "Made", "dialect": "trino", "interface": "trino", "description": "First"}
     created = (await keeper.update({**sent, "settings": listed({"url": "https://t:8443", "catalog": "a"})})).json()
     assert (created["saved_as"], created["status"]) == (True, 0)
@@ -79,12 +83,12 @@ async def test_update_creates_without_an_id_and_changes_with_one(keeper: Keeper)
 
 
 @pytest.mark.parametrize("nothing", [None, "", 0, "0"])
-async def test_an_empty_id_creates(keeper: Keeper, nothing: object) -> None:
+async def test_update_with_an_empty_id_creates(keeper: Keeper, nothing: object) -> None:
     sent = {"id": nothing, "nice_name": f"Empty {nothing!r}", "dialect": "sqlite", "interface": "sqlite"}
     assert (await keeper.update(sent)).json()["saved_as"] is True
 
 
-async def test_members_of_an_answer_may_be_sent_back_and_both_forms_of_the_field_are_read(keeper: Keeper) -> None:
+async def test_response_fields_may_be_sent_back_as_json_or_form(keeper: Keeper) -> None:
     made = await keeper.create("Back", "hive", "hiveserver2", session_idle_s="60", query_timeout_s="5")
     assert by_name(made)["session_idle_s"] == 60
     again = (await keeper.caller.post_json("connector/instance/update", connector=made)).json()
@@ -103,7 +107,7 @@ async def test_only_administrators_change_connectors(api: Api, ana: Caller, keep
     refused = await ana.post(f"connector/{call}", connector=body)
     assert verdict(refused) == (403, -1, "admin_required")
     assert refused.json()["message"] == "You must be an administrator."
-    # Permission is looked at before the body.
+    # Permissions are checked before the body.
     assert (
         verdict(await ana.send("POST", f"connector/{call}", content="{", headers={"content-type": "text/x"}))[0] == 403
     )
@@ -112,7 +116,7 @@ async def test_only_administrators_change_connectors(api: Api, ana: Caller, keep
 
 
 @pytest.mark.platform(68)
-async def test_what_contradicts_the_stored_state_changes_nothing(keeper: Keeper) -> None:
+async def test_conflicting_updates_change_nothing(keeper: Keeper) -> None:
     await keeper.create("Taken", "sqlite", "sqlite")
     made = await keeper.create("Free", "sqlite", "sqlite")
     other = {"nice_name": "tAKEN", "dialect": "sqlite", "interface": "sqlite"}
@@ -130,7 +134,7 @@ async def test_what_contradicts_the_stored_state_changes_nothing(keeper: Keeper)
     assert await keeper.shown(made["id"]) == made
 
 
-async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
+async def test_only_one_of_concurrent_updates_to_a_version_succeeds(keeper: Keeper) -> None:
     made = await keeper.create("Contested", "sqlite", "sqlite")
     answers = await asyncio.gather(
         *(keeper.update({"id": made["id"], "version": 1, "description": f"{n}"}) for n in range(4))
@@ -166,7 +170,7 @@ async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
         ({"settings": listed({"password": "********"})}, "secret_required", ["password"]),
     ],
 )
-async def test_each_wrong_setting_is_told_by_its_name(keeper, sent, code, where):
+async def test_every_invalid_setting_is_reported_by_name(keeper, sent, code, where):
     usual = {"nice_name": "Wrong", "dialect": "hive", "interface": "hiveserver2"}
     status, said, errors = await keeper.refused(
         {**(usual if sent else {"dialect": "hive", "interface": "hiveserver2"}), **sent}
@@ -176,33 +180,33 @@ async def test_each_wrong_setting_is_told_by_its_name(keeper, sent, code, where)
 
 
 @pytest.mark.parametrize("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
-async def test_the_memory_of_duckdb_is_a_number_with_its_unit(keeper: Keeper, amount: str) -> None:
+async def test_duckdb_memory_limit_must_be_a_number_with_a_unit(keeper: Keeper, amount: str) -> None:
     sent = {"nice_name": "Small", "dialect": "duckdb", "interface": "duckdb"}
     refused = await keeper.refused({**sent, "settings": listed({"memory_limit": amount})})
     assert (*refused[:2], list(refused[2])) == (400, "validation_failed", ["memory_limit"])
 
 
 @pytest.mark.parametrize("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
-async def test_a_server_of_http_is_named_without_query_and_fragment(keeper: Keeper, end: str) -> None:
+async def test_http_server_urls_may_not_have_query_or_fragment(keeper: Keeper, end: str) -> None:
     for dialect, interface, name in (("hdfs", "rest", "server_url"), ("trino", "trino", "url")):
         sent = {"nice_name": "Asked", "dialect": dialect, "interface": interface}
         refused = await keeper.refused({**sent, "settings": listed({name: f"http://localhost:1{end}"})})
         assert (*refused[:2], list(refused[2])) == (400, "validation_failed", [name])
 
 
-async def test_what_needs_kerberos_is_runnable_only_where_it_is_installed(keeper: Keeper) -> None:
+async def test_kerberos_connector_is_runnable_only_with_gssapi_installed(keeper: Keeper) -> None:
     made = await keeper.create("Tickets", "hive", "hiveserver2", server_host="hive.example", auth_mechanism="gssapi")
     assert made["is_runnable"] is (find_spec("gssapi") is not None)
 
 
-async def test_delete_reads_nothing_but_the_id(keeper: Keeper) -> None:
+async def test_delete_reads_only_the_id(keeper: Keeper) -> None:
     made = await keeper.create("Whole", "sqlite", "sqlite")
     sent = {**made, "nice_name": 5, "settings": {"url": "x"}, "version": "old"}
     deleted = await keeper.caller.post("connector/instance/delete", connector=json.dumps(sent))
     assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
 
 
-async def test_the_body_must_be_a_connector(keeper: Keeper) -> None:
+async def test_body_must_be_a_connector(keeper: Keeper) -> None:
     post = keeper.caller.refused
     assert await post("connector/instance/update") == (400, -1, "missing_parameter")
     assert await post("connector/instance/delete") == (400, -1, "missing_parameter")
@@ -214,7 +218,7 @@ async def test_the_body_must_be_a_connector(keeper: Keeper) -> None:
     assert await post("connector/instance/delete", connector="{}") == (404, -1, "connector_not_found")
 
 
-async def test_new_connectors_are_granted_as_the_policy_says(small_api: ApiOpener, tmp_path: Path) -> None:
+async def test_policy_determines_the_grants_of_new_connectors(small_api: ApiOpener, tmp_path: Path) -> None:
     policy = {"grant_to_default_group": False, "local_database_dir": tmp_path / "databases"}
     async with small_api(desktop={"connector_policy": policy}) as api:
         keeper = await Keeper.of(api)
@@ -223,7 +227,7 @@ async def test_new_connectors_are_granted_as_the_policy_says(small_api: ApiOpene
 
 
 @pytest.mark.platform(75)
-async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(api, keeper, users_url):
+async def test_connector_in_use_is_not_deleted_and_deletion_keeps_history(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("Short-lived", "postgresql", "sqlalchemy", url=users_url)
     done = await ana.run(made["id"], "SELECT 41 + 1 AS answer")
@@ -249,7 +253,7 @@ async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(api,
     assert rights == []
 
 
-async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(api, keeper, users_url):
+async def test_new_and_changed_connectors_apply_to_the_next_statement(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("At once", "postgresql", "sqlalchemy", url=f"{users_url}?application_name=one")
     named = "SELECT current_setting('application_name')"
@@ -262,7 +266,7 @@ async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_i
     assert (await ana.refused(f"editor/execute/{made['id']}", statement=named))[0] == 404
 
 
-async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper) -> None:
+async def test_types_that_cannot_run_can_be_stored_and_edited(keeper: Keeper) -> None:
     made = await keeper.create("Flink", "flink", "flink", url="http://169.254.169.254:8083", has_ssh=True)
     assert made["is_runnable"] is False
     changed = await keeper.send({"id": made["id"], "settings": listed({"url": "anything"})})
@@ -275,13 +279,13 @@ async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper
 
 @pytest.fixture
 def command(tmp_path: Path, connectors_database_dsn: str) -> Command:
-    """The program beside the running server."""
+    """The command-line program alongside the running server."""
     return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=connectors_database_dsn)
 
 
 @pytest.mark.platform(54, 63)
 @pytest.mark.security("T22")
-async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, keeper: Keeper, command: Command) -> None:
+async def test_grants_and_revocations_apply_to_the_next_call(api: Api, keeper: Keeper, command: Command) -> None:
     ana = await api.user("ana", groups=("watchers",))
     made = await keeper.save(
         nice_name="Granted by hand", dialect="sqlite", interface="sqlite", settings={"path": ":memory:"}, groups=[]
@@ -295,7 +299,7 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
     assert (await command("ungrant", "watchers", f"connector:{number}")).code == 0
     assert await _sees(ana, number) is False
     assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
-    # All of them at once, and by way of another group.
+    # This covers a grant to everyone and a grant through another group.
     groups = Groups(api.database, AuthSettings())
     await groups.grant("default", "connector:*")
     try:
@@ -307,7 +311,7 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
 
 @pytest.mark.platform(54)
 @pytest.mark.security("T22")
-async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, keeper, monkeypatch):
+async def test_grant_revoked_during_an_update_stays_revoked(api, keeper, monkeypatch):
     made = await keeper.save(
         nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
     )
@@ -329,7 +333,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, kee
 
 @pytest.mark.platform(63)
 @pytest.mark.security("T10")
-async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api: Api, keeper: Keeper) -> None:
+async def test_grant_for_a_future_id_does_not_open_a_later_connector(api: Api, keeper: Keeper) -> None:
     ana = await api.user("ana", groups=("early",))
     made = await keeper.create("First", "sqlite", "sqlite")
     await Groups(api.database, AuthSettings()).grant("early", f"connector:{int(made['id']) + 1}")
@@ -340,7 +344,7 @@ async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api
 
 
 async def _sees(caller: Caller, number: str) -> bool:
-    """What every kind of call says alike."""
+    """Whether the caller sees the connector; all kinds of calls must agree."""
     listed = number in {one["id"] for one in await instances_of(caller)}
     got = (await caller.get(f"connector/instance/get/{number}")).status_code == 200
     executed = await caller.post(f"editor/execute/{number}", statement="select 1", wait=30)
@@ -351,14 +355,14 @@ async def _sees(caller: Caller, number: str) -> bool:
 
 ENCODINGS = ("form", "json with texts", "json")
 
-# What differs from one equal call to the next: numbers that are given out, times, and how long something took.
+# Fields that differ between equal calls: assigned numbers, times, and durations.
 _VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
 _IDS = frozenset({"added", "updated", "unchanged"})
 
 
 @dataclass
 class Sender:
-    """An administrator who sends each body in one encoding. What was answered is kept without what differs."""
+    """An administrator who sends each body in one encoding and keeps the responses without their volatile fields."""
 
     caller: Caller
     encoding: str
@@ -377,7 +381,7 @@ class Sender:
 
 
 def steady(value: Any, name: str = "") -> Any:
-    # A stored connector has its id as name; settings and checks have names of their own.
+    # A stored connector's name is its id; settings and checks have other names.
     if name in _VOLATILE or (name == "name" and isinstance(value, str) and value.isdecimal()):
         return None if value is None else "…"
     if isinstance(value, dict):
@@ -388,7 +392,7 @@ def steady(value: Any, name: str = "") -> Any:
 
 
 async def whole_life(sender: Sender) -> None:
-    """A connector from its making to its end, with what is refused on the way; then examples come and go."""
+    """Create, use and delete a connector, including refused calls; then install and remove the examples."""
     drawer = {"nice_name": "Drawer", "dialect": "sqlite", "interface": "sqlite"}
     made = (await sender.post("connector/instance/update", connector={**drawer, "description": "Ours"}))["connector"]
     await sender.post("connector/instance/update", connector=drawer)
@@ -414,14 +418,14 @@ async def whole_life(sender: Sender) -> None:
 
 
 @pytest.mark.platform(2)
-async def test_calls_of_administrators_answer_the_same_in_every_encoding(small_api: ApiOpener) -> None:
+async def test_administrator_calls_are_equivalent_in_every_encoding(small_api: ApiOpener) -> None:
     told: dict[str, list[tuple[str, int, Any]]] = {}
     async with small_api() as api:
         for encoding in ENCODINGS:
             sender = Sender(await api.user("root", admin=True), encoding)
             await whole_life(sender)
             told[encoding] = sender.answers
-    # Those of the task server have tests of their own, in tests/api/taskserver.
+    # The task server's calls are tested in tests/api/taskserver.
     served = {
         row.path
         for row in read_operations()

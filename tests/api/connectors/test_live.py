@@ -1,4 +1,6 @@
-"""Stored connectors at work: a change on one server holds for the next call on any (Contract platform 4.3, 5)."""
+"""Stored connectors in use: a change on one server applies to the next call on every server (Contract platform 4.3,
+5).
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +32,7 @@ _WHO = "SELECT current_setting('application_name') AS who"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Two servers on one database; `keeper` calls the first, `ana` both."""
+    """Two servers on one database; `keeper` calls the first server, `ana` calls both."""
 
     first: Api
     second: Api
@@ -41,7 +43,7 @@ class Servers:
 
     @asynccontextmanager
     async def held_up(self) -> AsyncIterator[None]:
-        """No statement `_HELD_UP` ends inside."""
+        """Keep `_HELD_UP` statements from completing within the context."""
         holder = await asyncpg.connect(self.users_url)
         try:
             await holder.execute(f"select pg_advisory_lock({_LOCK})")
@@ -51,26 +53,26 @@ class Servers:
 
     @property
     def there(self) -> Caller:
-        """The user at the second server."""
+        """The same user on the second server."""
         return Caller(self.second, self.ana.username, self.ana.headers)
 
     def url(self, name: str) -> str:
-        """The users' database; its connections are known by `name`."""
+        """The URL of the users' database; its connections are identified by `name`."""
         return f"{self.users_url}?application_name={name}"
 
     async def new(self, name: str, **more: Any) -> dict[str, Any]:
-        """A new PostgreSQL connector whose connections are known by that name."""
+        """Create a PostgreSQL connector whose connections are identified by that name."""
         settings = listed({"url": self.url(name)})
         return await self.keeper.send(
             {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
         )
 
     async def connections(self, name: str) -> int:
-        """How many are open at the engine."""
+        """Number of open connections at the engine."""
         return await self.users.value("select count(*) from pg_stat_activity where application_name = $1", name)
 
     async def drained(self, name: str) -> None:
-        """Returns once none is."""
+        """Wait until no connection is open."""
 
         async def are_none() -> bool:
             return await self.connections(name) == 0
@@ -80,7 +82,7 @@ class Servers:
 
 @pytest.fixture
 async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
-    """A pair of this test's own."""
+    """Two servers reserved for this test."""
     async with (
         small_api() as first,
         small_api() as second,
@@ -91,12 +93,12 @@ async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers
 
 @pytest.fixture
 def name() -> str:
-    """Of connections that only this test opens."""
+    """A connection name that only this test uses."""
     return f"live-{next(_numbers)}"
 
 
 async def offered(caller: Caller) -> list[str]:
-    """Interpreters that get_config lists."""
+    """The interpreters that get_config lists."""
     return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
@@ -105,7 +107,7 @@ async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]
 
 
 @pytest.mark.platform(63, 84)
-async def test_a_new_connector_can_be_used_on_both_servers_at_once(servers: Servers, name: str) -> None:
+async def test_new_connector_is_usable_on_both_servers_immediately(servers: Servers, name: str) -> None:
     assert (await servers.there.told("get_config"))["status"] == 0
     made = await servers.new(name)
     assert made["id"] in await offered(servers.there)
@@ -114,7 +116,9 @@ async def test_a_new_connector_can_be_used_on_both_servers_at_once(servers: Serv
 
 
 @pytest.mark.platform(63)
-async def test_digits_name_an_instance_and_a_dialect_the_first_of_the_settings(servers: Servers, name: str) -> None:
+async def test_digits_name_a_stored_connector_and_a_dialect_the_first_configured_interpreter(
+    servers: Servers, name: str
+) -> None:
     made = await servers.new(name)
     assert await rows(servers.ana, made["id"], _WHO) == [[name]]
     assert await rows(servers.ana, "postgresql", _WHO) != [[name]]
@@ -123,7 +127,7 @@ async def test_digits_name_an_instance_and_a_dialect_the_first_of_the_settings(s
 
 
 @pytest.mark.platform(66)
-async def test_a_change_holds_for_the_next_call_and_running_statements_go_on(servers: Servers, name: str) -> None:
+async def test_change_applies_to_the_next_call_and_running_statements_continue(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
     async with servers.held_up():
@@ -140,7 +144,7 @@ async def test_a_change_holds_for_the_next_call_and_running_statements_go_on(ser
 
 
 @pytest.mark.platform(66)
-async def test_a_held_session_goes_on_with_what_it_was_opened_with(servers: Servers, name: str) -> None:
+async def test_open_session_continues_with_its_original_settings(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
@@ -154,7 +158,9 @@ async def test_a_held_session_goes_on_with_what_it_was_opened_with(servers: Serv
 
 
 @pytest.mark.platform(66)
-async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_here(servers: Servers, name: str) -> None:
+async def test_sessions_and_statements_survive_a_change_to_a_type_that_cannot_run_here(
+    servers: Servers, name: str
+) -> None:
     there, settings = servers.there, listed({"url": servers.url(name)})
     made = await servers.keeper.send(
         {"nice_name": name, "dialect": "sql", "interface": "sqlalchemy", "settings": settings}
@@ -180,7 +186,7 @@ async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_her
 
 
 @pytest.mark.platform(66)
-async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(servers, name, monkeypatch):
+async def test_session_is_still_served_after_its_server_lost_the_driver(servers, name, monkeypatch):
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
@@ -204,13 +210,13 @@ async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(
 
 
 async def _is_unheard(_: object) -> None:
-    """A notice that was lost: the sweep takes what nobody has taken."""
+    """Simulate a lost notification: the sweep picks up statements that no server has claimed."""
     raise DatabaseUnavailable
 
 
 @pytest.mark.platform(63, 84)
 @pytest.mark.security("T22")
-async def test_a_revoked_connector_is_gone_for_the_next_call_with_its_results(servers: Servers, name: str) -> None:
+async def test_revoked_connector_and_its_results_are_gone_for_the_next_call(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     done = (await servers.there.run(made["id"], _WHO))["history_uuid"]
     await servers.keeper.send({"id": made["id"], "groups": []})
@@ -226,7 +232,7 @@ async def test_a_revoked_connector_is_gone_for_the_next_call_with_its_results(se
 
 
 @pytest.mark.platform(75)
-async def test_delete_waits_for_no_statement_and_leaves_history(servers: Servers, name: str) -> None:
+async def test_delete_does_not_wait_for_statements_and_keeps_history(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
@@ -250,11 +256,11 @@ async def test_delete_waits_for_no_statement_and_leaves_history(servers: Servers
 
 
 @pytest.mark.platform(75)
-async def test_a_statement_that_came_while_its_connector_was_deleted_ends(servers: Servers, name: str) -> None:
+async def test_statement_submitted_during_connector_deletion_ends(servers: Servers, name: str) -> None:
     made = await servers.new(name)
     late = (await servers.ana.run(made["id"], _WHO))["history_uuid"]
     assert (await servers.keeper.delete(made["id"])).status_code == 200
-    # As if it had been recorded between the count of the deletion and its commit.
+    # Pretend that the statement was recorded between the deletion's count and its commit.
     await servers.first.database.execute(
         "update statements set state = 'waiting', ended_at = null, sent_at = null, owner = null, lease_until = null"
         " where id = $1",
@@ -267,7 +273,7 @@ async def test_a_statement_that_came_while_its_connector_was_deleted_ends(server
 
 
 @pytest.mark.platform(74, 84)
-async def test_a_type_that_never_runs_is_stored_and_takes_no_statements(servers: Servers, name: str) -> None:
+async def test_type_that_cannot_run_is_stored_but_accepts_no_statements(servers: Servers, name: str) -> None:
     made = await servers.keeper.create(name, "ksql", "ksql", url="http://localhost:8088")
     lacking = await servers.keeper.create(f"{name}-lacking", "clickhouse", "sqlalchemy", url="clickhouse://localhost:1")
     listed_there = await offered(servers.there)
@@ -280,7 +286,7 @@ async def test_a_type_that_never_runs_is_stored_and_takes_no_statements(servers:
     assert (await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1"))[0] == 404
 
 
-async def test_metadata_of_a_changed_connector_are_not_those_of_the_old_address(servers: Servers, name: str) -> None:
+async def test_changed_connector_does_not_show_metadata_of_the_old_address(servers: Servers, name: str) -> None:
     table = name.replace("-", "_")
     made = await servers.new(name)
     await rows(servers.ana, made["id"], _WHO)
@@ -294,7 +300,7 @@ async def test_metadata_of_a_changed_connector_are_not_those_of_the_old_address(
 
 
 @pytest.mark.security("T9")
-async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name: str) -> None:
+async def test_user_logins_are_never_sent_to_a_new_address(servers: Servers, name: str) -> None:
     url = servers.url(name).replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
     made = await servers.keeper.send(
         {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
@@ -310,7 +316,7 @@ async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name:
     assert refused.json()["code"] == "credentials_required"
 
 
-async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(servers, name):
+async def test_servers_notice_changes_between_calls_and_after_a_database_outage(servers, name):
     there = servers.second.services.connectors
 
     async def knows(connector_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Stored duckdb and sqlite connectors reach their own file and no other (Contract platform 5.11)."""
+"""Stored duckdb and sqlite connectors reach only their own file (Contract platform 5.11)."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ _PLANTED = "planted-outside"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server, an administrator there, and the directory of its databases."""
+    """A server, its administrator, and its database directory."""
 
     keeper: Keeper
     databases: Path
 
     @property
     def caller(self) -> Caller:
-        """Administrators may use what they make."""
+        """The administrator, who may use the connectors created here."""
         return self.keeper.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
@@ -35,7 +35,7 @@ class Place:
         return (await self.keeper.create(name, dialect, dialect, path=path, **settings))["id"]
 
     async def fails(self, connector: str, statement: str) -> str:
-        """What a statement is refused with."""
+        """Run a statement that must fail; return its message."""
         body = await self.caller.run(connector, statement)
         assert body["status"] != 0, body
         assert _PLANTED not in str(body)
@@ -47,7 +47,7 @@ class Place:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory beside. Its name may stand in answers, where statements name it."""
+    """A directory outside the database directory. Responses may contain its name where statements contain it."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="beside") as directory:
         (Path(directory) / "secret.csv").write_text(f"a\n{_PLANTED}\n")
         yield Path(directory)
@@ -83,7 +83,7 @@ async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
         "no-such-folder/x.db",
     ],
 )
-async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect: str, path: str) -> None:
+async def test_paths_outside_the_directory_are_not_stored(keeper: Keeper, dialect: str, path: str) -> None:
     status, code, errors = await keeper.refused(
         {
             "nice_name": "Elsewhere",
@@ -97,7 +97,7 @@ async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect:
 
 @pytest.mark.platform(77)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: str) -> None:
+async def test_links_are_not_followed(place: Place, directory: Path, dialect: str) -> None:
     (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
     (place.databases / f"{dialect}-dir").symlink_to(directory)
     for path in (f"{dialect}.linked", f"{dialect}-dir/new.db"):
@@ -151,7 +151,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
         ),
     ],
 )
-async def test_no_statement_reaches_another_file(place, directory, dialect, statements):
+async def test_statements_cannot_reach_another_file(place, directory, dialect, statements):
     for path in (f"own.{dialect}", ":memory:"):
         if dialect == "sqlite" and path != ":memory:":
             (place.databases / path).touch()
@@ -163,7 +163,7 @@ async def test_no_statement_reaches_another_file(place, directory, dialect, stat
 
 @pytest.mark.platform(73)
 @pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
+async def test_connection_test_creates_no_file(place: Place, dialect: str) -> None:
     file = f"unborn.{dialect}"
     given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}
     body = await place.caller.told("connector/instance/test", connector=json.dumps(given))
@@ -176,7 +176,7 @@ async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
     assert (body["ok"], body["warnings"]) == (True, "")
 
 
-async def test_two_connectors_of_one_duckdb_file_see_the_same_tables(place: Place) -> None:
+async def test_connectors_sharing_a_duckdb_file_see_the_same_tables(place: Place) -> None:
     one, other = await place.new("duckdb", "shared.db"), await place.new("duckdb", "shared.db")
     assert (await place.caller.run(one, "CREATE TABLE t AS SELECT range AS a FROM range(10)"))["status"] == 0
     assert await place.rows(other, "SELECT count(*) FROM t") == [[10]]
@@ -186,7 +186,7 @@ async def test_two_connectors_of_one_duckdb_file_see_the_same_tables(place: Plac
     assert await place.rows(one, "SELECT count(*) FROM t") == [[18]]
 
 
-async def test_connectors_of_one_duckdb_file_with_other_settings_take_turns(place: Place) -> None:
+async def test_connectors_sharing_a_duckdb_file_with_different_settings_alternate(place: Place) -> None:
     writer = await place.new("duckdb", "turns.db")
     reader = await place.new("duckdb", "turns.db", read_only=True)
     assert (await place.caller.run(writer, "CREATE TABLE t (a int)"))["status"] == 0
@@ -205,7 +205,7 @@ async def test_connectors_of_one_duckdb_file_with_other_settings_take_turns(plac
     assert (await place.caller.page(waiting))["data"] == [[3]]
 
 
-async def test_a_changed_duckdb_connector_opens_the_new_file_while_the_old_one_is_in_use(place: Place) -> None:
+async def test_changed_duckdb_connector_opens_the_new_file_while_the_old_file_is_in_use(place: Place) -> None:
     connector = await place.new("duckdb", "old.db")
     assert (await place.caller.run(connector, "CREATE TABLE t AS SELECT 1 AS a"))["status"] == 0
     session = (await place.caller.post_json("editor/create_session", session={"type": connector})).json()["session"][
@@ -221,7 +221,7 @@ async def test_a_changed_duckdb_connector_opens_the_new_file_while_the_old_one_i
     assert await place.rows(connector, "SELECT * FROM n") == [[2]]
 
 
-async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(small_api, place):
+async def test_server_holding_a_stored_duckdb_file_runs_its_statements(small_api, place):
     async with small_api(lease_timeout_s=3) as second:
         there = Caller(second, place.caller.username, place.caller.headers)
         connector = await place.new("duckdb", "held.db")

@@ -1,4 +1,4 @@
-"""Secrets, and drivers, options and hosts that no connector may name (Contract platform 5.1, 5.11; T7, T8)."""
+"""Secrets, and forbidden drivers, options and hosts (Contract platform 5.1, 5.11; T7, T8)."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ async def dump(dsn: str) -> str:
 
 
 class Overheard:
-    """Every answer of an application, as text with headers."""
+    """Records every response of an application as text, including headers."""
 
     def __init__(self, api: Api) -> None:
         self.texts: list[str] = []
@@ -44,7 +44,7 @@ class Overheard:
 
 @pytest.mark.platform(69)
 @pytest.mark.security("T9", "T28")
-async def test_no_answer_log_line_error_or_table_shows_a_planted_password(small_api, tmp_path, caplog, capsys):
+async def test_planted_passwords_never_appear_in_responses_logs_errors_or_tables(small_api, tmp_path, caplog, capsys):
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
@@ -122,7 +122,7 @@ async def test_no_answer_log_line_error_or_table_shows_a_planted_password(small_
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_a_masked_connector_sent_back_keeps_its_secret_working(api: Api, keeper: Keeper, users_url: str) -> None:
+async def test_masked_connector_sent_back_keeps_its_secret(api: Api, keeper: Keeper, users_url: str) -> None:
     ana = await api.user("ana")
     made = await keeper.create("Masked", "postgresql", "sqlalchemy", url=users_url)
     assert by_name(made)["url"] == users_url.replace("planted-secret", _MASK)
@@ -143,7 +143,7 @@ async def test_a_masked_connector_sent_back_keeps_its_secret_working(api: Api, k
         ("mysql://svc@one:3306/d", f"mysql://svc:{_MASK}@one:3306/d"),
     ],
 )
-async def test_a_stored_secret_never_goes_elsewhere(keeper: Keeper, before: str, after: str) -> None:
+async def test_stored_secret_is_never_sent_to_another_destination(keeper: Keeper, before: str, after: str) -> None:
     made = await keeper.create(f"Moved {before} {after}"[:100], "mysql", "sqlalchemy", url=before)
     status, code, errors = await keeper.refused({"id": made["id"], "settings": listed({"url": after})})
     assert (status, code, list(errors)) == (400, "secret_required", ["url"])
@@ -153,7 +153,7 @@ async def test_a_stored_secret_never_goes_elsewhere(keeper: Keeper, before: str,
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_single_settings_say_where_a_secret_goes_too(keeper: Keeper) -> None:
+async def test_destination_in_separate_settings_also_protects_the_secret(keeper: Keeper) -> None:
     values = {"server_host": "one", "username": "svc", "password": "x", "auth_mechanism": "LDAP"}
     made = await keeper.create("Single", "hive", "hiveserver2", **values)
     masked = {**values, "password": _MASK}
@@ -223,14 +223,14 @@ def encoded(name: str) -> str:
 
 
 def spelled(name: str) -> set[str]:
-    """Ways to write it that drivers take for the same."""
+    """Spellings of a name that drivers treat as equal."""
     return {name, mixed(name), name.upper(), name.replace("_", "-")}
 
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
 @pytest.mark.parametrize("option", _REFUSED)
-async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
+async def test_forbidden_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
     spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
     for scheme in _SCHEMES:
         for name in spellings:
@@ -242,7 +242,7 @@ async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, opt
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
-async def test_an_administrator_who_lists_them_allows_none_of_them(small_api: ApiOpener, tmp_path: Path) -> None:
+async def test_forbidden_options_cannot_be_allowed_by_the_policy(small_api: ApiOpener, tmp_path: Path) -> None:
     names = sorted(name for option in _REFUSED for name in spelled(option))
     policy = {
         "local_database_dir": tmp_path / "databases",
@@ -292,19 +292,19 @@ async def test_drivers_outside_the_list_are_refused(keeper: Keeper, url: str) ->
 @pytest.mark.parametrize(
     "url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"]
 )
-async def test_what_is_no_url_is_refused(keeper: Keeper, url: str) -> None:
+async def test_malformed_urls_are_refused(keeper: Keeper, url: str) -> None:
     status, _, errors = await keeper.refused(connector(url))
     assert (status, list(errors)) == (400, ["url"])
 
 
 @pytest.mark.security("T7")
-async def test_an_alias_means_its_driver(keeper: Keeper) -> None:
+async def test_driver_alias_is_accepted(keeper: Keeper) -> None:
     made = await keeper.create("Alias", "postgresql", "sqlalchemy", url="POSTGRES://u:p@h/d?sslmode=require")
     assert by_name(made)["url"] == "POSTGRES://u:********@h/d?sslmode=require"
     assert made["is_runnable"] is True
 
 
-async def test_tunnels_and_impersonation_where_there_is_none_are_refused(keeper: Keeper) -> None:
+async def test_unsupported_tunnels_and_impersonation_are_refused(keeper: Keeper) -> None:
     sent = connector("mysql://h/d")
     status, code, errors = await keeper.refused({**sent, "settings": listed({"url": "mysql://h/d", "has_ssh": "yes"})})
     assert (status, code, list(errors)) == (400, "validation_failed", ["has_ssh"])
@@ -361,7 +361,7 @@ async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, h
 
 
 @pytest.mark.security("T8")
-async def test_the_first_kind_of_problem_decides_the_code_and_all_are_told(keeper: Keeper) -> None:
+async def test_all_problems_are_reported_and_the_first_kind_sets_the_code(keeper: Keeper) -> None:
     settings = listed({"url": "exotic://169.254.169.254/d?host=x", "has_ssh": True})
     status, code, errors = await keeper.refused({**connector(""), "settings": settings})
     assert (status, code) == (400, "driver_not_allowed")
@@ -381,7 +381,7 @@ async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dia
 
 @pytest.mark.security("T9")
 @pytest.mark.parametrize("reserved", ["/", "?", "#"])
-async def test_a_password_that_was_not_percent_encoded_is_refused_and_not_told(keeper: Keeper, reserved: str) -> None:
+async def test_password_without_percent_encoding_is_refused_and_not_revealed(keeper: Keeper, reserved: str) -> None:
     response = await keeper.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
     assert response.status_code == 400
     assert "planted" not in response.text

@@ -1,4 +1,4 @@
-"""types, new: the catalogue over HTTP (Contract platform 5.2, 5.4)."""
+"""The calls types and new: the connector catalog over HTTP (Contract platform 5.2, 5.4)."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ async def template(caller: Caller, dialect: str, interface: str, **connector: An
 
 
 @pytest.mark.platform(60)
-async def test_all_types_are_listed_in_six_groups_and_stay_the_same(ana: Caller) -> None:
+async def test_all_types_are_listed_in_six_groups(ana: Caller) -> None:
     body = await types_of(ana)
     assert [group["category"] for group in body["connectors"]] == _CATEGORIES
     assert body["categories"] == [{"name": one.capitalize(), "type": one, "description": ""} for one in _CATEGORIES]
@@ -67,14 +67,14 @@ async def test_all_types_are_listed_in_six_groups_and_stay_the_same(ana: Caller)
 
 
 @pytest.mark.platform(61)
-async def test_older_names_of_the_call_answer_the_same(ana: Caller) -> None:
+async def test_legacy_names_of_the_call_return_the_same_response(ana: Caller) -> None:
     usual = await types_of(ana)
     assert (await ana.get("connectors/types")).json() == usual
     assert (await ana.post("connectors/types")).json() == usual
     assert (await ana.post_json("connectors/types/")).json() == usual
 
 
-async def test_what_runs_without_further_installation_is_runnable(ana: Caller) -> None:
+async def test_types_without_extra_packages_are_runnable(ana: Caller) -> None:
     body = await types_of(ana)
     runs = {
         (one["dialect"], one["interface"])
@@ -87,7 +87,7 @@ async def test_what_runs_without_further_installation_is_runnable(ana: Caller) -
     assert not runs & {(row.dialect, row.interface) for row in TYPES if row.runs in {"no", "test"}}
 
 
-async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
+async def test_hidden_dialects_are_not_listed(small_api: ApiOpener) -> None:
     desktop = {"connectors_blacklist": ("hive",), "connectors_whitelist": ("hive", "trino", "mysql")}
     async with small_api(desktop=desktop) as api:
         ana = await api.user("ana")
@@ -101,7 +101,7 @@ async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
 
 @pytest.mark.platform(64)
 @pytest.mark.parametrize("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
-async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper: Keeper, row: ConnectorType) -> None:
+async def test_template_of_every_type_can_be_stored_once_named(keeper: Keeper, row: ConnectorType) -> None:
     sent = await template(keeper.caller, row.dialect, row.interface)
     assert sent["id"] is None
     assert sent["name"] == ""
@@ -123,7 +123,7 @@ async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper:
 
 
 @pytest.mark.platform(65)
-async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(tmp_path, database_dsn, users_url):
+async def test_settings_sections_provide_hive_and_impala_defaults(tmp_path, database_dsn, users_url):
     impala = ImpalaSettings(query_timeout_s=77, session_timeout_s=88)
     sections = {"beeswax": BeeswaxSettings(close_queries=True), "impala": impala}
     of_hive = {"query_timeout_s": 0, "session_timeout_s": 0, "close_queries": True}
@@ -149,7 +149,7 @@ async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(tmp_pat
 
 
 @pytest.mark.platform(65)
-async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana: Caller, keeper: Keeper) -> None:
+async def test_new_merges_values_over_the_defaults_and_stores_nothing(ana: Caller, keeper: Keeper) -> None:
     before = await keeper.instances()
     given = {"nice_name": "Lake", "description": "Ours", "settings": listed({"url": "https://t", "ssl_validate": "no"})}
     made = await template(ana, "trino", "trino", **given, id="7", version=3, groups=["x"])
@@ -173,7 +173,7 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
         ("mysql sqlalchemy", {"url": "mysql://svc:planted@h/d"}, {"url": "mysql://svc:********@h/d"}),
     ],
 )
-async def test_a_secret_that_was_laid_over_a_template_does_not_come_back_and_has_to_be_given_again(
+async def test_secret_merged_into_a_template_is_not_returned_and_must_be_sent_again(
     keeper: Keeper, row: str, given: dict[str, str], secret: dict[str, str]
 ) -> None:
     before = await keeper.instances()
@@ -188,7 +188,7 @@ async def test_a_secret_that_was_laid_over_a_template_does_not_come_back_and_has
 
 
 @pytest.mark.platform(65)
-async def test_new_refuses_unknown_pairs_and_settings(ana: Caller) -> None:
+async def test_new_refuses_unknown_types_and_settings(ana: Caller) -> None:
     response = await ana.post("connector/instance/new/hive/livy")
     assert (response.status_code, response.json()["code"]) == (404, "connector_type_not_found")
     assert "hive" in response.json()["message"]

@@ -1,4 +1,4 @@
-"""Users and groups for administrators (Contract platform 6)."""
+"""User and group listings for administrators (Contract platform 6)."""
 
 import asyncio
 import json
@@ -28,14 +28,14 @@ PATHS = ("get_users", "users", "users/autocomplete")
 
 @pytest.fixture
 async def admin(tmp_path: Path, database_dsn: str, users_url: str) -> AsyncIterator[Caller]:
-    """Of an application whose users are those of this test alone: root and whom it makes."""
+    """The administrator root of an application that has only this test's users."""
     async with open_api(make_settings(tmp_path, database_dsn, users_url)) as api:
         yield await sign_in(api, "root", admin=True, groups=())
 
 
 @pytest.fixture
 async def anyone(api: Api) -> Caller:
-    """An administrator of the application that all tests share, for calls that are refused."""
+    """An administrator of the application shared by all tests, for calls that are refused."""
     return await api.user("administrator", admin=True)
 
 
@@ -72,22 +72,22 @@ async def completed(caller: Caller, **query: Any) -> tuple[list[str], list[str]]
 @pytest.mark.platform(67)
 @pytest.mark.security("T15")
 @pytest.mark.parametrize("path", PATHS)
-async def test_others_than_administrators_are_sent_away(ana: Caller, path: str) -> None:
+async def test_only_administrators_may_list_users(ana: Caller, path: str) -> None:
     assert verdict(await ana.get(f"iam/{path}")) == (403, -1, "admin_required")
-    # Before the parameters are looked at.
+    # Permissions are checked before the parameters.
     assert verdict(await ana.get(f"iam/{path}", userids="[", count="x", is_active="maybe"))[0] == 403
     assert (await ana.api.stranger.get(f"iam/{path}")).status_code == 401
 
 
 @pytest.mark.platform(81)
-async def test_sharing_changes_nothing(small_api: Any) -> None:
+async def test_sharing_setting_does_not_open_user_listings(small_api: Any) -> None:
     opened: AbstractAsyncContextManager[Api] = small_api(desktop={"enable_sharing": True})
     async with opened as api:
         ana = await api.user("ana")
         assert [verdict(await ana.get(f"iam/{path}"))[2] for path in PATHS] == ["admin_required"] * 3
 
 
-async def test_an_administrator_by_group_is_one(admin: Caller) -> None:
+async def test_administrator_by_group_may_list_users(admin: Caller) -> None:
     groups = Groups(admin.api.database, AuthSettings())
     ana = await admin.api.user("ana", groups=("admins",))
     assert (await ana.get("iam/get_users")).status_code == 403
@@ -98,7 +98,7 @@ async def test_an_administrator_by_group_is_one(admin: Caller) -> None:
 
 
 @pytest.mark.platform(78)
-async def test_users_are_listed_by_name_state_and_groups(admin: Caller) -> None:
+async def test_users_are_filtered_by_name_state_and_groups(admin: Caller) -> None:
     await people(admin.api, "ana", "bob", groups=("b", "a"))
     await people(admin.api, "cy", "ana.x", disabled=True)
     everybody = await told(admin, "get_users")
@@ -122,7 +122,7 @@ async def test_users_are_listed_by_name_state_and_groups(admin: Caller) -> None:
     assert await listed(admin, username="", groups="") == ["ana", "ana.x", "bob", "cy", "root"]
 
 
-async def test_service_accounts_are_marked_and_found(admin: Caller) -> None:
+async def test_service_accounts_are_marked_and_listed(admin: Caller) -> None:
     await people(admin.api, "ana", "bob", groups=("a",))
     nightly = NewAccount(Username("nightly", "nightly"), groups=("a",), is_service_account=True)
     await AccountRepository(admin.api.database).create(nightly, default_group="default")
@@ -135,7 +135,7 @@ async def test_service_accounts_are_marked_and_found(admin: Caller) -> None:
 
 
 @pytest.mark.platform(78)
-async def test_members_of_several_groups_come_once(admin: Caller) -> None:
+async def test_members_of_several_groups_appear_once(admin: Caller) -> None:
     await people(admin.api, "ana", groups=("a", "b"))
     await people(admin.api, "bob", groups=("b",))
     await people(admin.api, "cy")
@@ -162,20 +162,20 @@ async def test_members_of_several_groups_come_once(admin: Caller) -> None:
         {"limit": "x"},
     ],
 )
-async def test_wrong_parameters_of_the_list_are_named(anyone: Caller, query: dict[str, str]) -> None:
+async def test_invalid_list_parameters_are_named(anyone: Caller, query: dict[str, str]) -> None:
     response = await anyone.get("iam/get_users", **query)
     assert verdict(response) == (400, -1, "invalid_parameter")
     assert next(iter(query)) in response.json()["message"]
 
 
 @pytest.mark.parametrize(("call", "size"), [("iam/get_users", "limit"), ("iam/users/autocomplete", "count")])
-async def test_a_list_of_any_size_has_as_many_users_as_are_given(anyone: Caller, call: str, size: str) -> None:
+async def test_page_sizes_are_capped_at_the_maximum(anyone: Caller, call: str, size: str) -> None:
     most = await anyone.get(call, **{size: 1000})
     assert (await anyone.get(call, **{size: "9" * 30})).json() == most.json()
 
 
 @pytest.mark.platform(78)
-async def test_pages_have_every_user_once_and_count_them_all(admin: Caller) -> None:
+async def test_pages_contain_every_user_once_with_the_total_count(admin: Caller) -> None:
     await people(admin.api, *(f"user{number}" for number in range(24)))
     pages = [await told(admin, "get_users", page=page, limit=10) for page in (1, 2, 3, 4, 2**62)]
     names = [[user["username"] for user in page["users"]] for page in pages]
@@ -188,7 +188,7 @@ async def test_pages_have_every_user_once_and_count_them_all(admin: Caller) -> N
 
 
 @pytest.mark.platform(79)
-async def test_users_are_shown_by_ids(admin: Caller) -> None:
+async def test_users_are_returned_by_ids(admin: Caller) -> None:
     await people(admin.api, "ana", "bob+x@y.z")
     known = await ids(admin.api)
     body = await told(admin, "users", userids=json.dumps([known["bob+x@y.z"], 10**15, known["ana"], known["ana"], -1]))
@@ -227,18 +227,18 @@ async def test_users_are_shown_by_ids(admin: Caller) -> None:
         ("[" * 65 + "]" * 65, "invalid_json"),
     ],
 )
-async def test_what_is_no_array_of_few_integers_is_refused(anyone: Caller, userids: str, code: str) -> None:
+async def test_invalid_id_lists_are_refused(anyone: Caller, userids: str, code: str) -> None:
     assert verdict(await anyone.get("iam/users", userids=userids)) == (400, -1, code)
 
 
 @pytest.mark.platform(79)
-async def test_1000_ids_are_taken(admin: Caller) -> None:
+async def test_1000_ids_are_accepted(admin: Caller) -> None:
     own = (await ids(admin.api))["root"]
     assert len((await told(admin, "users", userids=json.dumps([own] * 1000)))["users"]) == 1
 
 
 @pytest.mark.platform(79)
-async def test_the_last_login_is_a_time_without_zone(admin: Caller) -> None:
+async def test_last_login_is_a_time_without_zone(admin: Caller) -> None:
     password = "correct horse battery"
     await admin.api.services.accounts.accounts.create(AuthenticatedUser("ana"), password)
     number = (await ids(admin.api))["ana"]
@@ -256,7 +256,7 @@ async def test_the_last_login_is_a_time_without_zone(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-async def test_names_are_completed(admin: Caller) -> None:
+async def test_autocomplete_matches_user_and_group_names(admin: Caller) -> None:
     await people(admin.api, "ana", "hannah", groups=("analysts", "Bananas"))
     await people(admin.api, "anton", groups=("cy",))
     await people(admin.api, "anabel", disabled=True)
@@ -270,7 +270,7 @@ async def test_names_are_completed(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-async def test_the_caller_is_left_out_unless_asked_for(admin: Caller) -> None:
+async def test_autocomplete_omits_the_caller_unless_requested(admin: Caller) -> None:
     await people(admin.api, "rooster", groups=("a",))
     assert (await completed(admin, filter="roo"))[0] == ["rooster"]
     assert (await completed(admin, filter="roo", include_myself="yes"))[0] == ["rooster", "root"]
@@ -280,7 +280,7 @@ async def test_the_caller_is_left_out_unless_asked_for(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-async def test_users_bring_their_groups_when_asked_for(admin: Caller) -> None:
+async def test_autocomplete_includes_group_memberships_on_request(admin: Caller) -> None:
     await people(admin.api, "ana", groups=("z", "a"))
     [ana] = (await told(admin, "users/autocomplete"))["users"]
     assert "groups" not in ana
@@ -291,21 +291,21 @@ async def test_users_bring_their_groups_when_asked_for(admin: Caller) -> None:
 
 @pytest.mark.platform(80)
 @pytest.mark.parametrize("query", [{"count": "0"}, {"extend_user": "x"}, {"only_mygroups": "2"}])
-async def test_wrong_parameters_of_the_completion_are_named(anyone: Caller, query: dict[str, str]) -> None:
+async def test_invalid_autocomplete_parameters_are_named(anyone: Caller, query: dict[str, str]) -> None:
     response = await anyone.get("iam/users/autocomplete", **query)
     assert verdict(response) == (400, -1, "invalid_parameter")
     assert next(iter(query)) in response.json()["message"]
 
 
 @pytest.mark.platform(4)
-async def test_head_is_as_get(anyone: Caller) -> None:
+async def test_head_matches_get_without_a_body(anyone: Caller) -> None:
     got, asked = await anyone.send("GET", "iam/users"), await anyone.send("HEAD", "iam/users/")
     assert (asked.status_code, asked.headers["content-type"]) == (200, got.headers["content-type"])
     assert asked.headers["content-length"] == got.headers["content-length"]
     assert asked.content == b""
 
 
-async def test_many_users_hold_nobody_up(admin: Caller) -> None:
+async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -> None:
     await admin.api.database.execute(
         """with made as (
                insert into users (username, username_key)
@@ -320,7 +320,7 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
     longest_s: list[float] = []
 
     async def watched(call: Awaitable[T]) -> T:
-        """What it gives; the most processor time between two turns of others goes to `longest_s`."""
+        """Await the call; append the longest processor time between two event loop iterations to `longest_s`."""
         waited = [0.0]
 
         async def watch() -> None:
@@ -336,7 +336,7 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
             watcher.cancel()
             longest_s.append(max(waited))
 
-    # What one user costs, ten thousand times: the machine may be slow.
+    # Ten thousand times the cost of one user, because the machine may be slow.
     in_one_piece_s = processor_s(
         lambda: [UserSummary(n, f"user{n}", ("default",), True, False, False) for n in range(10001)]
     )
@@ -348,7 +348,7 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-async def test_case_does_not_count_beyond_ascii(admin: Caller) -> None:
+async def test_non_ascii_names_are_matched_case_insensitively(admin: Caller) -> None:
     await people(admin.api, "élodie", groups=("Élan",))
     assert await completed(admin, filter="É") == (["élodie"], ["Élan"])
     assert await completed(admin, filter="E\u0301lo") == (["élodie"], [])
