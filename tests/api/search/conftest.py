@@ -1,4 +1,4 @@
-"""An application with an index that this test alone fills, by what its users look at."""
+"""An application whose index only the current test fills, through what its users browse."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,18 +20,18 @@ CALL = "metadata/search/entities_interactive"
 async def api(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application for the tests of a file; they look for different names, or leave the index as it was."""
+    """One application for all tests in a file; they search for different names or leave the index unchanged."""
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("search"), dsn, users_url, index=True)
         async with open_api(settings) as opened:
-            # Tests read data sources when they say so: its own turn would come in the middle of one.
+            # Tests read data sources explicitly; a scheduled refresh could run in the middle of a test.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             yield opened
 
 
 @pytest.fixture
 async def ana(api: Api) -> Caller:
-    """A user of this test's own; what was indexed for other tests is gone."""
+    """A user reserved for this test; everything indexed for other tests is deleted."""
     api.shelf.act_as_caller(False)
     await api.database.execute("delete from metadata_scopes")
     return await api.user("ana")
@@ -44,7 +44,7 @@ def described(database: str, name: str, *columns: str, **more: object) -> TableD
 
 
 def stock(engine: FakeCatalogEngine) -> None:
-    """What the tests look for."""
+    """Fill the engine with the objects that tests search for."""
     engine.content = {
         "web": {
             "sample_07": described(
@@ -58,7 +58,7 @@ def stock(engine: FakeCatalogEngine) -> None:
 
 
 async def look(caller: Caller, connector: str = "shelf", **databases: list[str]) -> None:
-    """Have the editor ask for databases and tables, and wait until the index has them."""
+    """Make the editor request databases and tables, and wait until the index contains them."""
     await caller.told("editor/autocomplete/", snippet=f'{{"type": "{connector}"}}')
     for database, names in databases.items():
         await caller.told(f"editor/autocomplete/{database}/", snippet=f'{{"type": "{connector}"}}')
@@ -70,6 +70,6 @@ async def look(caller: Caller, connector: str = "shelf", **databases: list[str])
 
 
 async def found(caller: Caller, text: str, **fields: Any) -> list[str]:
-    """Names of the results, in their order."""
+    """Names of the results, in order."""
     body = await caller.told(CALL, query_s=text, **fields)
     return [one["originalName"] for one in body["results"]]

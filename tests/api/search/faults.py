@@ -1,4 +1,4 @@
-"""The scripted engine with faults of single looks, and a list of databases that leaves some out."""
+"""The scripted engine with faults in single metadata reads, and a database list that omits some databases."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
@@ -15,7 +15,9 @@ from queryserver.identity.model import User
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """By what is asked, as `FakeCatalogEngine.looks` tells it. `unlisted`: databases; `held`: answered once set."""
+    """Failures by read, named as in `FakeCatalogEngine.looks`. `unlisted` databases are omitted; `held` reads wait
+    for an event.
+    """
 
     failures: Mapping[str, QueryServerError] = field(default_factory=dict)
     fails_after_s: float = 0.0
@@ -24,7 +26,7 @@ class Faults:
 
 
 class FaultyCatalog(FakeCatalog):
-    """A look at the engine's content with these faults."""
+    """Reads the engine's content with these faults."""
 
     def __init__(self, engine: FakeCatalogEngine, faults: Faults) -> None:
         super().__init__(engine)
@@ -46,7 +48,7 @@ class FaultyCatalog(FakeCatalog):
 def faulty(
     engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError] | None = None, **others: Any
 ) -> Generator[None]:
-    """The engine has these `Faults` while inside."""
+    """The engine has these `Faults` within the context."""
     faults = Faults(failures or {}, **others)
 
     @asynccontextmanager

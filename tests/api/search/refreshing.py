@@ -1,4 +1,4 @@
-"""The refresh of the index, done when a test says so."""
+"""Index refreshes that run when a test triggers them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +18,7 @@ SERVICE = User(0, "index", is_admin=True)
 
 
 class Alone:
-    """A server that knows one connector."""
+    """A server that knows a single connector."""
 
     def __init__(self, connectors: Connectors, connector: Connector) -> None:
         self.engine = connectors.engine
@@ -32,7 +32,7 @@ class Alone:
 def another(
     api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
 ) -> IndexRefresh:
-    """The refresh of one more server, with limits of its own. By itself it reads `shelf` only."""
+    """The refresh of another server, with separate limits. Its background refresh reads only `shelf`."""
     return IndexRefresh(
         owner=owner,
         records=records or MetadataIndexRecords(api.database),
@@ -44,12 +44,12 @@ def another(
 
 
 async def asked(api: Api, what: str) -> None:
-    """Returns once the engine is asked that."""
+    """Wait until the engine receives this read."""
     await until(lambda: what in api.shelf.looks)
 
 
 async def user_of(api: Api, caller: Caller) -> User:
-    """As the services know the caller."""
+    """The caller as the services know it."""
     user_id = await api.database.value("select id from users where username_key = $1", caller.username)
     return User(user_id, caller.username)
 
@@ -57,7 +57,7 @@ async def user_of(api: Api, caller: Caller) -> User:
 async def refreshed(
     api: Api, refresh: IndexRefresh, user: User = SERVICE, *, connector: Connector | None = None
 ) -> None:
-    """Refresh `shelf`, whenever that was done last. `connector`: what it is like."""
+    """Refresh `shelf`, regardless of the last refresh; `connector` replaces its configuration."""
     await api.database.execute("update metadata_scopes set refreshed_at = null, failed_at = null")
     await refresh.refresh(user, connector or shelf_of(api), shelf_key(api, user))
 
@@ -69,7 +69,7 @@ def shelf_of(api: Api) -> Connector:
 
 
 def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
-    """Of the scope in which that user sees it."""
+    """The key of the scope in which this user sees `shelf`."""
     key = scope_key(api.services.connectors, user, shelf_of(api))
     assert key is not None
     return key

@@ -1,4 +1,4 @@
-"""Files of stores, external catalogues, and the records of the index (Contract platform 8.4, 8.5)."""
+"""Store files, external catalogs, and index records (Contract platform 8.4, 8.5)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -56,9 +56,9 @@ _LATE_S = 2.0
 
 
 class Late(MemoryFileSystem):
-    """A store that answers each listing rightly, and two seconds late.
+    """A store that lists correctly but two seconds late.
 
-    Whoever gives up earlier does so by a limit of their own: no test has to measure time for that.
+    Callers that give up earlier do so because of their own limits, so tests need not measure time.
     """
 
     def as_user(self, user: StorageUser) -> Storage:
@@ -94,7 +94,7 @@ async def opened(
 
 class TestFiles:
     @pytest.mark.platform(96)
-    async def test_files_of_hdfs_and_s3_come_in_one_list(self, tmp_path: Path, database_dsn: str):
+    async def test_hdfs_and_s3_files_appear_in_one_list(self, tmp_path: Path, database_dsn: str):
         stores = hdfs("data/in/sample.csv"), s3("lake/in/sample.csv", "lake/out/other.csv")
         async with opened(tmp_path, database_dsn, *stores) as api:
             ana = await api.user("ana")
@@ -106,12 +106,12 @@ class TestFiles:
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
             two = await ana.told(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
-            # Nobody knows how old a prefix is, so what has an age comes first.
+            # The age of a prefix is unknown, so entries with an age come first.
             assert [found["originalName"] for found in two["results"]] == ["s3a://lake/in/sample.csv", "s3a://lake/in"]
             assert two["facets"] == {"type": {"DIRECTORY": 1, "FILE": 1}}
 
     @pytest.mark.platform(96)
-    async def test_a_bound_is_told_with_the_place_where_the_search_began(self, tmp_path: Path, database_dsn: str):
+    async def test_reached_limit_is_reported_with_the_start_of_the_search(self, tmp_path: Path, database_dsn: str):
         store = hdfs(*(f"data/{number:03}" for number in range(60)))
         metadata = {"search": {"max_entries": 40}}
         async with opened(tmp_path, database_dsn, store, metadata=metadata) as api:
@@ -124,10 +124,10 @@ class TestFiles:
     @pytest.mark.platform(96)
     @pytest.mark.parametrize(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
     @pytest.mark.parametrize(("max_seconds", "matched"), [(1, 0), (60, 1)])
-    async def test_a_search_ends_within_the_seconds_of_the_settings(
+    async def test_search_ends_within_the_configured_seconds(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
-        """Two seconds are too many for one, and few enough for a minute."""
+        """The store's two seconds exceed a limit of one second but not of a minute."""
         store = make("lake/x")
         store.__class__ = Late
         async with opened(tmp_path, database_dsn, store, metadata={"search": {"max_seconds": max_seconds}}) as api:
@@ -137,7 +137,7 @@ class TestFiles:
             assert (path.rstrip("/") in report["message"]) is not matched
 
     @pytest.mark.platform(90)
-    async def test_a_store_that_fails_leaves_the_others(self, tmp_path: Path, database_dsn: str):
+    async def test_failing_store_does_not_affect_other_stores(self, tmp_path: Path, database_dsn: str):
         store = FaultyFileSystem(hdfs("user/x"))
         store.failures["list_directory"] = lambda *_: StorageUnavailable("The store cannot be reached.")
         async with opened(tmp_path, database_dsn, store, s3("lake/x")) as api:
@@ -149,7 +149,7 @@ class TestFiles:
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
     @pytest.mark.platform(90)
-    async def test_a_store_that_is_not_configured_is_no_failure(self, tmp_path: Path, database_dsn: str):
+    async def test_unconfigured_store_is_not_a_failure(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn) as api:
             body = await (await api.user("ana")).told(CALL, query_s="x", sources='["hdfs", "s3"]')
             assert body["results"] == []
@@ -158,14 +158,14 @@ class TestFiles:
                 "s3": (False, "Not configured."),
             }
 
-    async def test_many_results_are_answered_as_few_are(self, tmp_path: Path, database_dsn: str):
+    async def test_many_results_are_formatted_like_few_results(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn, s3(*(f"lake/<{number:03}>" for number in range(120)))) as api:
             body = await (await api.user("ana")).told(CALL, query_s="s3a://lake/<", sources='["s3"]', limit=1000)
             assert body["count"] == 120
             assert {"&lt;" in one["hue_name"] for one in body["results"]} == {True}
 
     @pytest.mark.platform(94)
-    async def test_without_the_right_to_s3_nothing_is_found_there(self, tmp_path: Path, database_dsn: str):
+    async def test_s3_is_not_searched_without_the_right(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn, s3("lake/secret")) as api:
             bob = await api.user("bob")
             await api.database.execute("delete from group_rights where \"right\" = 'filebrowser.s3_access'")
@@ -182,21 +182,21 @@ ENTITIES = [
 
 @pytest.mark.platform(97)
 class TestCatalogs:
-    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(self, tmp_path, database_dsn):
+    async def test_unconfigured_atlas_and_unsupported_catalogs_return_501(self, tmp_path, database_dsn):
         async with opened(tmp_path, database_dsn) as api:
             ana = await api.user("ana")
             for interface, code in (("atlas", "catalog_not_configured"), ("navigator", "catalog_not_supported")):
                 refused = await ana.post(CALL, query_s="x", interface=interface)
                 assert (refused.status_code, refused.json()["code"]) == (501, code)
 
-    async def test_the_dummy_is_empty_and_all_its_sources_are_fine(self, tmp_path: Path, database_dsn: str):
+    async def test_dummy_catalog_is_empty_and_all_sources_are_ok(self, tmp_path: Path, database_dsn: str):
         async with opened(tmp_path, database_dsn) as api:
             body = await (await api.user("ana")).told(CALL, query_s="x", interface='"dummy"')
             assert (body["results"], body["totalMatched"]) == ([], 0)
             assert set(body["sources"]) == {"documents", "sql", "hdfs", "s3"}
             assert all(one["ok"] for one in body["sources"].values())
 
-    async def test_atlas_is_asked_page_by_page(self, tmp_path: Path, database_dsn: str):
+    async def test_atlas_results_are_paginated(self, tmp_path: Path, database_dsn: str):
         async with scripted_atlas(ENTITIES, {"PII": 3}) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             ana = await api.user("ana")
             seen: list[str] = []
@@ -212,7 +212,7 @@ class TestCatalogs:
             }  # fmt: skip
             assert record["internalType"] == "hive_table"
 
-    async def test_an_empty_text_lists_all_classifications(self, tmp_path: Path, database_dsn: str):
+    async def test_empty_query_lists_all_classifications(self, tmp_path: Path, database_dsn: str):
         tags = {"PII": 3, "Money": 1}
         async with scripted_atlas(ENTITIES, tags) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             ana = await api.user("ana")
@@ -220,7 +220,7 @@ class TestCatalogs:
                 body = await ana.told(CALL, query_s='""', sources=sources, field_facets='["tags"]')
                 assert body["facets"] == {"tags": tags}
 
-    async def test_pages_go_on_from_one_source_to_the_next(self, tmp_path: Path, database_dsn: str):
+    async def test_pages_continue_from_one_source_to_the_next(self, tmp_path: Path, database_dsn: str):
         paths = [entity("hdfs_path", f"/data/sample_{number:02}@cm") for number in range(40)]
         async with (
             scripted_atlas([*ENTITIES[:5], *paths]) as atlas,
@@ -233,13 +233,15 @@ class TestCatalogs:
                 seen += [record["identity"] for record in body["results"]]
             assert len(seen) == len(set(seen)) == 45
 
-    async def test_documents_stay_local_and_come_first(self, tmp_path: Path, database_dsn: str):
+    async def test_documents_are_searched_locally_and_come_first(self, tmp_path: Path, database_dsn: str):
         async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             body = await (await api.user("ana")).told(CALL, query_s="sample", sources='["documents", "sql"]')
             assert body["sources"]["documents"] == {"ok": True, "matched": 0, "truncated": False, "message": ""}
             assert body["sources"]["sql"]["matched"] == 35
 
-    async def test_a_refused_login_alone_is_403_and_beside_others_a_message(self, tmp_path: Path, database_dsn: str):
+    async def test_denied_atlas_login_returns_403_alone_and_a_message_among_other_sources(
+        self, tmp_path: Path, database_dsn: str
+    ):
         async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             ana = await api.user("ana")
             atlas.faults.append(Fault(401))
@@ -249,8 +251,8 @@ class TestCatalogs:
             body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
             assert body["sources"]["sql"]["ok"] is False
 
-    async def test_an_atlas_that_does_not_answer_within_its_limit_is_given_up(self, tmp_path: Path, database_dsn: str):
-        """The limit is two seconds here, and it answers after five."""
+    async def test_slow_atlas_is_abandoned_at_the_time_limit(self, tmp_path: Path, database_dsn: str):
+        """The limit is two seconds, and Atlas answers after five."""
         async with (
             late_atlas(ENTITIES, after_s=5) as atlas,
             atlas_api(tmp_path, database_dsn, atlas.url, timeout_s=2) as api,
@@ -270,8 +272,8 @@ class TestCatalogs:
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
             assert PASSWORD not in alone.text
 
-    async def test_a_malformed_address_is_no_server_error(self, tmp_path: Path, database_dsn: str):
-        """However it got past the check of the settings at the start."""
+    async def test_malformed_atlas_address_is_not_a_server_error(self, tmp_path: Path, database_dsn: str):
+        """The address may have passed the settings check at startup."""
         async with atlas_api(tmp_path, database_dsn, "http://127.0.0.1:port") as api:
             ana = await api.user("ana")
             body = await ana.told(CALL, query_s="sample", sources='["documents", "sql"]')
@@ -280,7 +282,7 @@ class TestCatalogs:
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
     @pytest.mark.parametrize("interface", ["", "local"])
-    async def test_local_is_what_is_searched_without_a_catalogue(self, tmp_path, database_dsn, interface):
+    async def test_search_without_a_catalog_is_local(self, tmp_path, database_dsn, interface):
         catalog = {"interface": interface}
         async with opened(tmp_path, database_dsn, hdfs("data/x"), metadata={"catalog": catalog}) as api:
             ana = await api.user("ana")
@@ -289,7 +291,7 @@ class TestCatalogs:
                 assert [one["originalName"] for one in body["results"]] == ["hdfs:///data/x"]
 
     @pytest.mark.security("T8")
-    async def test_an_address_that_is_closed_to_connectors_is_closed_to_atlas(self, tmp_path: Path, database_dsn: str):
+    async def test_atlas_obeys_the_connectors_blocked_networks(self, tmp_path: Path, database_dsn: str):
         closed = {"connector_policy": {"blocked_networks": ["127.0.0.0/8"]}}
         async with scripted_atlas(ENTITIES) as atlas:
             async with atlas_api(tmp_path, database_dsn, atlas.url, desktop=closed) as api:
@@ -297,7 +299,7 @@ class TestCatalogs:
                 assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
             assert atlas.asked == []
 
-    async def test_without_the_right_to_metadata_atlas_is_not_asked(self, tmp_path: Path, database_dsn: str):
+    async def test_atlas_is_not_searched_without_the_metadata_right(self, tmp_path: Path, database_dsn: str):
         async with scripted_atlas(ENTITIES) as atlas, atlas_api(tmp_path, database_dsn, atlas.url) as api:
             bob = await api.user("bob")
             await api.database.execute("delete from group_rights where \"right\" = 'metadata'")
@@ -352,7 +354,7 @@ async def completed(
     return await now_of(records)
 
 
-async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexRecords) -> None:
+async def test_omitted_tables_are_reported_immediately(records: MetadataIndexRecords) -> None:
     scope = await records.scope(KEY)
     assert await records.put(scope.id, [table("a")], max_tables=1)
     assert not (await now_of(records)).truncated
@@ -364,8 +366,8 @@ async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexR
     assert not (await completed(records, seen=["a"])).truncated
 
 
-async def test_columns_that_are_left_out_are_told_until_they_are_all_there(records: MetadataIndexRecords) -> None:
-    """Also when the columns that are kept are the same as before."""
+async def test_omitted_columns_are_reported_until_all_are_present(records: MetadataIndexRecords) -> None:
+    """This also holds if the kept columns are unchanged."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
     assert not (await completed(records, seen=["a"])).truncated
@@ -378,7 +380,7 @@ async def test_columns_that_are_left_out_are_told_until_they_are_all_there(recor
     assert not (await completed(records, seen=["a"])).truncated
 
 
-async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexRecords) -> None:
+async def test_rows_of_unread_databases_are_kept(records: MetadataIndexRecords) -> None:
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a"), table("b"), IndexedObject(TABLE, "shop", "c")], max_tables=9)
     await completed(records, seen=["a"], unread=["shop"])
@@ -400,7 +402,7 @@ async def test_scopes_of_one_connector_are_claimed_one_at_a_time(api, records, a
     assert await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE) is not None, "that lease is over"
 
 
-async def test_what_a_caller_s_look_cut_is_told_in_the_next_search(api: Api, ana: Caller) -> None:
+async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.content["web"]["wide"] = described("web", "wide", *(f"c{number:03}" for number in range(501)))
     await look(ana, web=["sample_07"])
@@ -410,8 +412,8 @@ async def test_what_a_caller_s_look_cut_is_told_in_the_next_search(api: Api, ana
     assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
 
 
-async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
-    """Beside the tables, for a refresh that never ends removes none."""
+async def test_number_of_databases_is_limited(records: MetadataIndexRecords) -> None:
+    """Databases have their own limit besides tables because a refresh that never completes removes none."""
     scope = await records.scope(KEY)
     a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
     assert await records.put(scope.id, [a, table("t"), b], max_tables=2)
@@ -422,8 +424,8 @@ async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
 
 
 @pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
-async def test_it_is_read_again_at_once_when_that_can_help(records, seen, *, is_due):
-    """What found no room finds some only where something was removed."""
+async def test_truncated_index_is_read_again_immediately_only_if_rows_were_removed(records, seen, *, is_due):
+    """Omitted tables find room only if something was removed."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("t")], max_tables=1)
     await completed(records, seen=seen, again=True)

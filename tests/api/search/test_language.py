@@ -1,4 +1,4 @@
-"""Queries of the metadata search, documents, sources and encodings (Contract platform 1.2, 8.1, 8.3, 8.4)."""
+"""Metadata search queries, documents, sources and encodings (Contract platform 1.2, 8.1, 8.3, 8.4)."""
 
 import json
 import random
@@ -53,12 +53,12 @@ async def stocked(api: Api, ana: Caller) -> Caller:
         ("sample__07", []),
     ],
 )
-async def test_terms_and_filters_find_what_they_say(stocked: Caller, text: str, names: list[str]) -> None:
+async def test_terms_and_filters_select_matches(stocked: Caller, text: str, names: list[str]) -> None:
     assert await found(stocked, text, sources=SQL) == names
 
 
 @pytest.mark.platform(91)
-async def test_better_names_come_first(stocked: Caller) -> None:
+async def test_better_name_matches_rank_first(stocked: Caller) -> None:
     seen = await found(stocked, "sample", sources=SQL, limit=4)
     assert seen == ["web.sample_07", "shop.orders.sample_size", "web.sample_08", "web.resample"]
 
@@ -85,14 +85,14 @@ async def test_facets_count_all_matches(stocked: Caller) -> None:
 
 
 @pytest.mark.platform(92)
-async def test_prefix_narrows_facets_only(stocked: Caller) -> None:
+async def test_prefix_narrows_only_facets(stocked: Caller) -> None:
     body = await stocked.told(CALL, query_s="sample", sources=SQL, field_facets='["type"]', prefix="ta")
     assert body["facets"] == {"type": {"TABLE": 2}}
     assert body["totalMatched"] == 8
 
 
 @pytest.mark.platform(93)
-async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
+async def test_pages_contain_every_match_once(api: Api, ana: Caller) -> None:
     api.shelf.content = {"many": {f"item_{number:02}": described("many", f"item_{number:02}") for number in range(35)}}
     await look(ana, many=[])
     pages = [await found(ana, "item", sources=SQL, limit=10, offset=start) for start in range(0, 40, 10)]
@@ -102,21 +102,19 @@ async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
 
 @pytest.mark.platform(93)
 @pytest.mark.parametrize("fields", [{"limit": 0}, {"offset": 10_000, "limit": 10}, {"offset": -1}])
-async def test_reach_is_bounded(ana: Caller, fields: dict[str, int]) -> None:
+async def test_out_of_range_parameters_are_refused(ana: Caller, fields: dict[str, int]) -> None:
     assert await ana.refused(CALL, **fields) == (400, -1, "invalid_parameter")
 
 
 @pytest.mark.platform(93)
 @pytest.mark.parametrize(("fields", "limit"), [({"limit": 10**30}, 1000), ({"offset": 9999, "limit": 10}, 1)])
-async def test_a_page_of_any_size_has_as_many_matches_as_are_given(
-    ana: Caller, fields: dict[str, int], limit: int
-) -> None:
+async def test_page_size_is_capped_at_the_maximum(ana: Caller, fields: dict[str, int], limit: int) -> None:
     assert (await ana.told(CALL, **fields))["limit"] == limit
 
 
 @pytest.mark.platform(95)
 @pytest.mark.security("T31")
-async def test_only_em_is_markup(api: Api, ana: Caller) -> None:
+async def test_em_is_the_only_markup(api: Api, ana: Caller) -> None:
     api.shelf.content = {"web": {"<b>x": described("web", "<b>x", comment='<script>"&')}}
     await look(ana, web=[])
     body = await ana.told(CALL, query_s="b", sources=SQL, limit=1)
@@ -138,7 +136,7 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.mark.platform(2)
-async def test_a_search_finds_the_same_in_every_encoding(api: Api, ana: Caller) -> None:
+async def test_searches_are_equivalent_in_every_encoding(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await look(ana, web=["sample_07", "sample_08"], shop=["orders"])
     texts = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in FIELDS.items()}
@@ -157,7 +155,7 @@ async def _user_id(api: Api, caller: Caller) -> int:
 
 
 @pytest.mark.platform(91)
-async def test_names_of_documents_are_ranked_as_terms_say(api: Api, ana: Caller) -> None:
+async def test_document_name_ranking_follows_the_term_rules(api: Api, ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1")
     source = DocumentSource(api.database, api.services.threads.searching)
     user = User(await _user_id(api, ana), ana.username)
@@ -179,8 +177,10 @@ async def test_names_of_documents_are_ranked_as_terms_say(api: Api, ana: Caller)
 
 
 @pytest.mark.platform(91)
-async def test_better_documents_come_first_and_pages_of_them_do_not_overlap(ana: Caller) -> None:
-    """The newest is the worst: found beyond the name, in it, at a word, at its begin, and the name itself."""
+async def test_better_documents_rank_first_and_pages_do_not_overlap(ana: Caller) -> None:
+    """The newest is the worst match: found outside the name, inside it, at a word, at its start, and as the exact
+    name.
+    """
     texts = ["select 1", "select 1 + 1", "(select 1) union all select 2", "values ('Xselect 1')"]
     texts.append(f"values ({', '.join(str(number) for number in range(100, 150))}) -- select 1")
     for text in texts:
@@ -194,7 +194,7 @@ async def test_better_documents_come_first_and_pages_of_them_do_not_overlap(ana:
 
 
 @pytest.mark.platform(92)
-async def test_ages_of_documents_are_counted_over_all_matches(api: Api, ana: Caller) -> None:
+async def test_document_age_facets_count_all_matches(api: Api, ana: Caller) -> None:
     for days in (0, 3, 20, 200, 700):
         run = await ana.run("duckdb", f"select 'aged', {days}")
         await api.database.execute(
@@ -207,8 +207,8 @@ async def test_ages_of_documents_are_counted_over_all_matches(api: Api, ana: Cal
 
 
 @pytest.mark.platform(91)
-async def test_a_phrase_is_found_across_the_line_breaks_of_a_statement(ana: Caller, bob: Caller) -> None:
-    """The name, which has a blank there, is what callers see."""
+async def test_phrases_match_across_a_statements_line_breaks(ana: Caller, bob: Caller) -> None:
+    """Callers see the name, which contains a blank instead of a line break."""
     await ana.run("duckdb", "SELECT 1\n  AS lined,\t2,\r\n'äö\n3'")
     await ana.run("duckdb", "SELECT 1, 2 AS lined")
     for text in ('"1 as lined, 2"', '"1 AS l?ned,"', '"1*lined, 2"', '"ÄÖ 3"', '"1 as" "lined, 2"'):
@@ -222,8 +222,8 @@ async def test_a_phrase_is_found_across_the_line_breaks_of_a_statement(ana: Call
         }  # fmt: skip
 
 
-async def test_the_place_that_matched_is_shown_however_far_it_lies(ana: Caller) -> None:
-    """A wildcard's short beginning occurs everywhere: the longest literal tells where to look."""
+async def test_excerpt_shows_the_match_at_any_distance(ana: Caller) -> None:
+    """A wildcard's short prefix occurs everywhere, so the longest literal locates the match."""
     await ana.run("duckdb", f"select 's' -- {'so on, ' * 100}\n, 'salary of the month'")
     body = await ana.told(CALL, query_s="s*salary?of", sources=_DOCUMENTS)
     assert "salary of</em> the month" in body["results"][0]["hue_description"]
@@ -231,7 +231,7 @@ async def test_the_place_that_matched_is_shown_however_far_it_lies(ana: Caller) 
 
 @pytest.mark.platform(90)
 @pytest.mark.parametrize("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
-async def test_documents_and_objects_come_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
+async def test_documents_and_objects_appear_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
     stock(api.shelf)
     await look(ana, web=["sample_07"])
     await ana.run("duckdb", "SELECT 1 AS sample")
@@ -244,7 +244,7 @@ async def test_documents_and_objects_come_in_one_list(api: Api, ana: Caller, sou
     assert body["totalMatched"] == body["count"] == sum(one["matched"] for one in body["sources"].values())
 
 
-async def test_without_the_right_only_documents_are_found(api: Api, ana: Caller) -> None:
+async def test_only_documents_are_found_without_the_right(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await look(ana, web=[])
     await api.database.execute("update group_rights set \"right\" = 'meta' where \"right\" = 'metadata'")
@@ -256,10 +256,11 @@ async def test_without_the_right_only_documents_are_found(api: Api, ana: Caller)
         await api.database.execute("update group_rights set \"right\" = 'metadata' where \"right\" = 'meta'")
     assert not body["sources"]["sql"]["ok"]
     assert alone == (403, -1, "permission_denied")
-    assert all(one["ok"] for one in dummy["sources"].values())  # for tests: nothing is in it that a right could hide
+    # the catalog for tests contains nothing that a missing right could hide
+    assert all(one["ok"] for one in dummy["sources"].values())
 
 
-async def test_dialects_limit_sql(api: Api, ana: Caller) -> None:
+async def test_dialect_sources_limit_the_sql_search(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await look(ana, web=[])
     assert await found(ana, "sample_07", sources='["shelf"]') == ["web.sample_07"]
@@ -268,7 +269,7 @@ async def test_dialects_limit_sql(api: Api, ana: Caller) -> None:
     assert await ana.refused(CALL, sources="[1") == (400, -1, "invalid_json")
 
 
-async def test_json_bodies_take_arrays_natively(api: Api, ana: Caller) -> None:
+async def test_json_bodies_accept_native_arrays(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await look(ana, web=[])
     response = await ana.post_json(CALL, query_s='"sample_07"', sources=["sql"], field_facets=["type"], limit="2")
@@ -276,15 +277,15 @@ async def test_json_bodies_take_arrays_natively(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.platform(94)
-async def test_history_of_others_is_never_found(ana: Caller, bob: Caller) -> None:
+async def test_other_users_history_is_never_found(ana: Caller, bob: Caller) -> None:
     await ana.run("duckdb", "SELECT 'needle ÄÖ' AS a")
     assert await found(ana, "NEEDLE äö", sources='["documents"]') == ["SELECT 'needle ÄÖ' AS a"]
     assert await found(bob, "needle", sources='["documents"]') == []
 
 
 @pytest.mark.platform(94)
-async def test_what_is_not_in_the_history_is_never_found(ana: Caller) -> None:
-    """Statements stay for their results when they leave the history, or never come into it."""
+async def test_statements_outside_the_history_are_never_found(ana: Caller) -> None:
+    """Statements are kept for their results after leaving the history, or without ever entering it."""
     for hidden in ('{"type": "notebook"}', '{"skipHistorify": true}'):
         await ana.run("duckdb", "SELECT 'needle'", notebook=hidden)
     assert await found(ana, "needle") == []
@@ -294,7 +295,7 @@ async def test_what_is_not_in_the_history_is_never_found(ana: Caller) -> None:
     assert await found(ana, "needle") == []
 
 
-async def test_documents_are_described(ana: Caller) -> None:
+async def test_documents_have_full_descriptions(ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1 AS a_b,\n 'needle <i>' AS c")
     body = await ana.told(CALL, query_s="needle", sources='["documents"]', field_facets='["type", "lastModified"]')
     one = body["results"][0]
@@ -323,12 +324,12 @@ async def test_connectors_that_are_not_granted_are_not_searched(api: Api, ana: C
 
 @pytest.mark.platform(94)
 @pytest.mark.security("T20")
-async def test_rows_of_a_connector_that_acts_as_the_caller_are_the_callers_own(api, ana, bob):
+async def test_rows_of_an_impersonating_connector_are_private_to_the_caller(api, ana, bob):
     api.shelf.act_as_caller(True)
     stock(api.shelf)
     await look(ana, web=["sample_07"])
     assert len(await found(ana, "sample_07", sources=SQL)) == 3
-    # To search makes the index read what bob sees: not within this search.
+    # The search makes the index read what bob sees, but the slow read does not complete within it.
     api.shelf.look_s = 2.0
     try:
         assert await found(bob, "sample_07", sources=SQL) == []
@@ -336,7 +337,7 @@ async def test_rows_of_a_connector_that_acts_as_the_caller_are_the_callers_own(a
         api.shelf.look_s = 0.0
 
 
-async def test_objects_that_are_described_anew_are_found_anew(api: Api, ana: Caller) -> None:
+async def test_refreshed_objects_are_found_by_their_new_columns(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await look(ana, web=["sample_07"])
     assert await found(ana, "wages") == []
@@ -347,7 +348,7 @@ async def test_objects_that_are_described_anew_are_found_anew(api: Api, ana: Cal
     assert await found(ana, "salary") == []
 
 
-async def test_catalogues_by_name(ana: Caller) -> None:
+async def test_catalogs_are_selected_by_name(ana: Caller) -> None:
     assert await ana.refused(CALL, interface="atlas") == (501, -1, "catalog_not_configured")
     assert await ana.refused(CALL, interface='"navigator"') == (501, -1, "catalog_not_supported")
     body = await ana.told(CALL, interface="dummy")
@@ -356,8 +357,8 @@ async def test_catalogues_by_name(ana: Caller) -> None:
 
 
 @pytest.mark.platform(91)
-async def test_statements_are_matched_as_terms_say(api: Api, ana: Caller) -> None:
-    """PostgreSQL compares as Python does, letters of other alphabets included."""
+async def test_statement_matching_follows_the_term_rules(api: Api, ana: Caller) -> None:
+    """PostgreSQL and Python compare equally, including letters of other alphabets."""
     run = await ana.run("duckdb", "SELECT 1")
     chance = random.Random(5)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""The refresh of the index in the background, and its leases (Contract platform 8.4)."""
+"""Background index refreshes and their leases (Contract platform 8.4)."""
 
 import asyncio
 from dataclasses import replace
@@ -27,7 +27,7 @@ SQL = '["sql"]'
 TABLES_OF_STOCK = ["web.sample_07", "shop.orders", "web.sample_08"]
 
 
-async def test_a_refresh_finds_all_and_removes_what_is_gone(api: Api, ana: Caller) -> None:
+async def test_refresh_finds_everything_and_removes_dropped_objects(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await refreshed(api, another(api))
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
@@ -37,7 +37,7 @@ async def test_a_refresh_finds_all_and_removes_what_is_gone(api: Api, ana: Calle
     assert await found(ana, "sample_08 type:table", sources=SQL) == ["web.sample_08"]
 
 
-async def test_a_server_reads_what_has_a_login_of_its_own_by_itself(api: Api, ana: Caller) -> None:
+async def test_server_refreshes_connectors_with_their_own_login_in_the_background(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     async with another(api, first_after_s=0.01).running():
         await until(lambda: salary_is_found(ana))
@@ -48,7 +48,7 @@ async def salary_is_found(caller: Caller) -> bool:
     return bool(await found(caller, "salary", sources=SQL))
 
 
-async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
+async def test_failed_refresh_keeps_the_rows(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await refreshed(api, another(api))
     del api.shelf.content["web"]["sample_07"]
@@ -61,7 +61,7 @@ async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.parametrize(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
-async def test_bounds_are_told(api: Api, ana: Caller, limits: dict[str, int], count: int) -> None:
+async def test_reached_limits_are_reported(api: Api, ana: Caller, limits: dict[str, int], count: int) -> None:
     stock(api.shelf)
     await refreshed(api, another(api, **limits))
     body = await ana.told(CALL, query_s="type:table type:view", sources=SQL)
@@ -70,7 +70,7 @@ async def test_bounds_are_told(api: Api, ana: Caller, limits: dict[str, int], co
     assert (await ana.told(CALL, query_s="salary", sources=SQL))["totalMatched"] == 0 or "max_tables" in limits
 
 
-async def test_rows_of_another_address_do_not_count(api: Api, ana: Caller) -> None:
+async def test_rows_of_a_former_address_are_ignored(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await refreshed(api, another(api))
     await api.database.execute("update metadata_scopes set address = 'elsewhere'")
@@ -79,7 +79,7 @@ async def test_rows_of_another_address_do_not_count(api: Api, ana: Caller) -> No
     assert await found(ana, "type:table", sources=SQL) == ["shop.orders"]
 
 
-async def test_what_each_caller_sees_is_read_when_they_search(api: Api, ana: Caller, bob: Caller) -> None:
+async def test_search_refreshes_the_callers_own_scope(api: Api, ana: Caller, bob: Caller) -> None:
     stock(api.shelf)
     api.shelf.act_as_caller(True)
     await ana.told(CALL, query_s="salary", sources=SQL)
@@ -90,7 +90,7 @@ async def test_what_each_caller_sees_is_read_when_they_search(api: Api, ana: Cal
     assert owners[0]["user_id"] is not None
 
 
-async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Caller) -> None:
+async def test_unreadable_table_does_not_exclude_other_tables(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.content["web"]["broken"] = described("web", "broken")
     api.shelf.unreadable = {"broken": StatementRejected("Its format is unknown.")}
@@ -106,15 +106,15 @@ async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Cal
     "error",
     [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), database_not_found("web")],
 )
-async def test_a_database_that_cannot_be_described_is_read_all_the_same(api, ana, error):
+async def test_database_without_a_description_is_still_read(api, ana, error):
     stock(api.shelf)
     with faulty(api.shelf, {"database web": error}):
         await refreshed(api, another(api))
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: Caller) -> None:
-    """The refresh is complete for all others."""
+async def test_database_with_unlistable_tables_keeps_its_rows(api: Api, ana: Caller) -> None:
+    """The refresh is complete for all other databases."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.content["web"].clear()
@@ -127,7 +127,7 @@ async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: 
 
 
 @pytest.mark.parametrize("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
-async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(api, ana, error):
+async def test_tables_of_dropped_or_denied_databases_are_removed(api, ana, error):
     stock(api.shelf)
     await refreshed(api, another(api))
     with faulty(api.shelf, {"tables web": error}):
@@ -135,8 +135,8 @@ async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(api, ana,
     assert await found(ana, "type:table type:view", sources=SQL) == ["shop.orders"]
 
 
-async def test_databases_that_are_not_listed_are_asked_for(api: Api, ana: Caller) -> None:
-    """Trino leaves the schemas of a catalog out that does not answer."""
+async def test_unlisted_databases_are_requested_individually(api: Api, ana: Caller) -> None:
+    """Trino omits the schemas of a catalog that does not respond."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.content["shop"]["news"] = described("shop", "news")
@@ -149,8 +149,8 @@ async def test_databases_that_are_not_listed_are_asked_for(api: Api, ana: Caller
     assert await found(ana, "", sources=SQL) == []
 
 
-async def test_a_catalog_that_is_down_keeps_no_database_that_is_gone_elsewhere(api: Api, ana: Caller) -> None:
-    """Also when many of its own are asked for first."""
+async def test_failing_catalog_does_not_keep_databases_dropped_elsewhere(api: Api, ana: Caller) -> None:
+    """This also holds if many databases of the failing catalog are requested first."""
     stock(api.shelf)
     down = [f"down{number}" for number in range(20)]
     api.shelf.content |= {name: {"t": described(name, "t")} for name in down}
@@ -163,8 +163,8 @@ async def test_a_catalog_that_is_down_keeps_no_database_that_is_gone_elsewhere(a
     assert {one["originalName"] for one in body["results"]} == {"shop.orders", *(f"{name}.t" for name in down)}
 
 
-async def test_after_a_time_out_no_other_database_is_asked_for(api: Api, ana: Caller) -> None:
-    """It could take as long to fail."""
+async def test_no_further_unlisted_database_is_requested_after_a_timeout(api: Api, ana: Caller) -> None:
+    """The next request could take equally long to fail."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.looks.clear()
@@ -175,8 +175,8 @@ async def test_after_a_time_out_no_other_database_is_asked_for(api: Api, ana: Ca
     assert await found(ana, "type:table", sources=SQL) == TABLES_OF_STOCK
 
 
-async def test_what_is_gone_goes_in_the_end_though_another_is_always_late(api: Api, ana: Caller) -> None:
-    """Which database is asked for first is left to chance."""
+async def test_dropped_database_is_eventually_removed_despite_a_database_that_times_out(api: Api, ana: Caller) -> None:
+    """The request order is random."""
     stock(api.shelf)
     await refreshed(api, another(api))
     del api.shelf.content["web"]
@@ -188,7 +188,7 @@ async def test_what_is_gone_goes_in_the_end_though_another_is_always_late(api: A
     assert await found(ana, "type:table", sources=SQL) == ["shop.orders"]
 
 
-async def test_all_databases_that_are_refused_may_take_as_long_as_one_look(api: Api, ana: Caller) -> None:
+async def test_failing_database_requests_share_one_time_limit(api: Api, ana: Caller) -> None:
     names = [f"d{number:02}" for number in range(12)]
     api.shelf.content = {name: {"t": described(name, "t")} for name in names}
     await refreshed(api, another(api))
@@ -202,7 +202,7 @@ async def test_all_databases_that_are_refused_may_take_as_long_as_one_look(api: 
     assert (await ana.told(CALL, query_s="type:table", sources=SQL))["totalMatched"] == 12
 
 
-async def test_tables_that_cannot_be_read_again_count(api: Api, ana: Caller) -> None:
+async def test_tables_that_cannot_be_read_again_count_toward_the_limit(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await refreshed(api, another(api, max_tables=4))
     api.shelf.content["zoo"] = {name: described("zoo", name) for name in ("ape", "bee")}
@@ -212,7 +212,7 @@ async def test_tables_that_cannot_be_read_again_count(api: Api, ana: Caller) -> 
     assert (body["totalMatched"], body["sources"]["sql"]["truncated"]) == (4, True)
 
 
-async def test_tables_that_are_gone_leave_room_for_others(api: Api, ana: Caller) -> None:
+async def test_dropped_tables_make_room_for_other_tables(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     bounded = another(api, max_tables=4)
     await refreshed(api, bounded)
@@ -223,8 +223,8 @@ async def test_tables_that_are_gone_leave_room_for_others(api: Api, ana: Caller)
     assert not body["sources"]["sql"]["truncated"]
 
 
-async def test_refreshes_that_never_come_to_their_end_are_bounded_too(api: Api, ana: Caller) -> None:
-    """What found no room is told, and comes in after a refresh that did come to its end."""
+async def test_incomplete_refreshes_obey_the_limit(api: Api, ana: Caller) -> None:
+    """Omitted tables are reported, and are indexed after a refresh that completes."""
     bounded = another(api, max_tables=600)
 
     async def told() -> tuple[int, bool]:
@@ -237,14 +237,14 @@ async def test_refreshes_that_never_come_to_their_end_are_bounded_too(api: Api, 
 
     days: list[tuple[int, bool]] = []
     with faulty(api.shelf, {"tables late": EngineTimeout("Too late.")}):
-        for day in range(4):  # each with more than are written at once
+        for day in range(4):  # each day has more tables than are written in one batch
             names = [f"d{day}t{number}" for number in range(510)]
             api.shelf.content = {"daily": {name: described("daily", name) for name in names}, "late": {}}
             days.append(await told_after_a_refresh())
     assert days == [(510, False), (1020, False), (1200, True), (1200, True)]
     api.shelf.content = {"new": {f"t{number}": described("new", f"t{number}") for number in range(600)}}
     assert await told_after_a_refresh() == (0, True)
-    # There is room now: it is read again at the next look, not after an interval.
+    # There is room now, so the next read happens immediately instead of after the interval.
     await another(api, max_tables=600, interval=timedelta(hours=1)).refresh(SERVICE, shelf_of(api), shelf_key(api))
     assert await told() == (600, False)
 
@@ -258,9 +258,9 @@ async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> 
 
 
 class Renewing(MetadataIndexRecords):
-    """Tells that a lease is renewed; out of reach the first time unless it has `failed` already.
+    """Signals lease renewals; the first renewal fails unless `failed` is set.
 
-    A lease that is renewed lasts an hour: this machine may stand still longer than the short one that was claimed.
+    Renewed leases last an hour because this machine may stall for longer than the short claimed lease.
     """
 
     def __init__(self, database: Database, *, failed: bool = False) -> None:
@@ -277,7 +277,7 @@ class Renewing(MetadataIndexRecords):
         return is_held
 
 
-async def test_one_server_at_a_time(api: Api, ana: Caller) -> None:
+async def test_only_one_server_refreshes_at_a_time(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.looks.clear()
     answered = asyncio.Event()
@@ -294,7 +294,7 @@ async def test_one_server_at_a_time(api: Api, ana: Caller) -> None:
     assert api.shelf.looks.count("databases") == 1
 
 
-async def test_two_users_of_one_connector_are_read_one_after_the_other(api: Api, ana: Caller, bob: Caller) -> None:
+async def test_scopes_of_two_users_of_one_connector_are_read_in_turn(api: Api, ana: Caller, bob: Caller) -> None:
     stock(api.shelf)
     api.shelf.act_as_caller(True)
     one, other = [await user_of(api, caller) for caller in (ana, bob)]
@@ -314,17 +314,17 @@ async def test_two_users_of_one_connector_are_read_one_after_the_other(api: Api,
     assert api.shelf.looks.count("databases") == 3
 
 
-async def test_a_slow_engine_keeps_the_lease_of_whoever_reads_it(api: Api, ana: Caller) -> None:
+async def test_refresh_of_a_slow_engine_keeps_its_lease(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.looks.clear()
     api.shelf.look_s = 0.4
-    # All looks take longer than the lease. What has just been read is not due again.
+    # All reads together take longer than the lease. A scope that was just read is not due.
     limits = {"lease": timedelta(seconds=3), "interval": timedelta(hours=1)}
     records = Renewing(api.database, failed=True)
     tries = 0
     try:
         reading = asyncio.create_task(refreshed(api, another(api, "one", records=records, **limits)))
-        # Until the first renewal the lease lasts only 3 s, which a busy machine may overrun.
+        # Until the first renewal the lease lasts only 3 s, which a busy machine may exceed.
         renewal = asyncio.create_task(records.renewed.wait())
         ended, _ = await asyncio.wait({reading, renewal}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         assert ended, "it is neither renewed nor over"
@@ -341,8 +341,8 @@ async def test_a_slow_engine_keeps_the_lease_of_whoever_reads_it(api: Api, ana: 
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-async def test_one_look_may_take_longer_than_a_lease(api: Api, ana: Caller) -> None:
-    """Also when the service database does not answer for a while."""
+async def test_single_read_may_outlast_a_lease(api: Api, ana: Caller) -> None:
+    """This also holds while the service database is unavailable."""
     stock(api.shelf)
     api.shelf.looks.clear()
     answered = asyncio.Event()
@@ -365,7 +365,7 @@ async def test_one_look_may_take_longer_than_a_lease(api: Api, ana: Caller) -> N
 
 
 @pytest.mark.parametrize("ending", ["lost", "cancelled"])
-async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, ending: str) -> None:
+async def test_read_is_abandoned_when_the_lease_or_the_server_ends(api: Api, ana: Caller, ending: str) -> None:
     stock(api.shelf)
     await api.database.execute("delete from metadata_scopes")
     api.shelf.looks.clear()
@@ -393,7 +393,7 @@ async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, e
     assert [row["lease_owner"] for row in leases] == (["else"] if ending == "lost" else [None])
 
 
-async def test_what_was_read_for_a_scope_that_is_another_s_by_now_is_not_written(api: Api, ana: Caller) -> None:
+async def test_rows_read_after_losing_the_scope_are_not_written(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.looks.clear()
@@ -401,7 +401,7 @@ async def test_what_was_read_for_a_scope_that_is_another_s_by_now_is_not_written
     with faulty(api.shelf, held={"tables web": answered}):
         reading = asyncio.create_task(refreshed(api, another(api)))
         await asked(api, "tables web")
-        # As a change of the connector's address does.
+        # Changing the connector's address does the same.
         await api.database.execute("delete from metadata_objects")
         await api.database.execute("update metadata_scopes set lease_owner = null, lease_until = null")
         answered.set()

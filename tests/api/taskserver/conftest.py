@@ -1,4 +1,4 @@
-"""Servers that schedules need: mail and receivers of signed calls; and beats whose clock is moved in the database."""
+"""Mail servers and webhook receivers for schedules, and beats whose clock is moved in the database."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"
 
 @dataclass
 class Mailbox:
-    """What a mail server took. `answers` are its first answers to mail, before it takes any."""
+    """Records the mail that a server accepted. `answers` are its first replies, before it accepts any mail."""
 
     port: int = 0
     mails: list[EmailMessage] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Mailbox:
 
 @asynccontextmanager
 async def mail_server(directory: Path, authority: Authority, *names: str) -> AsyncIterator[Mailbox]:
-    """A mail server on loopback that takes mail after STARTTLS only."""
+    """A mail server on loopback that accepts mail only after STARTTLS."""
     certificate = authority.certify(*names)
     file = directory / f"{names[0]}.pem"
     file.write_text(certificate.certificate + certificate.key)
@@ -63,7 +63,7 @@ async def mail_server(directory: Path, authority: Authority, *names: str) -> Asy
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """The one authority that this process trusts."""
+    """The only authority that this process trusts."""
     made = Authority()
     file = tmp_path / "authority.pem"
     file.write_text(made.certificate)
@@ -79,7 +79,7 @@ async def mailbox(tmp_path: Path, authority: Authority) -> AsyncIterator[Mailbox
 
 @dataclass
 class Receiver:
-    """Takes signed calls. `answers` are its first statuses; then it answers 204."""
+    """Accepts webhook calls. `answers` are its first statuses; later calls get 204."""
 
     url: str = ""
     calls: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
@@ -101,7 +101,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     one = Receiver()
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     async with server:
-        # A name, for no answer of the service may show an address.
+        # The URL uses a host name because the service's responses must not reveal addresses.
         one.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook"
         yield one
 
@@ -111,7 +111,7 @@ Desktop = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def desktop() -> Desktop:
-    """Settings of `desktop` with a mail server and a secret for signed calls."""
+    """`desktop` settings with a mail server and a webhook secret."""
 
     def made(mailbox: Mailbox | None = None, **task_server: Any) -> dict[str, Any]:
         smtp = {"host": "localhost", "port": mailbox.port, "default_from_email": "qs@example.org"} if mailbox else {}
@@ -128,13 +128,13 @@ def desktop() -> Desktop:
 
 @dataclass(frozen=True)
 class Fleet:
-    """An application whose process also beats, and its administrator."""
+    """An application whose process also runs beat, and its administrator."""
 
     api: Api
     root: Caller
 
     async def schedule(self, name: str, **members: Any) -> dict[str, Any]:
-        """A new schedule of the scripted engine."""
+        """Create a schedule on the scripted engine."""
         given = {"name": name, "kind": "statement", "connector": "mysql", "statement": "rows 3", "interval_s": 3600}
         response = await self.root.post_json("taskserver/schedules/new", schedule={**given, **members})
         assert response.status_code == 200, response.text
@@ -146,7 +146,7 @@ class Fleet:
         return response.json()["schedule"]
 
     async def due(self, *ids: int, since: str = "0 s") -> None:
-        """Move the clock to the next fire of these schedules, or past it."""
+        """Make these schedules due now, or since the given interval."""
         await self.api.database.execute(
             "update schedules set next_run_at = now() - $2::text::interval where id = any($1::bigint[])",
             list(ids),
@@ -160,7 +160,7 @@ class Fleet:
         return [dict(row) for row in rows]
 
     async def ended(self, schedule_id: int, runs: int = 1) -> list[dict[str, Any]]:
-        """The runs of a schedule when so many have ended."""
+        """Wait until this many runs of a schedule have ended; return its runs."""
 
         async def have_ended() -> bool:
             return sum(bool(run["status"]) for run in await self.runs(schedule_id)) >= runs
@@ -174,7 +174,7 @@ class Fleet:
 
 @pytest.fixture
 def fleets(small_api: ApiOpener) -> Callable[..., Any]:
-    """Opens a fleet of one process, which runs statements, too."""
+    """Opens an application whose single process runs both beat and statements."""
 
     @asynccontextmanager
     async def opener(*, beats: bool = True, **changes: Any) -> AsyncIterator[Fleet]:

@@ -1,4 +1,4 @@
-"""Fires of schedules: each once, by however many beats (Contract platform 10.4)."""
+"""Schedules fire exactly once, regardless of the number of beats (Contract platform 10.4)."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Fleets = Callable[..., Any]
 
 
 async def statements_of(fleet: Fleet, schedule_id: int) -> int:
-    """How many statements the fires of a schedule have made, recorded in the run or not."""
+    """Number of statements created by a schedule's fires, whether or not a run records them."""
     return await fleet.api.database.value(
         "select count(*) from idempotency_keys where key like $1", f"beat:{schedule_id}:%"
     )
@@ -42,12 +42,12 @@ async def test_two_beats_run_each_fire_of_ten_schedules_once(fleets: Fleets):
             assert shown["last_history_uuid"] == str(runs[-1]["statement_id"])
         assert await fleet.api.database.value("select count(*) from statements") == 30
         assert await other.api.database.value("select count(*) from statements where priority = 1") == 30
-        # Ordinary entries of their owner's history.
+        # The statements are ordinary entries in their owner's history.
         assert (await fleet.root.history())["count"] == 30
 
 
 @pytest.mark.platform(107)
-async def test_a_changed_cron_works_at_the_next_fire(fleets: Fleets):
+async def test_changed_cron_applies_to_the_next_fire(fleets: Fleets):
     async with fleets() as fleet:
         made = await fleet.schedule("yearly", interval_s=None, cron="0 0 1 1 *")
         first = made["next_run"]
@@ -66,7 +66,7 @@ async def test_a_changed_cron_works_at_the_next_fire(fleets: Fleets):
 
 
 @pytest.mark.platform(107)
-async def test_a_disabled_owner_stops_the_schedule(fleets: Fleets):
+async def test_disabled_owner_stops_the_schedule(fleets: Fleets):
     async with fleets() as fleet:
         bob = await fleet.api.user("bob")
         made = await fleet.schedule("of bob", owner=bob.username)
@@ -80,7 +80,7 @@ async def test_a_disabled_owner_stops_the_schedule(fleets: Fleets):
         assert await statements_of(fleet, made["id"]) == 0
 
 
-async def test_a_lost_right_stops_the_schedule_also_where_another_connector_has_the_name(fleets: Fleets):
+async def test_lost_right_stops_the_schedule_even_if_another_connector_has_the_dialect(fleets: Fleets):
     async with fleets() as fleet:
         bob = await fleet.api.user("bob", groups=("analysts",))
         made = await fleet.schedule("closed to bob", owner=bob.username, connector="closed")
@@ -92,14 +92,14 @@ async def test_a_lost_right_stops_the_schedule_also_where_another_connector_has_
         assert run["message"] == "The owner of the schedule may not use its connector any more."
         assert not (await fleet.read(made["id"]))["enabled"]
         gone = await fleet.schedule("gone", connector="hive2")
-        # A dialect is no connector: statements must not run on another one of it.
+        # A dialect is not a connector: statements must not run on another connector with that dialect.
         await fleet.api.database.execute("update schedules set connector = 'hive' where id = $1", gone["id"])
         await fleet.due(gone["id"])
         (run,) = await fleet.ended(gone["id"])
         assert run["message"] == "The connector of the schedule is gone."
 
 
-async def test_all_statements_of_a_script_run_and_the_first_failure_is_that_of_the_run(fleets: Fleets):
+async def test_all_script_statements_run_and_the_first_failure_fails_the_run(fleets: Fleets):
     async with fleets() as fleet:
         good = await fleet.schedule("script", statement="ddl; change 1; rows 3")
         bad = await fleet.schedule("breaks", statement="ddl; fail in the middle; ddl")
@@ -113,7 +113,7 @@ async def test_all_statements_of_a_script_run_and_the_first_failure_is_that_of_t
         assert (run["status"], run["message"]) == ("failed", "in the middle")
 
 
-async def test_a_statement_that_fails_leaves_the_schedule_on(fleets: Fleets):
+async def test_failed_statement_keeps_the_schedule_enabled(fleets: Fleets):
     async with fleets() as fleet:
         made = await fleet.schedule("fails", statement="fail no such table")
         frozen = await fleet.schedule("writes", connector="replica", statement="drop table x")
@@ -126,7 +126,7 @@ async def test_a_statement_that_fails_leaves_the_schedule_on(fleets: Fleets):
         assert (shown["enabled"], shown["last_status"]) == (True, "failed")
 
 
-async def test_a_beat_that_died_between_claim_and_submission_loses_no_fire(fleets: Fleets):
+async def test_beat_dying_between_claim_and_submission_loses_no_fire(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         made = await fleet.schedule("claimed")
@@ -134,13 +134,13 @@ async def test_a_beat_that_died_between_claim_and_submission_loses_no_fire(fleet
         await beat.runs.claim_due()
         (run,) = await fleet.runs(made["id"])
         assert (run["status"], run["statement_id"]) == ("", None)
-        await asyncio.gather(beat.fire(), beat.fire())  # two others find it
+        await asyncio.gather(beat.fire(), beat.fire())  # two other beats find the claim
         (run,) = await fleet.runs(made["id"])
         assert run["statement_id"] is not None
         assert await statements_of(fleet, made["id"]) == 1
 
 
-async def test_a_beat_that_died_after_the_submission_doubles_no_fire(fleets: Fleets):
+async def test_beat_dying_after_the_submission_repeats_no_fire(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         services = fleet.api.services
         beat = services.scheduling.beat
@@ -154,7 +154,7 @@ async def test_a_beat_that_died_after_the_submission_doubles_no_fire(fleets: Fle
             connector="mysql", script="rows 3", idempotency_key=run.fire_id, priority=1, run_all=True
         )
         recorded = await services.statements.submissions.submit(user, submission)
-        # Meanwhile the schedule says something else: the run is what it was when it fired.
+        # The schedule changes in between, but the run keeps the statement from when it fired.
         await fleet.root.post_json("taskserver/schedules/update", schedule={"id": made["id"], "statement": "rows 9"})
         await beat.fire()
         (found,) = await fleet.runs(made["id"])
@@ -162,7 +162,7 @@ async def test_a_beat_that_died_after_the_submission_doubles_no_fire(fleets: Fle
         assert await fleet.api.database.value("select count(*) from statements") == 1
 
 
-async def test_a_run_whose_key_may_be_forgotten_is_not_submitted_again(fleets: Fleets):
+async def test_run_with_an_expired_idempotency_key_is_not_submitted_again(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         made = await fleet.schedule("old")
@@ -175,7 +175,7 @@ async def test_a_run_whose_key_may_be_forgotten_is_not_submitted_again(fleets: F
         assert (await fleet.read(made["id"]))["enabled"]
 
 
-async def test_missed_fires_are_made_up_by_one_run(fleets: Fleets):
+async def test_one_run_makes_up_for_all_missed_fires(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         made = await fleet.schedule("missed", interval_s=3600)
@@ -187,7 +187,7 @@ async def test_missed_fires_are_made_up_by_one_run(fleets: Fleets):
         assert 0 < seconds <= 3600
 
 
-async def test_overlap_skips_or_waits(fleets: Fleets):
+async def test_overlapping_fire_is_skipped_or_queued(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         skips = await fleet.schedule("skips", statement="sleep 600")
@@ -215,7 +215,7 @@ async def _ended_once(fleet: Fleet, *ids: int) -> bool:
     return {(await fleet.runs(one))[0]["status"] for one in ids} == {"failed"}
 
 
-async def test_nothing_fires_after_expires_at(fleets: Fleets):
+async def test_expired_schedule_does_not_fire(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         made = await fleet.schedule("over", expires_at="2100-01-01T00:00:00Z")
         await fleet.api.database.execute("update schedules set expires_at = now() - interval '1 hour'")
@@ -225,7 +225,7 @@ async def test_nothing_fires_after_expires_at(fleets: Fleets):
         assert (await fleet.read(made["id"]))["next_run"] is None
 
 
-async def test_a_schedule_of_a_task_queues_it_once(fleets: Fleets):
+async def test_task_schedule_queues_its_task_once(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         made = await fleet.schedule("tidies", kind="task", task="document_cleanup", params={})
@@ -242,7 +242,7 @@ async def test_a_schedule_of_a_task_queues_it_once(fleets: Fleets):
         assert [(run["status"], run["message"]) for run in await fleet.runs(made["id"])] == [("failed", "No.")]
 
 
-async def test_a_bad_row_is_switched_off_and_stops_no_other(fleets: Fleets):
+async def test_invalid_schedule_row_is_disabled_and_stops_no_other(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         bad, good = [(await fleet.schedule(name))["id"] for name in ("bad", "good")]
@@ -261,14 +261,14 @@ async def _ended_well(fleet: Fleet, schedule_id: int) -> bool:
     return [run["status"] for run in await fleet.runs(schedule_id)] == ["finished"]
 
 
-async def test_a_process_of_the_role_counts_as_running(fleets: Fleets):
+async def test_beat_process_counts_as_running(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         assert not (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
         async with fleet.api.services.instances.present("beat-1", Role.BEAT):
             assert (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
 
 
-async def test_a_late_fire_that_was_due_before_the_end_is_made_up_and_no_later_one(fleets: Fleets):
+async def test_only_fires_due_before_the_expiry_are_made_up(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         made, over = [await fleet.schedule(name, expires_at="2100-01-01T00:00:00Z") for name in ("at", "after")]
         await fleet.due(made["id"], over["id"], since="1 minute")
@@ -280,7 +280,7 @@ async def test_a_late_fire_that_was_due_before_the_end_is_made_up_and_no_later_o
         assert await fleet.runs(over["id"]) == []
 
 
-async def test_fifty_runs_that_cannot_start_keep_no_other_from_its_turn(fleets: Fleets):
+async def test_fifty_blocked_runs_do_not_delay_other_runs(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         runs = fleet.api.services.scheduling.beat.runs
         first = (await fleet.schedule("first"))["id"]
@@ -297,7 +297,7 @@ async def test_fifty_runs_that_cannot_start_keep_no_other_from_its_turn(fleets: 
         assert len({run.schedule_id for run in (*one, *two)}) == 51
 
 
-async def test_a_run_is_counted_once_and_fails_no_more_when_its_statement_runs(fleets: Fleets):
+async def test_run_is_counted_once_and_cannot_fail_after_its_statement_starts(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat = fleet.api.services.scheduling.beat
         counter = beat.metrics.schedules_fired.labels("submitted")
@@ -316,7 +316,7 @@ async def test_a_run_is_counted_once_and_fails_no_more_when_its_statement_runs(f
         await fleet.until(lambda: _ended_once(fleet, made["id"]))
 
 
-async def test_rows_of_a_newer_program_stop_no_other(fleets: Fleets):
+async def test_rows_of_a_newer_version_stop_no_others(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat, database = fleet.api.services.scheduling.beat, fleet.api.database
         strange, good, ends = [(await fleet.schedule(name))["id"] for name in ("strange", "good", "ends")]
@@ -338,7 +338,7 @@ async def test_rows_of_a_newer_program_stop_no_other(fleets: Fleets):
         assert await database.value("select count(*) from deliveries") == 1
 
 
-async def test_the_clean_up_of_history_leaves_what_schedules_name(fleets: Fleets):
+async def test_history_cleanup_keeps_statements_of_schedule_runs(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         beat, database = fleet.api.services.scheduling.beat, fleet.api.database
         made = await fleet.schedule("kept")

@@ -1,4 +1,4 @@
-"""`queryserver beat` as processes of their own (Contract platform 12)."""
+"""`queryserver beat` as separate processes (Contract platform 12)."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from tests.fixtures.program import Forked
 
 @pytest.fixture
 def environment(tmp_path: Path, database_dsn: str) -> Mapping[str, str]:
-    """Settings on the same database as the application."""
+    """Settings for the application's database."""
     return {
         "HOME": str(tmp_path),
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
@@ -25,7 +25,7 @@ def environment(tmp_path: Path, database_dsn: str) -> Mapping[str, str]:
 
 
 @pytest.mark.platform(107)
-async def test_two_processes_fire_once_and_end_cleanly(
+async def test_two_processes_fire_once_and_stop_cleanly(
     fleets: Callable[..., Any], environment: Mapping[str, str], tmp_path: Path
 ):
     async with fleets(beats=False) as fleet:

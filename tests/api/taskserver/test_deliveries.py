@@ -1,4 +1,4 @@
-"""Mail and signed calls about ends of runs and statements (Contract platform 10.5, 10.8)."""
+"""Emails and webhook calls about ended runs and statements (Contract platform 10.5, 10.8)."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ Fleets = Callable[..., Any]
 
 @asynccontextmanager
 async def hurried(fleet: Fleet) -> AsyncIterator[None]:
-    """Inside, the next try of each failed delivery is at once."""
+    """Within the context, failed deliveries are retried immediately."""
 
     async def hurry() -> None:
         while True:
@@ -40,7 +40,7 @@ async def hurried(fleet: Fleet) -> AsyncIterator[None]:
 
 
 async def delivered(fleet: Fleet, count: int) -> list[dict[str, Any]]:
-    """All deliveries, when so many are done with."""
+    """Wait until this many deliveries are settled; return all deliveries."""
 
     async def are_done() -> bool:
         return await fleet.api.database.value("select count(*) from deliveries where next_try_at is null") >= count
@@ -50,7 +50,7 @@ async def delivered(fleet: Fleet, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.platform(109)
-async def test_a_finished_and_a_failed_schedule_send_one_mail_each(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_finished_and_failed_schedules_send_one_email_each(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(desktop=desktop(mailbox)) as fleet:
         notify = {"to": ["a@example.org", "A@example.org"], "attach_csv": True}
         good = await fleet.schedule("good", statement="text =1+1", notify=notify)
@@ -78,7 +78,7 @@ async def test_a_finished_and_a_failed_schedule_send_one_mail_each(fleets: Fleet
 
 
 @pytest.mark.platform(109)
-async def test_the_csv_respects_both_bounds(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_attached_csv_respects_row_and_byte_limits(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(desktop=desktop(mailbox, email_max_rows=5, email_max_bytes=100)) as fleet:
         notify = {"to": ["a@example.org"], "attach_csv": True}
         ids = [
@@ -99,10 +99,10 @@ async def test_the_csv_respects_both_bounds(fleets: Fleets, desktop: Desktop, ma
 
 
 @pytest.mark.platform(109)
-async def test_a_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(desktop=desktop(mailbox)) as fleet:
         made = await fleet.schedule("plain", notify={"to": ["a@example.org"]})
-        # No call stores such a name.
+        # No API call stores such a name.
         await fleet.api.database.execute(r"update schedules set name = E'x\r\nBcc: b@example.org'")
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
@@ -111,7 +111,9 @@ async def test_a_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: De
     assert mailbox.mails == []
 
 
-async def test_mail_is_tried_five_times_and_a_final_refusal_once(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_email_is_tried_five_times_but_only_once_after_a_permanent_refusal(
+    fleets: Fleets, desktop: Desktop, mailbox: Mailbox
+):
     mailbox.answers = ["451 later"] * 2
     async with fleets(desktop=desktop(mailbox)) as fleet, hurried(fleet):
         made = await fleet.schedule("later", notify={"to": ["a@example.org"]})
@@ -130,7 +132,7 @@ async def test_mail_is_tried_five_times_and_a_final_refusal_once(fleets: Fleets,
     assert len(mailbox.mails) == 1
 
 
-async def test_a_certificate_of_another_name_or_authority_gets_no_mail(
+async def test_servers_with_untrusted_certificates_receive_no_email(
     fleets: Fleets, desktop: Desktop, tmp_path: Path, authority: Authority
 ):
     async with (
@@ -144,7 +146,7 @@ async def test_a_certificate_of_another_name_or_authority_gets_no_mail(
             assert box.mails == []
 
 
-async def test_the_test_mail(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_test_email_reports_success_and_refusal(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(beats=False, desktop=desktop(mailbox)) as fleet:
         assert await fleet.root.told("taskserver/email/test") == {"ok": True, "message": "", "status": 0}
         assert mailbox.recipients == [f"{fleet.root.username}@example.org"]
@@ -159,7 +161,7 @@ async def test_the_test_mail(fleets: Fleets, desktop: Desktop, mailbox: Mailbox)
 
 
 async def quick_statement(fleet: Fleet, *, below_ms: int) -> tuple[str, list[str]]:
-    """A statement that took less than `below_ms`, and the slower ones tried before it."""
+    """A statement that took less than `below_ms`, and the slower statements tried before it."""
     delayed: list[str] = []
     for _ in range(TRIES):
         body = await fleet.root.run("mysql", "rows 1")
@@ -169,11 +171,11 @@ async def quick_statement(fleet: Fleet, *, below_ms: int) -> tuple[str, list[str
     raise AssertionError(delayed)
 
 
-async def test_owners_get_mail_about_long_statements(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_owners_are_emailed_about_long_statements(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(desktop=desktop(mailbox, email_after_s=3)) as fleet:
         quick, delayed = await quick_statement(fleet, below_ms=3000)
         slow = await fleet.root.run("mysql", "sleep 3.3 then rows 2")
-        # Of a schedule whose mail goes to the owner anyway: one for both reasons.
+        # The schedule already emails its owner, so a single email covers both reasons.
         address = f"{fleet.root.username}@example.org"
         made = await fleet.schedule("slow", statement="sleep 3.3 then rows 2", notify={"to": [address]})
         await fleet.due(made["id"])
@@ -188,14 +190,14 @@ async def test_owners_get_mail_about_long_statements(fleets: Fleets, desktop: De
 
 
 def signed_well(call: tuple[Any, bytes]) -> bool:
-    """The receiver's own check, as docs/operations/schedules.md describes it."""
+    """Verify a signature as docs/operations/schedules.md tells receivers to."""
     headers, body = call
     parts = dict(part.split("=", 1) for part in headers["x-queryserver-signature"].split(","))
     digest = hmac.new(WEBHOOK_SECRET.encode(), f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(digest, parts["v1"])
 
 
-async def test_a_signed_call_is_checked_by_its_receiver_and_repeated_after_a_failure(
+async def test_webhook_signature_is_verifiable_and_failed_calls_are_repeated(
     fleets: Fleets, desktop: Desktop, receiver: Receiver
 ):
     receiver.answers = [500, 302]
@@ -226,7 +228,7 @@ async def test_a_signed_call_is_checked_by_its_receiver_and_repeated_after_a_fai
     assert not signed_well(changed)
 
 
-async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desktop, receiver: Receiver):
+async def test_single_statement_calls_its_webhook_on_completion(fleets: Fleets, desktop: Desktop, receiver: Receiver):
     async with fleets(beats=False, desktop=desktop()) as fleet:
         ana = await fleet.api.user("ana")
         failed = await ana.run("mysql", "fail no table", notify=json.dumps({"url": receiver.url}))
@@ -246,7 +248,9 @@ async def test_a_single_statement_calls_at_its_end(fleets: Fleets, desktop: Desk
         assert verdict(response)[::2] == (400, "invalid_parameter")
 
 
-async def test_an_address_that_is_refused_by_then_is_not_called(fleets: Fleets, desktop: Desktop, receiver: Receiver):
+async def test_webhook_address_refused_before_delivery_is_not_called(
+    fleets: Fleets, desktop: Desktop, receiver: Receiver
+):
     async with fleets(desktop=desktop()) as fleet:
         made = await fleet.schedule("refused", notify={"url": receiver.url})
     async with fleets(desktop=desktop(webhook_allowed_networks=[])) as fleet:
@@ -259,10 +263,10 @@ async def test_an_address_that_is_refused_by_then_is_not_called(fleets: Fleets, 
     assert receiver.calls == []
 
 
-async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
+async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
     fleets: Fleets, desktop: Desktop, receiver: Receiver
 ):
-    off = {"enabled": True}  # this process sends nothing: workers would
+    off = {"enabled": True}  # workers send deliveries, not this process
     async with fleets(beats=False, desktop=desktop(**off)) as fleet:
         outbox = fleet.api.services.scheduling.beat.runs._outbox
         made = await fleet.schedule("calls", statement="", kind="task", task="result_cleanup",
@@ -279,7 +283,7 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         await fleet.api.database.execute("update deliveries set claimed_until = now() - interval '1 s'")
         (again,) = await outbox.claim(kind, 4)
         assert again.tries == 2
-        # The first worker wakes up and changes nothing.
+        # The first worker wakes up and must not change anything.
         (first,) = claims[0] or claims[1]
         await outbox.record(first, "late")
         row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
@@ -287,7 +291,7 @@ async def test_a_delivery_is_sent_by_one_worker_and_again_when_that_died(
         assert (row["error"], row["free"]) == ("", False)
 
 
-async def test_a_slow_receiver_takes_one_place(fleets: Fleets, desktop: Desktop):
+async def test_slow_receiver_occupies_one_delivery_slot(fleets: Fleets, desktop: Desktop):
     async with fleets(beats=False, desktop=desktop(enabled=True)) as fleet:
         outbox, database = fleet.api.services.scheduling.beat.runs._outbox, fleet.api.database
         content = _message().stored()
@@ -305,7 +309,7 @@ async def test_a_slow_receiver_takes_one_place(fleets: Fleets, desktop: Desktop)
         assert [one.recipient for one in await outbox.claim(DeliveryKind.WEBHOOK, 4)] == [slow]
 
 
-async def test_a_refused_login_is_tried_again(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
+async def test_refused_mail_login_is_retried(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     refusing = desktop(mailbox)
     refusing["smtp"] |= {"user": "qs", "password": "wrong"}
     async with fleets(desktop=refusing) as fleet, hurried(fleet):
@@ -322,7 +326,7 @@ def _message() -> Message:
                    history_uuid=None, error="", owner_id=1)  # fmt: skip
 
 
-def test_logs_show_no_path_of_a_signed_call():
+def test_logs_never_contain_webhook_paths():
     message = _message()
     url = "https://hooks.example/s3cret"
     (new,) = deliveries_of("about", message, Notify(url=url))

@@ -1,4 +1,4 @@
-"""Mail through a real server, encrypted and delivered (Contract platform 10.5)."""
+"""Emails through a real server, encrypted and delivered (Contract platform 10.5)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.engine("smtp")
 
 @pytest.mark.platform(109)
 @pytest.mark.parametrize("tls", ["starttls", "tls"])
-async def test_a_mail_with_its_csv_is_delivered(
+async def test_email_with_csv_is_delivered(
     fleets: Callable[..., Any], smtp_server: MailAddress, monkeypatch: pytest.MonkeyPatch, tls: str
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(smtp_server.authority))
@@ -28,13 +28,13 @@ async def test_a_mail_with_its_csv_is_delivered(
         assert (mail["From"], mail["To"]) == ("Query Server <qs@example.org>", "ana@example.org")
         (attached,) = mail.iter_attachments()
         assert attached.get_content().splitlines()[1:] == ["'=1+1"]
-        # The server takes mail for its own domain only.
+        # The server accepts mail only for its own domain.
         refused = await fleet.root.told("taskserver/email/test", to="ana@example.net")
         assert (refused["ok"], refused["message"][:4]) == (False, "554 ")
 
 
 @pytest.mark.platform(109)
-async def test_a_server_of_an_unknown_authority_gets_nothing(fleets: Callable[..., Any], smtp_server: MailAddress):
+async def test_server_of_an_unknown_authority_receives_no_email(fleets: Callable[..., Any], smtp_server: MailAddress):
     smtp = {"host": "localhost", "port": smtp_server.port, "default_from_email": "qs@example.org"}
     task_server = {"email_allowed_domains": ["example.org"]}
     before = len(smtp_server.mails())

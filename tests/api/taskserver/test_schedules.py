@@ -1,4 +1,4 @@
-"""Schedules by call and by command (Contract platform 10.7, 12)."""
+"""Schedules through API calls and commands (Contract platform 10.7, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ async def fleet(fleets: Fleets, desktop: Desktop) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The program on the same database, with a connector that the application has, too."""
+    """The command-line program on the same database, with a connector that the application also has."""
     (tmp_path / "databases").mkdir(exist_ok=True)
     (tmp_path / "databases" / "api.sqlite").touch()
     return command_in(
@@ -41,7 +41,7 @@ def command(tmp_path: Path, database_dsn: str) -> Command:
 
 
 @pytest.mark.platform(108)
-async def test_calls_and_commands_agree(fleet: Fleet, command: Command, tmp_path: Path, audited: list[Event]):
+async def test_calls_and_commands_are_equivalent(fleet: Fleet, command: Command, tmp_path: Path, audited: list[Event]):
     root, file = fleet.root, tmp_path / "schedule.json"
 
     async def printed(*arguments: str) -> Any:
@@ -77,7 +77,7 @@ async def test_calls_and_commands_agree(fleet: Fleet, command: Command, tmp_path
 
 
 @pytest.mark.platform(108)
-async def test_both_or_neither_of_cron_and_interval_are_refused(fleet: Fleet):
+async def test_schedule_requires_exactly_one_of_cron_and_interval(fleet: Fleet):
     plain = {"name": "x", "kind": "statement", "connector": "mysql", "statement": "rows 1"}
     for times in ({}, {"cron": "* * * * *", "interval_s": 60}):
         response = await fleet.root.post_json("taskserver/schedules/new", schedule={**plain, **times})
@@ -91,7 +91,7 @@ async def test_both_or_neither_of_cron_and_interval_are_refused(fleet: Fleet):
 
 
 @pytest.mark.platform(108)
-async def test_a_stale_version_is_409_and_changes_nothing(fleet: Fleet):
+async def test_stale_version_returns_409_and_changes_nothing(fleet: Fleet):
     made = await fleet.schedule("one")
     change = {"id": made["id"], "version": 1, "enabled": False}
     first = await fleet.root.post("taskserver/schedules/update", schedule=json.dumps(change))
@@ -105,7 +105,7 @@ async def test_a_stale_version_is_409_and_changes_nothing(fleet: Fleet):
     assert verdict(taken) == (409, -1, "name_taken")
 
 
-async def test_what_breaks_a_rule_is_refused(fleet: Fleet, subtests: pytest.Subtests):
+async def test_invalid_fields_are_refused(fleet: Fleet, subtests: pytest.Subtests):
     for wrong in [
         {"name": ""},
         {"name": "x" * 101},
@@ -150,7 +150,7 @@ async def test_what_breaks_a_rule_is_refused(fleet: Fleet, subtests: pytest.Subt
             assert (await fleet.root.get("taskserver/schedules")).json()["count"] == 0
 
 
-async def test_members_have_their_defaults_and_stay_where_they_are_left_out(fleet: Fleet):
+async def test_fields_have_defaults_and_omitted_fields_are_kept(fleet: Fleet):
     made = await fleet.schedule("plain", interval_s=60)
     assert {**made, "next_run": None} == {
         "id": made["id"],
@@ -192,7 +192,7 @@ async def test_members_have_their_defaults_and_stay_where_they_are_left_out(flee
     assert (changed["notify"], changed["expires_at"], changed["overlap"]) == (None, None, "queue")
 
 
-async def test_addresses_of_known_users_only_without_domains(fleets: Fleets, desktop: Desktop):
+async def test_only_known_users_addresses_are_allowed_without_domains(fleets: Fleets, desktop: Desktop):
     async with fleets(beats=False, desktop=desktop(email_allowed_domains=[])) as fleet:
         await fleet.schedule("to me", notify={"to": [f"{fleet.root.username}@EXAMPLE.org"]})
         response = await fleet.root.post_json(
@@ -203,7 +203,7 @@ async def test_addresses_of_known_users_only_without_domains(fleets: Fleets, des
         assert verdict(response) == (400, -1, "invalid_parameter")
 
 
-async def test_lists_are_by_name_and_filtered(fleet: Fleet):
+async def test_schedules_are_sorted_by_name_and_filtered(fleet: Fleet):
     bob = await fleet.api.user("bob")
     for name, members in (("b", {}), ("A", {"enabled": False}), ("c", {"owner": bob.username})):
         await fleet.schedule(name, **members)
@@ -220,13 +220,13 @@ async def test_lists_are_by_name_and_filtered(fleet: Fleet):
 
 
 @pytest.mark.platform(110)
-async def test_schedules_are_for_administrators_and_work_with_the_server_off(fleet: Fleet):
+async def test_schedules_require_an_administrator_but_no_task_server(fleet: Fleet):
     made, ana = await fleet.schedule("one"), await fleet.api.user("ana")
     assert verdict(await ana.get("taskserver/schedules")) == (403, -1, "admin_required")
     assert verdict(await ana.get(f"taskserver/schedules/{made['id']}")) == (403, -1, "admin_required")
     for call in ("schedules/new", "schedules/update", "schedules/delete", "schedules/run", "email/test"):
         assert await ana.refused(f"taskserver/{call}") == (403, -1, "admin_required")
-    # The task server is off here: all but run was answered above and in the other tests.
+    # The task server is off here; all calls but run have been covered above and in other tests.
     chosen = json.dumps({"id": made["id"]})
     assert await fleet.root.refused("taskserver/schedules/run", schedule=chosen) == (501, -1, "task_server_disabled")
     assert (await fleet.root.told("taskserver/schedules/delete", schedule=chosen)) == {"id": made["id"], "status": 0}
@@ -235,7 +235,7 @@ async def test_schedules_are_for_administrators_and_work_with_the_server_off(fle
         assert await fleet.root.refused(f"taskserver/schedules/{call}", schedule=chosen) == code
 
 
-async def test_one_whose_owner_is_gone_can_still_be_switched_off(fleet: Fleet):
+async def test_schedule_of_a_disabled_owner_can_still_be_disabled(fleet: Fleet):
     bob = await fleet.api.user("bob")
     made = await fleet.schedule("of bob", owner=bob.username)
     await fleet.api.services.accounts.accounts.disable(bob.username)
@@ -245,7 +245,7 @@ async def test_one_whose_owner_is_gone_can_still_be_switched_off(fleet: Fleet):
     assert off.json()["schedule"]["name"] == "still of bob"
 
 
-async def test_run_fires_once_now(small_api: ApiOpener, fleets: Fleets):
+async def test_manual_run_fires_once_immediately(small_api: ApiOpener, fleets: Fleets):
     on = {"task_server": {"enabled": True, "beat_enabled": True}}
     async with fleets() as fleet, small_api(desktop=on) as server:
         root = await server.user("admin", admin=True)
@@ -277,7 +277,7 @@ async def _is_submitted(fleet: Fleet, schedule_id: int) -> bool:
     return any(run["statement_id"] for run in await fleet.runs(schedule_id))
 
 
-async def test_beat_ends_with_3_when_it_is_switched_off(command: Command, tmp_path: Path, database_dsn: str):
+async def test_beat_exits_with_3_when_disabled(command: Command, tmp_path: Path, database_dsn: str):
     off = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn)
     ended = await off("beat")
     assert ended.code == 3
@@ -292,7 +292,7 @@ async def test_beat_ends_with_3_when_it_is_switched_off(command: Command, tmp_pa
     assert (ended.code, "database cannot be reached" in ended.err) == (3, True)
 
 
-async def test_numbers_times_zones_and_tasks_out_of_bounds_are_refused(fleets: Fleets):
+async def test_out_of_range_numbers_times_zones_and_tasks_are_refused(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         made = await fleet.schedule("bounds", enabled=False)
         for member in (

@@ -1,4 +1,4 @@
-"""taskserver/status and the tasks (Contract platform 10.6)."""
+"""Task server status and tasks (Contract platform 10.6)."""
 
 import asyncio
 import json
@@ -41,11 +41,11 @@ SERVER = {"task_server": {"enabled": True}, "metrics": {"token": "metrics-token-
 async def fleet(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application with the task server on; nothing runs tasks until a test does. Its statements run here."""
+    """One application with the task server on. Tasks run only when a test runs them; statements run in this process."""
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("fleet"), dsn, users_url, desktop=SERVER, index=True)
         async with open_api(settings) as opened:
-            # Tests read data sources when they say so.
+            # Tests read data sources explicitly.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             opened.services.statements.runner.instance.intake = Intake.OWN
             yield opened
@@ -53,7 +53,7 @@ async def fleet(
 
 @pytest.fixture
 async def boss(fleet: Api) -> Caller:
-    """An administrator of this test's own; no task is left from other tests."""
+    """An administrator reserved for this test; tasks and statements of other tests are deleted."""
     await fleet.database.execute("delete from tasks")
     await fleet.database.execute("delete from statements")
     return await fleet.user("boss", admin=True)
@@ -78,7 +78,7 @@ async def listed(caller: Caller, **query: Any) -> list[dict[str, Any]]:
 
 
 async def run(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
-    """A task at its end."""
+    """Submit and run a task; return its record."""
     task = await submitted(caller, name, **params)
     assert await caller.api.services.tasks.runner.run_next()
     return await shown(caller, task["id"])
@@ -87,13 +87,13 @@ async def run(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
 class TestRights:
     @pytest.mark.platform(110)
     @pytest.mark.parametrize("on", [False, True])
-    async def test_others_are_refused_before_all_else(self, api: Api, fleet: Api, on: bool):
+    async def test_administrator_right_is_checked_first(self, api: Api, fleet: Api, on: bool):
         ana = await (fleet if on else api).user("ana")
         for method, path in CALLS:
             assert verdict(await ana.send(method, path)) == (403, -1, "admin_required"), path
 
     @pytest.mark.platform(110)
-    async def test_with_the_server_off_only_the_status_is_answered(self, api: Api):
+    async def test_only_status_works_with_the_task_server_off(self, api: Api):
         boss = await api.user("boss", admin=True)
         for method, path in CALLS[1:]:
             answer = await boss.send(method, path, json={"name": 7} if method == "POST" else None)
@@ -102,7 +102,7 @@ class TestRights:
         assert (status["enabled"], status["beat_enabled"], status["broker_ok"]) == (False, False, False)
         assert (status["beat_running"], status["workers"], status["status"]) == (False, [], 0)
 
-    async def test_submit_is_no_task(self, boss: Caller):
+    async def test_submit_is_not_a_task_id(self, boss: Caller):
         answer = await boss.get("taskserver/tasks/submit")
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         for unknown in ("7", "submitted", str(uuid4()), uuid4().hex, "a%20b"):
@@ -115,7 +115,7 @@ class TestRights:
 
 class TestStatus:
     @pytest.mark.platform(110)
-    async def test_it_counts_what_waits_and_names_the_workers_that_live(self, fleet: Api, boss: Caller):
+    async def test_status_counts_queued_tasks_and_names_live_workers(self, fleet: Api, boss: Caller):
         await submitted(boss, "result_cleanup")
         instances = fleet.services.instances
         async with (
@@ -132,7 +132,7 @@ class TestStatus:
             assert worker["heartbeat"] >= worker["started"]
 
             async def are_gone() -> bool:
-                """Again when a heartbeat came between the two."""
+                """Try again if a heartbeat arrives between the update and the check."""
                 await fleet.database.execute(
                     "update instances set heartbeat_at = now() - interval '31 s' where kind in ('worker', 'beat')"
                 )
@@ -147,7 +147,7 @@ class TestStatus:
         await boss.post(f"taskserver/tasks/{statement['id']}/cancel")
 
     @pytest.mark.platform(100)
-    async def test_metrics_tell_of_tasks_and_workers_and_name_no_host(self, fleet: Api, boss: Caller, monkeypatch):
+    async def test_metrics_report_tasks_and_workers_without_host_names(self, fleet: Api, boss: Caller, monkeypatch):
         monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 0.0)
         monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
         fleet.services.metrics_text._facts_due_at = 0.0  # type: ignore[union-attr] what was read before is old
@@ -167,7 +167,7 @@ class TestStatus:
 
 class TestSubmit:
     @pytest.mark.platform(110)
-    async def test_the_record_is_as_the_contract_shows_it(self, boss: Caller, audited: list[Event]):
+    async def test_task_record_matches_the_contract(self, boss: Caller, audited: list[Event]):
         task = await submitted(boss, "document_cleanup", keep_days=30)
         assert set(task) == KEYS
         assert (task["state"], task["owner"], task["progress"], task["message"]) == ("queued", boss.username, 0, "")
@@ -177,7 +177,7 @@ class TestSubmit:
         [event] = about(audited, "task.submit")
         assert (event["user"], event["subject"], event["task_id"]) == (boss.username, "document_cleanup", task["id"])
 
-    async def test_parameters_come_as_json_text_or_natively_and_have_defaults(self, boss: Caller):
+    async def test_parameters_are_accepted_as_json_text_or_natively_and_have_defaults(self, boss: Caller):
         fields = {"name": "document_cleanup", "params": '{"keep_days": 7}'}
         for answer in (
             await boss.post("taskserver/tasks/submit", **fields),
@@ -211,7 +211,9 @@ class TestSubmit:
             ({"name": "document_cleanup", "params": "{"}, "invalid_json", "params is not valid"),
         ],
     )
-    async def test_what_is_unknown_is_400_and_recorded_nowhere(self, boss: Caller, fields, code: str, text: str):
+    async def test_invalid_submissions_return_400_and_are_not_recorded(
+        self, boss: Caller, fields, code: str, text: str
+    ):
         form = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
         for answer in (
             await boss.post_json("taskserver/tasks/submit", **fields),
@@ -221,14 +223,14 @@ class TestSubmit:
             assert answer.json()["message"].startswith(text)
         assert await listed(boss) == []
 
-    async def test_a_broker_that_is_away_fails_no_call(self, fleet: Api, boss: Caller):
+    async def test_unavailable_broker_fails_no_calls(self, fleet: Api, boss: Caller):
         service = fleet.services.tasks.service
         assert not (await service.status()).broker_ok
         task = await submitted(boss, "result_cleanup")
         assert await fleet.services.tasks.runner.run_next()
         assert (await shown(boss, task["id"]))["state"] == "finished"
 
-    async def test_the_same_id_again_is_the_same_task(self, fleet: Api, boss: Caller):
+    async def test_submission_with_the_same_id_returns_the_same_task(self, fleet: Api, boss: Caller):
         user = await fleet.services.accounts.directory.user(
             await fleet.database.value("select id from users where username = $1", boss.username)
         )
@@ -244,7 +246,7 @@ class TestSubmit:
 
 class TestList:
     @pytest.mark.platform(110)
-    async def test_pages_are_newest_first_and_filters_narrow(self, boss: Caller):
+    async def test_tasks_are_paginated_newest_first_and_filtered(self, boss: Caller):
         names = ["result_cleanup", "close_queries", "result_cleanup", "upload_cleanup"]
         ids = [(await submitted(boss, name))["id"] for name in names]
         await boss.post(f"taskserver/tasks/{ids[0]}/cancel")
@@ -265,7 +267,7 @@ class TestList:
             assert verdict(await boss.get("taskserver/tasks", **query)) == (400, -1, "invalid_parameter"), query
 
     @pytest.mark.platform(110)
-    async def test_jobs_of_statements_are_listed_without_their_texts(self, fleet: Api, boss: Caller):
+    async def test_statement_jobs_are_listed_without_their_text(self, fleet: Api, boss: Caller):
         ana = await fleet.user("ana")
         good = (await ana.run(POSTGRESQL, "SELECT 'plantedtext'"))["history_uuid"]
         bad = (await ana.run(POSTGRESQL, "SELECT plantedtext"))["history_uuid"]
@@ -295,7 +297,7 @@ class TestList:
         unchanged = (await boss.post(f"taskserver/tasks/{good}/cancel")).json()["task"]
         assert unchanged == first
 
-    async def test_statements_are_listed_for_as_long_as_tasks(self, fleet: Api, boss: Caller):
+    async def test_statements_are_listed_as_long_as_tasks(self, fleet: Api, boss: Caller):
         for days in (29, 31):
             operation = (await boss.run("mysql", "ddl"))["history_uuid"]
             sql = "update statements set recorded_at = now() - make_interval(days => $2) where id = $1"
@@ -309,7 +311,9 @@ class TestList:
 
 class TestCancel:
     @pytest.mark.platform(110)
-    async def test_one_that_waits_is_canceled_at_once_and_an_ended_one_stays(self, boss: Caller, audited: list[Event]):
+    async def test_waiting_task_is_canceled_immediately_and_ended_task_is_unchanged(
+        self, boss: Caller, audited: list[Event]
+    ):
         task = await submitted(boss, "result_cleanup")
         canceled = (await boss.post(f"taskserver/tasks/{task['id']}/cancel")).json()["task"]
         assert (canceled["state"], canceled["message"]) == ("canceled", "Canceled.")
@@ -321,8 +325,8 @@ class TestCancel:
         assert (await boss.post(f"taskserver/tasks/{ended['id']}/cancel")).json()["task"] == ended
 
     @pytest.mark.platform(110)
-    async def test_one_that_runs_ends_soon(self, fleet: Api, boss: Caller):
-        """Its work waits for a lock that this test holds."""
+    async def test_running_task_stops_soon_after_cancel(self, fleet: Api, boss: Caller):
+        """The task waits for a lock that this test holds."""
         runner = fleet.services.tasks.runner
         async with fleet.database.transaction() as connection:
             await connection.execute("lock table idempotency_keys in access exclusive mode")
@@ -331,12 +335,12 @@ class TestCancel:
             await until(lambda: runner.active == 1)
             assert (await shown(boss, task["id"]))["state"] == "running"
             assert (await boss.post(f"taskserver/tasks/{task['id']}/cancel")).status_code == 200
-            # By the notice: the heartbeat comes every ten seconds only.
+            # The notification stops it; heartbeats only come every ten seconds.
             assert await asyncio.wait_for(running, 60)
         assert (await shown(boss, task["id"]))["state"] == "canceled"
 
     @pytest.mark.platform(110)
-    async def test_a_task_whose_worker_died_is_run_again(self, fleet: Api, boss: Caller):
+    async def test_task_of_a_dead_worker_runs_again(self, fleet: Api, boss: Caller):
         task = await submitted(boss, "result_cleanup")
         records = fleet.services.tasks.service.records
         assert await records.claim(worker="dead", lease=timedelta(seconds=30)) is not None
@@ -347,7 +351,7 @@ class TestCancel:
 
 
 class TestWork:
-    async def test_documents_older_than_that_are_deleted(self, fleet: Api, boss: Caller):
+    async def test_document_cleanup_deletes_only_old_documents(self, fleet: Api, boss: Caller):
         old, young = [(await boss.run("mysql", "ddl"))["history_uuid"] for _ in range(2)]
         await fleet.database.execute(
             "update statements set recorded_at = now() - interval '40 d', ended_at = now() - interval '40 d'"
@@ -360,7 +364,7 @@ class TestWork:
         left = await fleet.database.fetch("select id::text from statements")
         assert [row["id"] for row in left] == [young]
 
-    async def test_unused_queries_and_sessions_are_closed(self, fleet: Api, boss: Caller):
+    async def test_close_tasks_close_unused_queries_and_sessions(self, fleet: Api, boss: Caller):
         operation = (await boss.run("mysql", "rows 3"))["history_uuid"]
         await fleet.database.execute("update statements set last_used_at = now() - interval '8 d'")
         task = await run(boss, "close_queries")
@@ -375,8 +379,8 @@ class TestWork:
         task = await run(boss, "close_sessions", age_in_days=0, dialect="x")
         assert (task["state"], task["message"], task["result"]) == ("failed", "Unknown dialect: x", None)
 
-    async def test_expired_results_are_deleted(self, fleet: Api, boss: Caller):
-        await run(boss, "result_cleanup")  # what other tests have left
+    async def test_result_cleanup_deletes_expired_results(self, fleet: Api, boss: Caller):
+        await run(boss, "result_cleanup")  # remove the leftovers of other tests
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()
@@ -384,12 +388,12 @@ class TestWork:
             "update statements set expires_at = now() - interval '1 h' where id = $1::text::uuid", due
         )
         task = await run(boss, "result_cleanup")
-        # The sweep of this process, every two seconds, may have been the first.
+        # This process sweeps every two seconds and may have been first.
         assert task["result"]["results"] in {0, 1}
         assert task["message"] == f"{task['result']['results']} results deleted."
         await until(lambda: not result.exists())
 
-    async def test_what_uploads_have_left_is_deleted_and_live_ones_stay(self, fleet: Api, boss: Caller):
+    async def test_upload_cleanup_deletes_orphans_and_keeps_live_uploads(self, fleet: Api, boss: Caller):
         area = fleet.services.settings.uploads_dir
         orphan, young = area / ("a" * 64), area / ("b" * 64)
         for file, minutes in ((orphan, 12), (young, 8)):
@@ -408,9 +412,9 @@ class TestWork:
         assert not orphan.exists()
         assert all(file.exists() for file in (young, *live))
 
-    async def test_the_index_of_a_connector_is_read_now(self, fleet: Api, boss: Caller):
+    async def test_metadata_refresh_reads_the_index_immediately(self, fleet: Api, boss: Caller):
         looks = len(fleet.shelf.looks)
-        for _ in range(2):  # however fresh it is
+        for _ in range(2):  # even if the index is fresh
             task = await run(boss, "metadata_refresh", connector="shelf")
             assert task["state"] == "finished", task
             tables = task["result"]["tables"]
@@ -426,19 +430,19 @@ class TestWork:
             assert task["state"] == "failed"
             assert task["message"].startswith(text)
 
-    async def test_without_an_index_its_refresh_fails_and_says_why(self, small_api: ApiOpener):
+    async def test_metadata_refresh_without_an_index_fails_with_a_reason(self, small_api: ApiOpener):
         async with small_api(desktop={"task_server": {"enabled": True}}) as api:
             boss = await api.user("boss", admin=True)
             task = await run(boss, "metadata_refresh", connector="shelf")
             assert (task["state"], task["message"]) == ("failed", "The index of the metadata search is switched off.")
 
-    async def test_every_task_can_be_done_again(self, fleet: Api, boss: Caller):
+    async def test_every_task_is_repeatable(self, fleet: Api, boss: Caller):
         params = {"close_sessions": {"age_in_days": 0, "dialect": "all"}, "metadata_refresh": {"connector": "shelf"}}
         for name in TaskName:
             for _ in range(2):
                 assert (await run(boss, name, **params.get(name, {})))["state"] == "finished", name
 
-    async def test_ended_tasks_are_deleted_by_the_clean_up(self, fleet: Api, boss: Caller):
+    async def test_clean_up_deletes_old_ended_tasks(self, fleet: Api, boss: Caller):
         task = await run(boss, "result_cleanup")
         await fleet.database.execute("update tasks set ended_at = now() - interval '31 d'")
         counts = await fleet.services.statements.retention.clean_up()
