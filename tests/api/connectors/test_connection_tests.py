@@ -111,7 +111,7 @@ async def test_port_without_a_server_refuses_the_connection(keeper: Keeper) -> N
 
 
 @pytest.mark.platform(73)
-async def test_failed_login_is_reported_as_auth(keeper: Keeper, users_url: str) -> None:
+async def test_a_refused_login_is_told_as_such(keeper: Keeper, users_url: str) -> None:
     wrong = users_url.replace("planted-secret", "mistyped-secret")
     body = await outcome_of(keeper.caller, "postgresql", "sqlalchemy", url=wrong)
     assert last(body) == ("login", False, "auth")

@@ -153,7 +153,7 @@ async def test_stored_secret_is_never_sent_to_another_destination(keeper: Keeper
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-async def test_destination_in_separate_settings_also_protects_the_secret(keeper: Keeper) -> None:
+async def test_single_settings_say_where_a_secret_goes_too(keeper: Keeper) -> None:
     values = {"server_host": "one", "username": "svc", "password": "x", "auth_mechanism": "LDAP"}
     made = await keeper.create("Single", "hive", "hiveserver2", **values)
     masked = {**values, "password": _MASK}

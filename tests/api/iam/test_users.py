@@ -256,7 +256,7 @@ async def test_last_login_is_a_time_without_zone(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-async def test_autocomplete_matches_user_and_group_names(admin: Caller) -> None:
+async def test_names_are_completed(admin: Caller) -> None:
     await people(admin.api, "ana", "hannah", groups=("analysts", "Bananas"))
     await people(admin.api, "anton", groups=("cy",))
     await people(admin.api, "anabel", disabled=True)
