@@ -1,4 +1,4 @@
-"""The server as a process of its own, as a person starts it. Used by the tests of whole scenarios."""
+"""Runs the server as a separate process, as a person starts it, for end-to-end tests."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A started server. Its output is kept in files, so that it can never block on us."""
+    """A started server. Its output goes to files, so that it never blocks on an unread pipe."""
 
     process: asyncio.subprocess.Process | Forked
     base_url: str
@@ -34,29 +34,29 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the process that was started."""
+        """The started process' id."""
         return self.process.pid
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
+        """Its standard output so far."""
         return self.stdout_file.read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """What it has printed to the error output so far."""
+        """Its standard error so far."""
         return self.stderr_file.read_text(errors="replace")
 
     async def kill9(self) -> None:
-        """The power cut of a process: it gets no chance to say anything. Returns when it is gone."""
+        """Kill the process without warning, as in a power cut, and wait until it is gone."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
-        """Kill it in the middle of something.
+        """Kill the process in the middle of an activity.
 
-        It is stopped (SIGSTOP) each time `middle` is asked, so it cannot get past it meanwhile.
+        The process is paused (SIGSTOP) whenever `middle` is evaluated, so it cannot get past the moment.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -70,19 +70,20 @@ class ServerProcess:
             await self.kill9()
 
     def _go_on(self, seconds: float) -> None:
-        """Let what is stopped go on for a moment. No other task of ours runs meanwhile: it would make that longer."""
+        """Let the paused process continue briefly. This blocks our event loop, since other tasks would prolong the
+        moment."""
         self.process.send_signal(signal.SIGCONT)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGSTOP)
 
     async def terminate(self) -> int:
-        """Ask it to stop, as a service manager does; its exit code."""
+        """Send SIGTERM, as a service manager does, and return the exit code."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         return await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def wait_until_alive(self) -> None:
-        """Return when it answers; fails with its output when it ends before, or takes too long."""
+        """Wait until the server responds; fail with its output if it exits or takes too long."""
         async with httpx.AsyncClient(base_url=self.base_url, timeout=2) as client:
             for _ in range(ALIVE_WITHIN_S * 20):
                 if self.process.returncode is not None:
@@ -106,9 +107,9 @@ async def running_server(
     settings: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve`, alive: on `database_dsn`, or embedded when there is none. Stopped on leaving.
+    """Run `queryserver serve` on `database_dsn`, or embedded without one; stop it on exit.
 
-    `settings` are environment variables, for instance `QUERYSERVER__EDITOR__LEASE_TIMEOUT_S`.
+    `settings` are environment variables, such as `QUERYSERVER__EDITOR__LEASE_TIMEOUT_S`.
     """
     port = port or free_port()
     command = [str(PROGRAM), "serve", "--port", str(port), *arguments]
@@ -126,7 +127,7 @@ async def running_server(
 async def started(
     command: Sequence[str], port: int, output_dir: Path, environment: Mapping[str, str], *, cwd: Path | None = None
 ) -> AsyncIterator[ServerProcess]:
-    """A command that serves on `port`, not yet alive; nothing of the caller's own settings reaches it."""
+    """Start a command that serves on `port`, without waiting for it; the caller's own settings are not inherited."""
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
     number = next(_numbers)
     stdout_file, stderr_file = output_dir / f"server-{number}.out", output_dir / f"server-{number}.err"
@@ -156,5 +157,6 @@ async def started(
 
 
 def _may_be_forked(command: Sequence[str]) -> bool:
-    """Whether a copy of the imported program does: in tests, for a server that starts no workers of its own."""
+    """Return whether a forked copy of the imported program may run the command: in tests, for a server without worker
+    processes."""
     return command[0] == str(PROGRAM) and "--workers" not in command and "PYTEST_VERSION" in os.environ

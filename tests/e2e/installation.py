@@ -1,4 +1,4 @@
-"""One service database, one results directory, some data sources; servers on it, and what their users call."""
+"""One service database, one results directory, some data sources, the servers on them, and the users' calls."""
 
 import asyncio
 import json
@@ -36,65 +36,65 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One server, called by its users."""
+    """One server and its users' calls."""
 
     process: ServerProcess
     http: httpx.AsyncClient
     tokens: Mapping[str, str]
 
     def headers(self, user: str = "ana") -> dict[str, str]:
-        """What the calls of a user carry."""
+        """Return the headers of a user's calls."""
         return {"Authorization": f"Bearer {self.tokens[user]}"}
 
     async def post(self, path: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """A call with form fields."""
+        """Make a call with form fields."""
         return await self.http.post(f"/api/v1/{path}", data=fields, headers=self.headers(user))
 
     async def told(self, path: str, *, user: str = "ana", **fields: Any) -> dict[str, Any]:
-        """The body of a call that was carried out."""
+        """Make a call that must succeed and return its body."""
         response = await self.post(path, user=user, **fields)
         assert response.status_code == 200, response.text
         return response.json()
 
     async def execute(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """execute with a JSON body, in which long texts do not grow."""
+        """Call execute with a JSON body, in which long texts do not grow."""
         body = {"statement": statement, **fields}
         return await self.http.post(f"/api/v1/editor/execute/{dialect}", json=body, headers=self.headers(user))
 
     async def submit(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
-        """Id of a new operation."""
+        """Submit a statement and return the operation's id."""
         body = await self.told(f"editor/execute/{dialect}", user=user, statement=statement, **fields)
         return body["history_uuid"]
 
     async def status(self, operation: str, *, user: str = "ana", wait: float = 0) -> dict[str, Any]:
-        """The body of check_status."""
+        """Return the body of check_status."""
         return await self.told("editor/check_status", user=user, operationId=operation, wait=wait)
 
     async def state(self, operation: str, *, user: str = "ana", wait: float = 0) -> str:
-        """The exact state."""
+        """Return the exact state."""
         return (await self.status(operation, user=user, wait=wait))["query_status"]["state"]
 
     async def finished(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
-        """Id of a new operation that has its result."""
+        """Run a statement to its result and return the operation's id."""
         operation = await self.submit(dialect, statement, user=user, **fields)
         body = await self.status(operation, user=user, wait=60)
         assert body["query_status"]["state"] in {"available", "success"}, body
         return operation
 
     async def value(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> Any:
-        """The first cell of a statement."""
+        """Return a statement's first cell."""
         operation = await self.finished(dialect, statement, user=user, **fields)
         return (await self.page(operation, user=user))["data"][0][0]
 
     async def page(self, operation: str, *, user: str = "ana", start_row: int = 0, rows: int = 100) -> dict[str, Any]:
-        """One page of a result."""
+        """Return one page of a result."""
         answer = await self.told(
             "editor/fetch_result_data", user=user, operationId=operation, start_row=start_row, rows=rows
         )
         return answer["result"]
 
     async def file(self, operation: str, *, user: str = "ana", kind: str = "csv") -> bytes:
-        """The whole result as a file."""
+        """Return the whole result as a file."""
         path = f"/api/v1/editor/download/{operation}"
         response = await self.http.get(path, params={"format": kind}, headers=self.headers(user))
         assert response.status_code == 200, response.text
@@ -103,7 +103,8 @@ class Node:
     async def until(
         self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 60
     ) -> dict[str, Any]:
-        """The first query_status of which it holds; fails at once when the statement has ended in another way."""
+        """Return the first query_status that fulfils the condition; fail immediately if the statement finishes
+        otherwise."""
         give_up = time.monotonic() + within_s
         while True:
             body = await self.status(operation, user=user)
@@ -116,7 +117,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """One worker or beat of the task server. `owner` is its name in leases."""
+    """A worker or beat of the task server. `owner` is its name in leases."""
 
     process: ServerProcess
     owner: str
@@ -124,7 +125,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Installation:
-    """What servers share. `environment` holds settings of all of them."""
+    """What servers share. `environment` holds the settings of all of them."""
 
     directory: Path
     database_dsn: str
@@ -136,9 +137,9 @@ class Installation:
     async def server(
         self, *, port: int | None = None, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
     ) -> AsyncIterator[Node]:
-        """A server on it, alive.
+        """Run a server on the installation.
 
-        Keywords are environment variables without their common beginning; `variables` are given as they are.
+        Keywords are environment variables without their common prefix; `variables` are passed unchanged.
         """
         settings = self.settings(**environment) | dict(variables)
         arguments = ["--config", str(self.directory / "queryserver.toml")]
@@ -159,7 +160,7 @@ class Installation:
     async def worker(
         self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
     ) -> AsyncIterator[WorkerProcess]:
-        """`queryserver worker`, once it takes statements. `variables` are given as they are."""
+        """Run `queryserver worker` and wait until it accepts statements. `variables` are passed unchanged."""
         async with self._member("worker", variables, environment) as member:
             yield member
 
@@ -167,7 +168,7 @@ class Installation:
     async def beat(
         self, *, variables: Mapping[str, str] = _NO_VARIABLES, **environment: str
     ) -> AsyncIterator[WorkerProcess]:
-        """`queryserver beat`, once it runs. `variables` are given as they are."""
+        """Run `queryserver beat` and wait until it is running. `variables` are passed unchanged."""
         async with self._member("beat", variables, environment) as member:
             yield member
 
@@ -194,28 +195,28 @@ class Installation:
         raise AssertionError(f"no {kind}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
-        """The same, with workers that run the statements."""
+        """Return the same installation with workers that run the statements."""
         chosen = {"enabled": "true", "broker_url": broker_url, "heartbeat_s": str(lease_s // 3)}
         more = {f"desktop__task_server__{name}": value for name, value in chosen.items()}
         more["editor__lease_timeout_s"] = str(lease_s)
         return replace(self, environment={**self.environment, **more})
 
     def settings(self, **environment: str) -> dict[str, str]:
-        """Environment of a process."""
+        """Return a process's environment."""
         given = {**self.environment, **environment}
         return {f"QUERYSERVER__{name.upper()}": value for name, value in given.items()}
 
     @property
     def results(self) -> Path:
-        """Where results are kept."""
+        """The directory of the results."""
         return self.directory / "data" / "results"
 
     def spooled(self) -> list[Path]:
-        """The files of all results."""
+        """Return the files of all results."""
         return list(self.results.rglob("*.arrow")) if self.results.is_dir() else []
 
     def through(self, database_dsn: str) -> "Installation":
-        """The same, with the service database reached in another way."""
+        """Return the same installation with another connection to the service database."""
         return replace(self, database_dsn=database_dsn)
 
 
@@ -223,7 +224,7 @@ class Installation:
 async def installed(
     postgres: EmbeddedPostgres, template: str, directory: Path, interpreters: Mapping[str, Any] | None = None
 ) -> AsyncIterator[Installation]:
-    """An installation of the test's own with three users, and duckdb, sqlite and postgresql to query."""
+    """Create an installation for one test, with three users and duckdb, sqlite and postgresql connectors."""
     name = f"e2e_{next(_numbers)}"
     admin = postgres.admin_dsn()
     await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
@@ -250,7 +251,7 @@ async def installed(
 
 
 async def query(dsn: str, sql: str, *arguments: object) -> Any:
-    """The first value, asked of the database itself."""
+    """Return the first value of a query sent directly to the database."""
     connection = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         return await connection.fetchval(sql, *arguments)
@@ -259,7 +260,7 @@ async def query(dsn: str, sql: str, *arguments: object) -> Any:
 
 
 async def at_work(admin_dsn: str, marker: str) -> int:
-    """How many statements with this text PostgreSQL is working on."""
+    """Return how many statements with this text PostgreSQL is running."""
     return await query(
         admin_dsn,
         """select count(*) from pg_stat_activity
@@ -269,16 +270,16 @@ async def at_work(admin_dsn: str, marker: str) -> int:
 
 
 async def is_at_work(admin_dsn: str, marker: str) -> bool:
-    """Whether PostgreSQL works on exactly one such statement.
+    """Return whether PostgreSQL is running exactly one such statement.
 
-    It begins a little after the statement's state is `running`.
+    It starts shortly after the statement's state becomes `running`.
     """
     return await at_work(admin_dsn, marker) == 1
 
 
 @asynccontextmanager
 async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """A lock of PostgreSQL: a statement that waits for it lasts until what is given here is called."""
+    """Hold a PostgreSQL lock; a statement that waits for it lasts until the yielded function is called."""
     holder = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         await holder.execute(f"SELECT pg_advisory_lock({lock})")
@@ -288,7 +289,7 @@ async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[obje
 
 
 async def eventually(holds: Callable[[], Any], *, within_s: float = 60) -> None:
-    """Return once the awaited answer is true."""
+    """Wait until the awaited condition is true."""
     give_up = time.monotonic() + within_s
     while not await holds():
         assert time.monotonic() < give_up, "it never came true"
@@ -316,7 +317,8 @@ def _toml(value: Any) -> str:
 
 
 async def signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
-    """Users and their tokens. Without passwords: hashing them would take most of a test."""
+    """Create users and return their tokens. They have no passwords, because hashing would take most of a test's
+    time."""
     settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
     tokens = {}
     async with (

@@ -1,4 +1,4 @@
-"""A fleet whose processes have other clocks than each other and the database: it works as with one clock."""
+"""A fleet whose processes' clocks differ from each other and from the database behaves as with one clock."""
 
 import asyncio
 import json
@@ -22,41 +22,41 @@ AHEAD_S = (10, -10)
 CONCURRENCY = 4
 LEASE_S = 6
 LASTING_S = 8
-"""Longer than a lease, so that each is renewed."""
+"""Longer than a lease, so that each lease is renewed."""
 SHORT_S = 4
 SLACK_S = 6
-"""Less than the clocks differ, and enough for a busy machine."""
+"""Less than the difference between the clocks, and enough for a busy machine."""
 PASSWORD = "a password for clocks"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The processes: of each kind one whose clock is ahead, and one whose clock is behind."""
+    """The processes: of each kind, one with a fast and one with a slow clock."""
 
     place: Installation
     servers: tuple[Node, Node]
     workers: tuple[WorkerProcess, WorkerProcess]
     administrators: tuple[Mapping[str, str], Mapping[str, str]]
-    """Tokens of the administrator by their kind, from each server."""
+    """The administrator's tokens by kind, from each server."""
 
     async def now(self) -> datetime:
-        """By the clock of the database."""
+        """Return the database's clock time."""
         return await query(self.place.database_dsn, "select clock_timestamp()")
 
     async def column(self, operation: str, expression: str) -> Any:
-        """Of the record of a statement."""
+        """Return a column of a statement's record."""
         return await query(
             self.place.database_dsn, f"select {expression} from statements where id = $1::text::uuid", operation
         )
 
     async def fill(self, statement: str, **fields: Any) -> list[str]:
-        """As many statements as the workers run at once, submitted at both servers in turn."""
+        """Submit as many statements as the workers run concurrently, alternating between the servers."""
         numbers = range(len(self.workers) * CONCURRENCY)
         submits = [self.servers[n % 2].submit("postgresql", f"{statement} -- {n}", **fields) for n in numbers]
         return await asyncio.gather(*submits)
 
     async def administer(self, path: str, number: int = 0, **body: Any) -> dict[str, Any]:
-        """A call of the administrator with a JSON body; a GET without one."""
+        """Make an administrator's call with a JSON body, or a GET without one."""
         headers = {"Authorization": f"Bearer {self.administrators[number]['access']}"}
         method = "POST" if body else "GET"
         answer = await self.servers[number].http.request(
@@ -98,28 +98,28 @@ async def clocks(
 
 
 async def login(node: Node) -> Mapping[str, str]:
-    """Tokens of the administrator, signed by that server."""
+    """Return the administrator's tokens, signed by the given server."""
     answer = await node.http.post("/api/v1/token/auth", json={"username": "root", "password": PASSWORD})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def moment(text: str) -> datetime:
-    """A time of an answer, which has whole seconds."""
+    """Parse a time from a response, which has whole seconds."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def issued_at(token: str) -> int:
-    """As the token says it."""
+    """Return the issue time in the token."""
     content = token.split(".")[1]
     return json.loads(urlsafe_b64decode(content + "=" * (-len(content) % 4)))["iat"]
 
 
-async def test_tokens_of_each_server_are_good_at_the_other_at_once(clocks: Clocks) -> None:
+async def test_tokens_of_each_server_are_immediately_valid_on_the_other(clocks: Clocks) -> None:
     for number, ahead_s in enumerate(AHEAD_S):
         before = await clocks.now()
         tokens, other = await login(clocks.servers[number]), clocks.servers[1 - number].http
-        # Also the proof that the clocks differ.
+        # This also proves that the clocks differ.
         own_s = issued_at(tokens["access"]) - before.timestamp()
         assert ahead_s - 1 <= own_s <= ahead_s + SLACK_S
         bearer = {"Authorization": f"Bearer {tokens['access']}"}
@@ -142,7 +142,7 @@ async def test_all_processes_count_as_alive(clocks: Clocks) -> None:
             assert abs(age) < timedelta(seconds=SLACK_S)
 
 
-async def test_statements_keep_their_leases_and_their_times_are_the_database_s(clocks: Clocks) -> None:
+async def test_statements_keep_leases_and_use_database_time(clocks: Clocks) -> None:
     before = (await clocks.now()).replace(microsecond=0)
     operations = await clocks.fill(f"SELECT pg_sleep({LASTING_S})")
     for node in clocks.servers:
@@ -161,7 +161,7 @@ async def test_statements_keep_their_leases_and_their_times_are_the_database_s(c
     assert kept == {timedelta(hours=24)}
 
 
-async def test_statements_may_take_the_time_that_they_have(clocks: Clocks) -> None:
+async def test_statements_may_use_their_whole_time_limit(clocks: Clocks) -> None:
     operations = await clocks.fill("SELECT pg_sleep(60)", timeout=SHORT_S)
     for operation in operations:
         assert await clocks.servers[0].state(operation, wait=60) == "timed_out"
@@ -173,7 +173,7 @@ async def test_statements_may_take_the_time_that_they_have(clocks: Clocks) -> No
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["early", "late"])
-async def test_sessions_of_servers_have_the_time_of_the_database(clocks: Clocks, number: int) -> None:
+async def test_server_sessions_use_database_time(clocks: Clocks, number: int) -> None:
     node = clocks.servers[number]
     before = (await clocks.now()).replace(microsecond=0)
     created = (await node.told("editor/create_session", session='{"type": "postgresql"}'))["session"]
@@ -188,7 +188,7 @@ async def test_sessions_of_servers_have_the_time_of_the_database(clocks: Clocks,
     await node.told("editor/close_session", session=json.dumps({"type": "postgresql", "id": session}))
 
 
-async def test_a_key_is_replayed_at_the_other_server(clocks: Clocks) -> None:
+async def test_idempotency_key_is_replayed_on_the_other_server(clocks: Clocks) -> None:
     for first, second in (clocks.servers, clocks.servers[::-1]):
         key = {"client_request_id": f"key-{first.process.pid}"}
         made = await first.execute("postgresql", "SELECT 1", **key)
@@ -198,7 +198,7 @@ async def test_a_key_is_replayed_at_the_other_server(clocks: Clocks) -> None:
         assert again.headers["Idempotency-Replayed"] == "true"
 
 
-async def test_a_schedule_fires_once_and_at_its_time(clocks: Clocks) -> None:
+async def test_schedule_fires_once_and_on_time(clocks: Clocks) -> None:
     schedule = {
         "name": "clocks", "kind": "statement", "connector": "postgresql", "statement": "SELECT 'by schedule'",
         "interval_s": 10,

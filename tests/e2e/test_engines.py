@@ -1,4 +1,4 @@
-"""Each real engine through the HTTP API, and what becomes of its statements when our server goes (items 9 to 66)."""
+"""Each real engine through the HTTP API, and its statements after our server is killed (items 9 to 66)."""
 
 import asyncio
 import csv
@@ -23,11 +23,11 @@ FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "ht
 
 @dataclass(frozen=True)
 class Case:
-    """What is said to one engine. In statements `{t}` is the table with its database."""
+    """One engine's statements. In them `{t}` is the table with its database."""
 
     dialect: str
     table: dict[str, Any]
-    """Of the settings."""
+    """The connector's table in the settings."""
     database: str
     create: tuple[str, ...]
     select: str
@@ -38,13 +38,13 @@ class Case:
     column: str = "id"
     name: str = "items"
     analyze: str | None = "success"
-    """State that a table's analysis ends in; None: not supported."""
+    """The final state of a table's analysis; None if not supported."""
     analyzed_column: bool = True
     drop: str = "DROP TABLE {t}"
     long_rows: str = ""
-    """Works for some seconds, then answers `long_count` rows, the integers from 0 on."""
+    """Works for some seconds, then returns `long_count` rows, the integers from 0 on."""
     longer_rows: str = ""
-    """The same, but works for longer than a worker needs to start."""
+    """The same, but works longer than a worker takes to start."""
     long_count: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ async def place(
     migrated_template: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Installation]:
-    """An installation that has the engine among its data sources."""
+    """An installation with the engine among its data sources."""
     assert tcp_open
     directory = tmp_path_factory.mktemp(case.dialect)
     async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
@@ -73,7 +73,8 @@ async def fleet(
     tmp_path_factory: pytest.TempPathFactory,
     valkey: ValkeyServer,
 ) -> AsyncIterator[Installation]:
-    """The same with workers, in a database of its own: servers without task server would take what waits."""
+    """The same with workers and a separate database, because servers without a task server would take waiting
+    statements."""
     assert tcp_open
     directory = tmp_path_factory.mktemp(f"{case.dialect}-fleet")
     async with installed(postgres, migrated_template, directory, {case.dialect: case.table}) as place:
@@ -82,14 +83,14 @@ async def fleet(
 
 @pytest.fixture(scope="class")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server that no other one takes for gone, however busy the machine is."""
+    """A server that no other server considers dead, however busy the machine is."""
     async with place.server(editor__lease_timeout_s="60") as node:
         yield node
 
 
 @pytest.fixture(scope="class")
 async def items(node: Node, case: Case) -> AsyncIterator[str]:
-    """Name of a table with rows."""
+    """Create a table with rows and yield its name."""
     table = f"{case.database}.{case.name}" if case.database else case.name
     for statement in case.create:
         await done(node, case, statement.format(t=table))
@@ -98,11 +99,11 @@ async def items(node: Node, case: Case) -> AsyncIterator[str]:
 
 
 class RoundTrip:
-    """Inherited by a class per engine that gives the fixture `case`."""
+    """Inherited by a class per engine that provides the fixture `case`."""
 
     @pytest.mark.item(9)
     @pytest.mark.item(31)
-    async def test_rows_come_typed(self, node: Node, case: Case, items: str) -> None:
+    async def test_rows_are_typed(self, node: Node, case: Case, items: str) -> None:
         table = f"{case.database}.{items}" if case.database else items
         operation = await done(node, case, case.select.format(t=table))
         page = await node.page(operation)
@@ -117,7 +118,7 @@ class RoundTrip:
 
     @pytest.mark.item(15)
     @pytest.mark.item(16)
-    async def test_a_bad_table_is_told_in_the_engines_words(self, node: Node, case: Case) -> None:
+    async def test_unknown_table_is_reported_in_engine_words(self, node: Node, case: Case) -> None:
         operation = await node.submit(case.dialect, "SELECT * FROM no_such_table_here")
         body = await ended(node, operation)
         assert (body["status"], body["code"]) == (1, "engine_error")
@@ -126,7 +127,7 @@ class RoundTrip:
             assert word not in body["message"]
 
     @pytest.mark.item(36)
-    async def test_cancel_ends_a_slow_statement(self, node: Node, case: Case) -> None:
+    async def test_cancel_stops_slow_statement(self, node: Node, case: Case) -> None:
         operation = await node.submit(case.dialect, case.slow)
         await node.until(operation, lambda status: status["status"] == "running", within_s=60)
         await node.told("editor/cancel_statement", operationId=operation)
@@ -134,7 +135,7 @@ class RoundTrip:
         assert (body["status"], body["code"]) == (1, "canceled")
 
     @pytest.mark.item(35)
-    async def test_a_time_limit_ends_a_slow_statement(self, node: Node, case: Case) -> None:
+    async def test_time_limit_stops_slow_statement(self, node: Node, case: Case) -> None:
         operation = await node.submit(case.dialect, case.slow, timeout=4)
         body = await ended(node, operation)
         assert (body["status"], body["code"]) == (-4, "statement_timeout")
@@ -168,7 +169,7 @@ class RoundTrip:
         assert (response.status_code, response.json()["code"]) == (404, code)
 
     @pytest.mark.item(63)
-    async def test_functions_are_told(self, node: Node, case: Case) -> None:
+    async def test_functions_are_described(self, node: Node, case: Case) -> None:
         snippet = json.dumps({"type": case.dialect})
         listed = await node.told("editor/autocomplete", snippet=snippet, operation="functions")
         names = [one["name"].lower() for one in listed["functions"]]
@@ -178,7 +179,7 @@ class RoundTrip:
             assert one["function"]["name"].lower() == case.function
 
     @pytest.mark.item(64)
-    async def test_samples_are_given(self, node: Node, case: Case, items: str) -> None:
+    async def test_samples_are_returned(self, node: Node, case: Case, items: str) -> None:
         snippet = json.dumps({"type": case.dialect})
         path = f"editor/sample/{case.database}/{items}"
         sample = await node.told(path, snippet=snippet)
@@ -220,7 +221,7 @@ class RoundTrip:
             assert (await watch(node, response.json()["watch_url"]))["isSuccess"] == (case.analyze != "failed")
 
     @pytest.mark.item(56)
-    async def test_a_plan_is_shown_and_nothing_is_done(self, node: Node, case: Case, items: str) -> None:
+    async def test_explain_shows_plan_without_running_statement(self, node: Node, case: Case, items: str) -> None:
         table = f"{case.database}.{items}" if case.database else items
         plan = await node.told(f"editor/explain/{case.dialect}", statement=case.select.format(t=table))
         assert plan["explanation"].strip()
@@ -229,11 +230,11 @@ class RoundTrip:
 
 
 class TakeOver(RoundTrip):
-    """Inherited where the engine goes on when its client is gone."""
+    """Inherited if the engine continues without its client."""
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("ending", ["kill -9", "restart"])
-    async def test_a_running_statement_is_taken_over(self, place: Installation, case: Case, ending: str) -> None:
+    async def test_running_statement_is_taken_over(self, place: Installation, case: Case, ending: str) -> None:
         async with place.server() as first:
             operation = await first.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
             await first.until(operation, lambda status: status["status"] == "running", within_s=60)
@@ -256,7 +257,7 @@ class TakeOver(RoundTrip):
         assert seen == list(range(case.long_count))
 
     @pytest.mark.item(25)
-    async def test_it_is_taken_over_in_the_middle_of_its_rows(self, place: Installation, case: Case) -> None:
+    async def test_statement_is_taken_over_while_reading_rows(self, place: Installation, case: Case) -> None:
         async with place.server() as first:
             operation = await first.submit(case.dialect, case.long_rows, limit=case.long_count + 1)
             await first.until(operation, lambda status: status["rows"] > 0, within_s=ENDS_WITHIN_S)
@@ -273,7 +274,7 @@ class TakeOver(RoundTrip):
 
     @pytest.mark.platform(104)
     @pytest.mark.parametrize("ending", ["kill -9", "stop"])
-    async def test_a_running_statement_of_a_worker_is_followed_by_another(
+    async def test_running_statement_of_worker_is_resumed_by_another(
         self, fleet: Installation, case: Case, ending: str
     ) -> None:
         async with fleet.server() as node, fleet.worker(desktop__shutdown_grace_s="0") as first:
@@ -296,7 +297,7 @@ class TakeOver(RoundTrip):
 
 
 async def done(node: Node, case: Case, statement: str) -> str:
-    """Id of an operation that went well."""
+    """Run a statement that must succeed and return its operation's id."""
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert body["query_status"]["state"] in {"available", "success"}, body
@@ -304,7 +305,7 @@ async def done(node: Node, case: Case, statement: str) -> str:
 
 
 async def failing_log(node: Node, case: Case, statement: str) -> str:
-    """The whole log of a statement that fails; neither it nor the message shows what is inside the engine."""
+    """Run a failing statement and return its log; check that neither log nor message reveals engine internals."""
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert (body["status"], body["code"]) == (1, "engine_error")
@@ -316,7 +317,7 @@ async def failing_log(node: Node, case: Case, statement: str) -> str:
 
 
 async def ended(node: Node, operation: str) -> dict[str, Any]:
-    """The check_status body of the end."""
+    """Return the final check_status body."""
     async with asyncio.timeout(ENDS_WITHIN_S):
         while True:
             body = await node.status(operation, wait=20)
@@ -325,7 +326,7 @@ async def ended(node: Node, operation: str) -> dict[str, Any]:
 
 
 async def watch(node: Node, url: str) -> dict[str, Any]:
-    """The last answer of an operation's watch."""
+    """Return the last response of an operation's watch."""
     seen: dict[str, Any] = {}
 
     async def is_over() -> bool:
@@ -338,7 +339,7 @@ async def watch(node: Node, url: str) -> dict[str, Any]:
 
 
 async def all_rows(node: Node, operation: str, count: int) -> list[int]:
-    """The first column of a result, page by page."""
+    """Return a result's first column, read page by page."""
     found: list[int] = []
     while len(found) < count:
         page = await node.page(operation, start_row=len(found), rows=10_000)
@@ -374,10 +375,10 @@ class TestSpark(RoundTrip):
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("ending", ["kill -9", "restart"])
-    async def test_nobody_waits_for_a_statement_that_ended_with_us(
+    async def test_statement_that_ended_with_server_is_not_awaited(
         self, place: Installation, case: Case, ending: str
     ) -> None:
-        """Spark ends a statement with the connection that began it."""
+        """Spark ends a statement with the connection that started it."""
         async with place.server() as first:
             operation = await first.submit(case.dialect, case.slow)
             await first.until(operation, lambda status: status["status"] == "running", within_s=60)
@@ -401,7 +402,7 @@ class TestSpark(RoundTrip):
         ],
         ids=["a task", "a table", "a file"],
     )
-    async def test_the_log_of_a_failed_statement_tells_the_cause_alone(
+    async def test_failed_statement_log_contains_only_the_cause(
         self, node: Node, case: Case, sql: str, words: str
     ) -> None:
         assert words in await failing_log(node, case, sql)
@@ -434,7 +435,7 @@ class TestTrino(TakeOver):
 
 
 def _trino_rows(scale: int) -> str:
-    """Reads as much as the scale says before the rows."""
+    """Return a query that reads an amount of data set by the scale before it returns rows."""
     return f"""SELECT a.i * 1000 + b.j AS n
         FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
         CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf{scale}.lineitem) WHERE c > 0 ORDER BY n"""
@@ -464,14 +465,14 @@ class TestHive(TakeOver):
         )
 
     @pytest.mark.item(51)
-    async def test_the_log_of_failing_tasks_tells_the_cause_alone(self, node: Node, case: Case, items: str) -> None:
-        """A statement of one job, whose task fails four times."""
+    async def test_failed_task_log_contains_only_the_cause(self, node: Node, case: Case, items: str) -> None:
+        """A statement with one job, whose task fails four times."""
         log = await failing_log(node, case, f"SELECT max(IF(assert_true(id < 2) IS NULL, id, 0)) FROM {items}")
         assert "ASSERT_TRUE(): assertion failed." in log
         assert "Vertex failed" in log
 
-    async def test_decimals_in_nested_values_keep_their_digits(self, node: Node, case: Case) -> None:
-        """Hive gives nested values as JSON text."""
+    async def test_nested_decimals_keep_their_digits(self, node: Node, case: Case) -> None:
+        """Hive returns nested values as JSON text."""
         number = "12345678901234567890.123456789"
         decimal = f"CAST('{number}' AS decimal(38,9))"
         nested = (
@@ -488,7 +489,7 @@ class TestHive(TakeOver):
 
 
 def _hive_rows(seconds: int) -> str:
-    """Sleeps before the rows. They are wide, so that they take a while to arrive."""
+    """Return a query that sleeps before its rows. They are wide, so that they take a while to arrive."""
     return f"""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
         FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST({seconds}000 AS bigint)) AS string) AS slept) t
         LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
@@ -512,7 +513,7 @@ class TestMariadb(RoundTrip):
                 types=["INT_TYPE", "STRING_TYPE"],
                 slow="SELECT SLEEP(60)",
                 function="abs",
-                # ANALYZE TABLE answers rows.
+                # ANALYZE TABLE returns rows.
                 analyze="available",
             )
 

@@ -35,7 +35,7 @@ async def place(
     tmp_path: Path,
     databases: Replicated,
 ) -> AsyncIterator[Installation]:
-    """Its statements go to another PostgreSQL, which stays."""
+    """An installation whose statements run on another PostgreSQL, which stays available."""
     await asyncio.to_thread(databases.execute, f"CREATE DATABASE {SERVICE}")
     dsn = databases.dsn(SERVICE)
     await migrate(dsn)
@@ -44,7 +44,7 @@ async def place(
 
 
 @pytest.mark.parametrize("who_runs", ["servers", "a worker"])
-async def test_nothing_is_lost_when_the_standby_takes_over(
+async def test_failover_to_standby_loses_nothing(
     place: Installation, databases: Replicated, valkey: ValkeyServer, who_runs: str
 ) -> None:
     place = place.with_task_server(valkey.url) if who_runs == "a worker" else place
@@ -59,7 +59,7 @@ async def test_nothing_is_lost_when_the_standby_takes_over(
         ):
             nodes = (runner, other)
             before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
-            # The first part runs at once, so that the sequence tells how often it was sent.
+            # The first part runs immediately, so the sequence counts how often it was sent.
             lasting = await runner.submit("postgresql", "SELECT nextval('over'), pg_advisory_lock(7)::text")
             await runner.until(lasting, lambda status: status["state"] == "running")
             owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", lasting)

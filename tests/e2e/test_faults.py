@@ -1,4 +1,4 @@
-"""What breaks under a running server, and what its users see (issue: bad input and faults)."""
+"""Faults under a running server, and what its users see (issue: bad input and faults)."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ LASTING = {
     "duckdb": "SELECT count(*) FROM range(100000) AS a, range(10000000) AS b WHERE a.range % 7 = b.range % 11",
 }
 
-# Text that does not compress, so that bytes on disk are as many as they seem.
+# Incompressible text, so that the size on disk equals the apparent size.
 NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {rows}) AS n"
 
 
@@ -38,7 +38,7 @@ NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {r
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Installation]:
-    """An installation of the test's own. The engine `away` is one whose port is closed until a test opens it."""
+    """An installation for one test. The engine `away` is at a port that is closed until a test opens it."""
     away = {
         "interface": "sqlalchemy",
         "dialect": "postgresql",
@@ -48,7 +48,7 @@ async def place(
         yield place
 
 
-async def test_a_kill_while_spooling_and_downloading(place: Installation) -> None:
+async def test_kill_while_spooling_and_downloading(place: Installation) -> None:
     async with place.server() as victim:
         kept = await victim.finished("postgresql", NOISE.format(rows=300_000), limit=300_000)
         whole = await victim.file(kept)
@@ -80,8 +80,8 @@ async def test_a_kill_while_spooling_and_downloading(place: Installation) -> Non
         await eventually(lambda: _answer(not [one for one in place.spooled() if spooling in str(one)]))
 
 
-async def test_a_power_cut_of_the_embedded_server(tmp_path: Path) -> None:
-    """Alone on its database, a server waits for nobody's lease after a restart."""
+async def test_power_cut_of_embedded_server(tmp_path: Path) -> None:
+    """A server that is alone on its database waits for no lease after a restart."""
     password = "a password of the test"
     operations: dict[str, str] = {}
     async with embedded(tmp_path / "state", password) as victim:
@@ -99,7 +99,7 @@ async def test_a_power_cut_of_the_embedded_server(tmp_path: Path) -> None:
         assert await after.process.terminate() == 0
 
 
-async def test_an_unusable_store_fails_statements_but_not_the_server(place: Installation) -> None:
+async def test_unusable_store_fails_statements_but_not_server(place: Installation) -> None:
     async with place.server() as node:
         before = await node.finished("postgresql", NOISE.format(rows=150_000), limit=200_000)
         aside = place.results.with_name("aside")
@@ -124,8 +124,8 @@ async def test_an_unusable_store_fails_statements_but_not_the_server(place: Inst
         await node.finished("postgresql", NOISE.format(rows=150_002), limit=200_000)
 
 
-async def test_a_full_disk_fails_the_statement_with_a_reason(place: Installation) -> None:
-    """A limit on the size of files stands for the disk: writing beyond it fails as on a full one."""
+async def test_full_disk_fails_statement_with_reason(place: Installation) -> None:
+    """A file size limit stands for the disk: writing beyond it fails as on a full disk."""
     async with limited(place, kib=512) as node:
         failed = await node.submit("postgresql", NOISE.format(rows=300_000), limit=300_000)
         body = await node.status(failed, wait=30)
@@ -137,7 +137,7 @@ async def test_a_full_disk_fails_the_statement_with_a_reason(place: Installation
 
 
 @pytest.mark.platform(98, 99)
-async def test_an_outage_of_the_database_is_said_and_survived(place: Installation, postgres: EmbeddedPostgres) -> None:
+async def test_database_outage_is_reported_and_survived(place: Installation, postgres: EmbeddedPostgres) -> None:
     async with Cable(postgres.address.port) as cable:
         dsn = _dsn_over(cable, place, postgres)
         async with place.through(dsn).server() as node:
@@ -168,9 +168,7 @@ async def test_an_outage_of_the_database_is_said_and_survived(place: Installatio
             assert await at_work(postgres.admin_dsn(), "canceled after the outage") == 0
 
 
-async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
-    place: Installation, postgres: EmbeddedPostgres
-) -> None:
+async def test_outage_longer_than_lease_leaves_nothing_running(place: Installation, postgres: EmbeddedPostgres) -> None:
     async with Cable(postgres.address.port) as cable:
         dsn = _dsn_over(cable, place, postgres)
         async with place.through(dsn).server(editor__lease_timeout_s="3") as node:
@@ -191,7 +189,7 @@ async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
             assert await at_work(postgres.admin_dsn(), "at the end") == 0
 
 
-async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
+async def test_shutdown_awaits_short_statements_and_stops_long_ones(
     place: Installation, postgres: EmbeddedPostgres
 ) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE waiting")
@@ -223,19 +221,19 @@ async def test_shutdown_waits_for_short_statements_and_stops_long_ones(
 
 
 @pytest.mark.platform(98)
-async def test_several_workers_answer_while_statements_get_their_grace(place: Installation) -> None:
+async def test_workers_respond_while_statements_finish_in_grace_period(place: Installation) -> None:
     async with place.server(desktop__workers="2", desktop__shutdown_grace_s="60") as node:
         last = await node.submit("postgresql", "SELECT 7, pg_sleep(12)")
         await node.until(last, lambda status: status["state"] == "running")
         node.process.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: _is_stopping(node))  # once the parent has told them
+        await eventually(lambda: _is_stopping(node))  # once the parent has notified them
         assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
         assert await node.state(last, wait=30) == "available"
         assert await node.process.terminate() == 0
 
 
 @pytest.mark.item(70)
-async def test_an_engine_that_is_down_fails_the_statement_and_is_used_again_when_it_is_back(
+async def test_unavailable_engine_fails_statement_and_works_after_return(
     place: Installation, postgres: EmbeddedPostgres
 ) -> None:
     settings = place.directory / "queryserver.toml"
@@ -260,7 +258,7 @@ async def test_an_engine_that_is_down_fails_the_statement_and_is_used_again_when
         ("sqlite", "SELECT 'a' || char(0) || 'b' AS t, zeroblob(3) AS z"),
     ],
 )
-async def test_odd_characters_from_an_engine_end_in_an_answer(shared_node: Node, dialect: str, statement: str) -> None:
+async def test_odd_characters_from_engine_are_returned(shared_node: Node, dialect: str, statement: str) -> None:
     operation = await shared_node.submit(dialect, statement)
     body = await shared_node.status(operation, wait=10)
     assert body["query_status"]["state"] in {"available", "failed"}
@@ -301,13 +299,13 @@ class Cable:
         await asyncio.gather(*self._pipes, return_exceptions=True)
 
     def cut(self) -> None:
-        """Break all connections and take no new one."""
+        """Break all connections and accept no new ones."""
         self._whole = False
         for pipe in self._pipes:
             pipe.cancel()
 
     def mend(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._whole = True
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -342,7 +340,7 @@ async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
-    """A server with a database of its own; `ana` is its administrator."""
+    """A server with its own database; `ana` is its administrator."""
     environment = {"QUERYSERVER_ADMIN_PASSWORD": password, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
     async with (
         running_server(data_dir, settings=environment) as process,
@@ -355,7 +353,7 @@ async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
-    """A server that can write no file longer than so much."""
+    """A server with a file size limit."""
     port = free_port()
     config = place.directory / "queryserver.toml"
     serve = f'ulimit -f {2 * kib}; exec "{PROGRAM}" serve --port {port} --config "{config}"'
@@ -369,7 +367,7 @@ async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
 
 
 def _dsn_over(cable: Cable, place: Installation, postgres: EmbeddedPostgres) -> str:
-    """The service database at the other end of the cable."""
+    """Return a DSN that reaches the service database through the cable."""
     database = place.database_dsn.partition("@/")[2].partition("?")[0]
     password = quote(postgres.cluster.secrets.service, safe="")
     return f"postgresql://{SERVICE_ROLE}:{password}@127.0.0.1:{cable.port}/{database}"

@@ -34,14 +34,14 @@ from queryserver.platform.shutdown import REST_S
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEASE_S = 6
-"""On a busy machine the loop of a process that begins may stand still for three seconds."""
+"""On a busy machine, a starting process's event loop may block for three seconds."""
 TAKEN_OVER_WITHIN_S = LEASE_S + 15
 GATED = "gated"
 """A connector whose engine is PostgreSQL behind the gate."""
 
 
 class Gate:
-    """A way to PostgreSQL. While it is closed, connections are accepted and get no answer."""
+    """A relay to PostgreSQL. While it is closed, connections are accepted but get no response."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -58,7 +58,7 @@ class Gate:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Gate"]:
-        """Reachable inside."""
+        """Listen inside the context."""
         server = await asyncio.start_server(self._accept, "127.0.0.1")
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -98,14 +98,14 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @pytest.fixture(scope="module")
 async def broker() -> AsyncIterator[ValkeyServer]:
-    """The Valkey of this file."""
+    """This file's Valkey."""
     async with running_valkey() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 async def gate(tcp_open: EmbeddedPostgres) -> AsyncIterator[Gate]:
-    """Open, unless a test closes it."""
+    """The gate, open unless a test closes it."""
     async with Gate(tcp_open.address.port).listening() as gate:
         yield gate
 
@@ -114,7 +114,7 @@ async def gate(tcp_open: EmbeddedPostgres) -> AsyncIterator[Gate]:
 async def place(
     tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory, broker: ValkeyServer, gate: Gate
 ) -> AsyncIterator[Installation]:
-    """One installation with a task server for the processes of this file."""
+    """One installation with a task server for this file's processes."""
     admin = tcp_open.admin_dsn()
     await execute(admin, f"CREATE ROLE {GATED} LOGIN PASSWORD '{GATED}'")
     gated = {
@@ -138,23 +138,23 @@ async def pair(place: Installation) -> AsyncIterator[tuple[Node, Node]]:
 
 @pytest.fixture
 async def gated_dsn(tcp_open: EmbeddedPostgres, gate: Gate) -> AsyncIterator[str]:
-    """The database behind the gate, without it. The gate is open at the end."""
+    """The DSN that bypasses the gate. The gate is reopened at the end."""
     yield f"postgresql://{GATED}:{GATED}@127.0.0.1:{tcp_open.address.port}/{GATED}"
     gate.open()
 
 
 async def sent(dsn: str, sequence: str) -> int:
-    """How many statements the engine has counted in that sequence."""
+    """Return how many executions the sequence has counted in the engine."""
     return await query(dsn, f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
 
 
 async def owned(place: Installation, operation: str) -> str | None:
-    """Who has the statement."""
+    """Return the statement's owner."""
     return await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", operation)
 
 
 async def all_available(node: Node, operations: Sequence[str], **options: Any) -> list[Any]:
-    """The first cells of statements that all have a result at last."""
+    """Wait until all statements have a result and return their first cells."""
     cells = []
     for operation in operations:
         body = await node.status(operation, wait=60, **options)
@@ -165,7 +165,7 @@ async def all_available(node: Node, operations: Sequence[str], **options: Any) -
 
 @asynccontextmanager
 async def paused(worker: WorkerProcess) -> AsyncIterator[None]:
-    """The process stands still inside."""
+    """Pause the process inside the context."""
     worker.process.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -174,7 +174,7 @@ async def paused(worker: WorkerProcess) -> AsyncIterator[None]:
 
 
 @pytest.mark.platform(103)
-async def test_without_the_broker_statements_are_accepted_and_run_once(
+async def test_without_broker_statements_are_accepted_and_run_once(
     place: Installation, pair: tuple[Node, Node], broker: ValkeyServer
 ) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE away")
@@ -191,7 +191,7 @@ async def test_without_the_broker_statements_are_accepted_and_run_once(
         assert await all_available(pair[0], [waiting]) == [11]
 
         async def five() -> tuple[float, None]:
-            # By sweeps alone they would take 20 s.
+            # With sweeps alone they would take 20 s.
             began = time.monotonic()
             for _ in range(5):
                 await pair[0].finished("postgresql", "SELECT nextval('away')")
@@ -204,7 +204,7 @@ async def test_without_the_broker_statements_are_accepted_and_run_once(
 
 @pytest.mark.platform(103)
 @pytest.mark.parametrize("workers", ["none", "a full one"])
-async def test_a_broker_that_is_emptied_loses_no_statement(
+async def test_emptied_broker_loses_no_statement(
     place: Installation, pair: tuple[Node, Node], broker: ValkeyServer, workers: str
 ) -> None:
     sequence = f"emptied_{workers.split(maxsplit=1)[0]}"
@@ -227,7 +227,7 @@ async def test_a_broker_that_is_emptied_loses_no_statement(
 
 
 @pytest.mark.platform(104)
-async def test_a_statement_of_a_killed_worker_that_was_not_sent_is_run_by_another(
+async def test_unsent_statement_of_killed_worker_runs_on_another(
     place: Installation, pair: tuple[Node, Node], gate: Gate, gated_dsn: str
 ) -> None:
     await execute(gated_dsn, "CREATE SEQUENCE unsent")
@@ -248,11 +248,11 @@ async def test_a_statement_of_a_killed_worker_that_was_not_sent_is_run_by_anothe
 
 
 @pytest.mark.platform(104)
-async def test_sent_statements_of_a_killed_worker_end_as_unknown_and_make_room(
+async def test_sent_statements_of_killed_worker_end_as_unknown_and_free_slots(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres
 ) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE killed; CREATE SEQUENCE queued")
-    # The ninth place is kept for other users.
+    # The ninth slot is reserved for other users.
     async with place.worker(desktop__task_server__concurrency="9") as victim:
         lasting = "SELECT nextval('killed'), pg_sleep(60)"
         running = [await pair[0].submit("postgresql", f"{lasting}, {number}") for number in range(8)]
@@ -271,16 +271,16 @@ async def test_sent_statements_of_a_killed_worker_end_as_unknown_and_make_room(
             assert time.monotonic() - killed < TAKEN_OVER_WITHIN_S
     assert await sent(place.users_dsn, "killed") == 8
     assert await sent(place.users_dsn, "queued") == 2
-    # PostgreSQL itself goes on with what a lost client has sent.
+    # PostgreSQL itself continues what a lost client has sent.
     stop = "select pg_terminate_backend(pid) from pg_stat_activity where query like '%nextval(''killed'')%' and state = 'active' and pid <> pg_backend_pid()"  # noqa: E501
     await execute(tcp_open.admin_dsn(), stop)
 
 
 @pytest.mark.platform(105)
-async def test_a_paused_worker_cannot_write_after_its_lease(
+async def test_paused_worker_cannot_write_after_lease_expiry(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres
 ) -> None:
-    # Some rows are stored at once, the others come slowly.
+    # Some rows are stored immediately, the others arrive slowly.
     sql = """SELECT n, md5(n::text) || md5((n + 1)::text), CASE WHEN n > 200000 THEN pg_sleep(0.001)::text END
         FROM generate_series(1, 1000000) AS n"""
     record = """select (state, rows, size_bytes, fence, owner, message, ended_at)::text
@@ -296,14 +296,14 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
                 for operation in (rows, answer):
                     body = await pair[1].status(operation, wait=30)
                     assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
-                    # By the other worker or a server: no engine is needed for it.
+                    # By the other worker or a server, since that needs no engine.
                     assert await owned(place, operation) != victim.owner
                 before = [await query(place.database_dsn, record, one) for one in (rows, answer)]
-                # The answer of the engine waits for the worker.
+                # The engine's response is ready for the worker.
                 await release()
                 await eventually(lambda: _answered(tcp_open, "of the paused"))
             assert await other.process.terminate() == 0
-        # The victim is the only worker now: it goes on with new statements.
+        # The victim is now the only worker, and runs new statements.
         assert await pair[0].value("postgresql", "SELECT 'new'") == "new"
         await eventually(lambda: _idle(tcp_open, "WHEN n > 200000"))
         await runs_nothing_now(place, victim.owner)
@@ -312,9 +312,9 @@ async def test_a_paused_worker_cannot_write_after_its_lease(
             assert (await pair[0].status(operation))["code"] == "outcome_unknown"
             page = await pair[0].post("editor/fetch_result_data", operationId=operation)
             assert page.json()["status"] != 0
-        # What it had stored before is deleted, and nothing comes after that.
+        # Its earlier segments are deleted, and none are added.
         await eventually(lambda: _no_segments(place, rows))
-        # A file that it may have written since has no record; the sweep of orphans deletes it an hour later.
+        # A file that it may have written since has no record; the orphan sweep deletes it an hour later.
         assert await victim.process.terminate() == 0
 
 
@@ -323,14 +323,14 @@ async def _idle(postgres: EmbeddedPostgres, marker: str) -> bool:
 
 
 async def _answered(postgres: EmbeddedPostgres, marker: str) -> bool:
-    """Whether PostgreSQL has done it, though its client has read nothing yet."""
+    """Return whether PostgreSQL has finished the statement, although its client has read nothing yet."""
     active = """select count(*) from pg_stat_activity
         where query like '%' || $1 || '%' and state = 'active' and pid <> pg_backend_pid()"""
     return not await query(postgres.admin_dsn(), active, marker)
 
 
 async def runs_nothing_now(place: Installation, owner: str) -> None:
-    """Return once a heartbeat from now on says so."""
+    """Wait until a new heartbeat reports no running statements."""
     now = await query(place.database_dsn, "select now()")
     idle = "select running = 0 from instances where id = $1 and heartbeat_at > $2"
     await eventually(lambda: query(place.database_dsn, idle, owner, now), within_s=30)
@@ -342,7 +342,7 @@ async def _no_segments(place: Installation, operation: str) -> bool:
 
 
 @pytest.mark.platform(105)
-async def test_a_paused_worker_does_not_send_what_another_has_sent(
+async def test_paused_worker_does_not_resend_statement_sent_by_another(
     place: Installation, pair: tuple[Node, Node], gate: Gate, gated_dsn: str
 ) -> None:
     await execute(gated_dsn, "CREATE SEQUENCE paused")
@@ -361,7 +361,7 @@ async def test_a_paused_worker_does_not_send_what_another_has_sent(
     assert await sent(gated_dsn, "paused") == 1
 
 
-async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing_new(
+async def test_stopping_worker_finishes_running_statements_and_accepts_none(
     place: Installation, pair: tuple[Node, Node], gate: Gate, gated_dsn: str
 ) -> None:
     await execute(gated_dsn, "CREATE SEQUENCE given_back")
@@ -373,8 +373,8 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing
         await pair[0].until(running, lambda status: status["state"] == "running")
         began = time.monotonic()
         stopping.process.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(2)  # until it has been told
-        # It runs two of eight, and would take a third one while it runs them.
+        await asyncio.sleep(2)  # until it has received the signal
+        # It runs two of eight statements, and would otherwise take a third one.
         new = await pair[0].submit("postgresql", "SELECT 'new'")
         await asyncio.sleep(3)
         await release()
@@ -390,7 +390,7 @@ async def test_a_worker_that_is_told_to_stop_ends_what_it_runs_and_takes_nothing
     assert await sent(gated_dsn, "given_back") == 1
 
 
-async def test_without_workers_statements_wait_until_one_starts(place: Installation, pair: tuple[Node, Node]) -> None:
+async def test_statements_wait_until_a_worker_starts(place: Installation, pair: tuple[Node, Node]) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE alone; CREATE SEQUENCE never")
     operations = [await pair[0].submit("postgresql", f"SELECT {n}, nextval('alone')") for n in range(3)]
     late = await pair[0].submit("postgresql", "SELECT nextval('never')", timeout=1, user="bob")
@@ -409,7 +409,7 @@ async def test_without_workers_statements_wait_until_one_starts(place: Installat
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "sqlite", "duckdb"])
-async def test_each_server_answers_for_what_workers_run(
+async def test_each_server_responds_for_worker_statements(
     place: Installation, pair: tuple[Node, Node], dialect: str
 ) -> None:
     nodes = cycle(pair)
@@ -426,7 +426,7 @@ async def test_each_server_answers_for_what_workers_run(
 
 
 @pytest.mark.parametrize("call", ["cancel_statement", "close_statement"])
-async def test_stopping_at_the_other_server_reaches_worker_and_engine(
+async def test_cancel_on_another_server_reaches_worker_and_engine(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres, call: str
 ) -> None:
     marker = f"fleet {call}"
@@ -446,8 +446,8 @@ async def test_stopping_at_the_other_server_reaches_worker_and_engine(
         await at_best(stop, below_s=3)
 
 
-async def test_a_session_lives_in_the_server_that_opened_it(place: Installation, pair: tuple[Node, Node]) -> None:
-    # No worker runs: what answers is a server.
+async def test_session_lives_in_the_server_that_opened_it(place: Installation, pair: tuple[Node, Node]) -> None:
+    # No worker is running, so a server responds.
     created = await pair[0].told("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]
     await pair[1].finished("postgresql", "CREATE TEMP TABLE here AS SELECT 7 AS n", session_id=session)
@@ -462,9 +462,7 @@ async def test_a_session_lives_in_the_server_that_opened_it(place: Installation,
     await pair[1].told("editor/close_session", session=f'{{"type": "postgresql", "id": {session}}}')
 
 
-async def test_the_statements_of_a_script_keep_one_session_over_workers(
-    place: Installation, pair: tuple[Node, Node]
-) -> None:
+async def test_script_statements_keep_one_session_across_workers(place: Installation, pair: tuple[Node, Node]) -> None:
     script = "CREATE TEMP TABLE s AS SELECT 5 AS n; SELECT n FROM s; SELECT n + 1 FROM s"
     async with place.worker() as first, place.worker() as second:
         for _ in range(3):
@@ -480,10 +478,10 @@ async def test_the_statements_of_a_script_keep_one_session_over_workers(
             assert owners <= {first.owner, second.owner}
 
 
-async def test_a_duckdb_file_is_used_through_the_worker_that_holds_it(
+async def test_duckdb_file_is_used_through_the_worker_that_holds_it(
     tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path, broker: ValkeyServer
 ) -> None:
-    # Of its own: in the other one a server may have taken the file while no worker ran.
+    # A separate installation: in the shared one, a server may have taken the file while no worker ran.
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(installed(tcp_open, migrated_template, tmp_path))
         place = own.with_task_server(broker.url, lease_s=LEASE_S)

@@ -1,4 +1,4 @@
-"""What the processes of a fleet count reaches Prometheus (Contract platform 9.3)."""
+"""The metrics of a fleet's processes reach Prometheus (Contract platform 9.3)."""
 
 import re
 from collections.abc import AsyncIterator
@@ -23,21 +23,21 @@ TOKEN = "metrics-token-of-the-fleet"
 DUE = """insert into schedules (name, owner_id, kind, connector, statement, interval_s, timezone, next_run_at)
     select 'due', id, 'statement', 'postgresql', 'SELECT 1', 3600, 'UTC', now() from users where username = 'ana'"""
 OF_HTTP = {"http_requests_total", "http_request_seconds", "http_requests_active"}
-"""Those of the calls of clients: workers and beats answer none."""
+"""Metrics of client calls, which workers and beats do not serve."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one process serves."""
+    """One process's metrics page."""
 
     samples: dict[str, float]
-    """By name and labels, without the common beginning."""
+    """Values by name and labels, without the common prefix."""
     names: set[str]
-    """Also those under which nothing has been counted yet."""
+    """All names, including metrics without a count yet."""
 
 
 async def page(url: str) -> Page:
-    """The metrics at that address, which are not for those without the token."""
+    """Return the metrics at the address, and check that they require the token."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as client:
         assert (await client.get("/metrics")).status_code == 403
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -48,12 +48,12 @@ async def page(url: str) -> Page:
 
 
 async def counted(url: str, sample: str) -> bool:
-    """Whether that process has counted any."""
+    """Return whether the process has counted the metric."""
     return (await page(url)).samples.get(sample, 0) > 0
 
 
 def promised() -> set[str]:
-    """All names of the contract."""
+    """Return all metric names in the contract."""
     section = CONTRACT.read_text().partition("### 9.3")[2].partition("\n###")[0]
     listed = section.partition("Names (all prefixed `queryserver_`): ")[2].partition("No label")[0]
     return set(re.findall(r"`(\w+)(?:\{[^`]*\})?`", listed))
@@ -61,7 +61,7 @@ def promised() -> set[str]:
 
 @pytest.fixture
 async def place(tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path) -> AsyncIterator[Installation]:
-    """A fleet in which the metrics of each process are open to the token alone."""
+    """A fleet whose metrics pages require the token."""
     async with running_valkey() as broker, installed(tcp_open, migrated_template, tmp_path) as place:
         fleet = place.with_task_server(broker.url)
         more = {
@@ -73,7 +73,7 @@ async def place(tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Pa
 
 
 @pytest.mark.platform(100)
-async def test_the_counts_of_workers_and_beats_are_seen_at_their_own_ports(place: Installation) -> None:
+async def test_worker_and_beat_metrics_are_served_on_their_own_ports(place: Installation) -> None:
     ports = {role: free_port() for role in ("worker", "beat")}
     listening = {role: {"desktop__task_server__metrics_port": str(port)} for role, port in ports.items()}
     worker_url, beat_url = (f"http://127.0.0.1:{ports[role]}" for role in ("worker", "beat"))
@@ -84,7 +84,7 @@ async def test_the_counts_of_workers_and_beats_are_seen_at_their_own_ports(place
     ):
         await node.finished("postgresql", "SELECT 1")
         await node.finished("duckdb", "SELECT 1")
-        # A statement is counted once its end is recorded, which clients may see before.
+        # A statement is counted once its completion is recorded, which clients may see before.
         by_duckdb = 'statements_total{dialect="duckdb",outcome="available"}'
         await eventually(lambda: _counts(worker_url, by_duckdb, 1))
         await execute(place.database_dsn, DUE)
@@ -93,7 +93,7 @@ async def test_the_counts_of_workers_and_beats_are_seen_at_their_own_ports(place
         by_worker = 'statements_total{dialect="postgresql",outcome="available"}'
         await eventually(lambda: _counts(worker_url, by_worker, 2))
 
-        # The database is asked with a time limit, and a page may have what was known before.
+        # The database is queried with a time limit, so a page may show earlier values.
         for url in (node.process.base_url, worker_url, beat_url):
             await eventually(lambda url=url: _counts(url, "workers_alive", 1))
         server = await page(node.process.base_url)
@@ -113,7 +113,7 @@ async def test_the_counts_of_workers_and_beats_are_seen_at_their_own_ports(place
 
         alive = await program.run("health", "--port", str(ports["worker"]), cwd=place.directory, env={})
         assert alive.code == 0, alive
-        # The port is given back with the process.
+        # The port is freed with the process.
         for process, url in ((worker.process, worker_url), (beat.process, beat_url)):
             assert await process.terminate() == 0
             await _refuses(url, process)

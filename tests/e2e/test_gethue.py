@@ -1,7 +1,7 @@
-"""The npm package gethue, unmodified, in a real browser against a real server (Contract platform 13, item 87).
+"""The unmodified npm package gethue in a real browser against a real server (Contract platform 13, item 87).
 
-The version that npm has, 4.8.3, calls the private paths of Hue's own pages. The page of the test gives those calls
-their public paths and the bearer token, as an application would: all else is the package's own code.
+The npm version, 4.8.3, calls the private paths of Hue's own pages. The test's page maps those calls to the public paths
+and adds the bearer token, as an application would; everything else is the package's own code.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ PASSWORD = "a long enough word"
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the page is served: another origin than the server's."""
+    """Serve the page on an origin other than the server's."""
     directory = tmp_path_factory.mktemp("page")
     bundle_page(ENGINE, directory)
     with origin_of(directory) as address:
@@ -29,7 +29,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 async def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """A server with its sample data that lets the page's origin call."""
+    """A server with sample data that allows the page's origin."""
     settings = {
         "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
         "QUERYSERVER__DESKTOP__CORS_ENABLED": "true",
@@ -41,14 +41,14 @@ async def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 @pytest.fixture
 async def page(origin: str) -> AsyncIterator[Page]:
-    """The page in a browser of its own."""
+    """The page in a separate browser."""
     with chromium() as devtools:
         async with opened(devtools, f"{origin}/index.html") as page:
             yield page
 
 
 async def use(page: Page, server: str, statement: str) -> dict[str, Any]:
-    """What the package makes of one statement."""
+    """Run one statement through the package and return its results."""
     asked = {
         "server": server, "username": "admin", "password": PASSWORD, "type": "duckdb", "database": "main",
         "statement": statement,
@@ -57,7 +57,7 @@ async def use(page: Page, server: str, statement: str) -> dict[str, Any]:
 
 
 @pytest.mark.platform(87)
-async def test_the_package_logs_in_looks_around_runs_a_query_and_reads_its_rows(page: Page, server: str) -> None:
+async def test_package_logs_in_browses_runs_query_and_reads_rows(page: Page, server: str) -> None:
     found = await use(page, server, "SELECT id, name, price FROM products ORDER BY id")
     assert found["interpreters"] == ["duckdb", "postgresql", "sqlite"]
     assert (found["connector"]["id"], found["connector"]["dialect"]) == ("duckdb", "duckdb")
@@ -67,7 +67,7 @@ async def test_the_package_logs_in_looks_around_runs_a_query_and_reads_its_rows(
     assert "main" in found["databases"]
     assert found["status"] == "available", found["refusals"]
     assert [column["name"] for column in found["meta"]][1:] == ["id", "name", "price"]
-    # The package adds a limit of ten rows to the statement, and a number before each row.
+    # The package limits the statement to ten rows, and adds a number before each row.
     assert [row[:2] for row in found["rows"]] == [[number, number] for number in range(1, 11)]
     assert found["size"]["rows"] == 10
     assert found["unknownFields"] == []
@@ -79,7 +79,7 @@ async def test_the_package_logs_in_looks_around_runs_a_query_and_reads_its_rows(
 
 
 @pytest.mark.platform(87)
-async def test_the_package_hears_why_a_statement_failed(page: Page, server: str) -> None:
+async def test_package_receives_failure_reason(page: Page, server: str) -> None:
     found = await use(page, server, "SELECT nothing FROM nowhere")
     assert found.get("rows") is None
     assert "nowhere" in found["refusals"][0]

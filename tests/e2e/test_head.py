@@ -1,4 +1,4 @@
-"""HEAD over a real socket: the server counts bytes that the application did not send (Contract platform 1.1)."""
+"""HEAD over a real socket: the server's byte count excludes the body that was not sent (Contract platform 1.1)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.platform(4)
 
 @dataclass
 class Source:
-    """Counts the pieces of a long file that were made."""
+    """Counts the generated chunks of a long file."""
 
     made: int = 0
     closed: bool = False
@@ -34,7 +34,7 @@ class Source:
 
 @asynccontextmanager
 async def served(source: Source) -> AsyncIterator[int]:
-    """The port of a server with one small answer and one long one."""
+    """Yield the port of a server with a small and a long response."""
     router = APIRouter()
 
     @router.get("/api/v1/small")
@@ -63,7 +63,7 @@ async def served(source: Source) -> AsyncIterator[int]:
 
 
 async def answers(port: int, *calls: str) -> list[list[str]]:
-    """The header lines of calls made one after the other on one connection; bodies are read for GET only."""
+    """Return the header lines of consecutive calls on one connection; bodies are read for GET only."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heads: list[list[str]] = []
     try:
@@ -81,7 +81,7 @@ async def answers(port: int, *calls: str) -> list[list[str]]:
     return heads
 
 
-async def test_a_connection_goes_on_after_head(caplog: pytest.LogCaptureFixture):
+async def test_connection_is_reused_after_head(caplog: pytest.LogCaptureFixture):
     async with served(Source()) as port:
         head, get, _ = await answers(port, "HEAD /api/v1/small", "GET /api/v1/small", "HEAD /api/v1/small/")
     assert head[0] == get[0] == "http/1.1 200 ok"
@@ -89,7 +89,7 @@ async def test_a_connection_goes_on_after_head(caplog: pytest.LogCaptureFixture)
     assert "Content-Length" not in caplog.text
 
 
-async def test_head_of_a_file_does_not_make_the_file():
+async def test_head_of_file_does_not_generate_it():
     source = Source()
     async with served(source) as port:
         long, small = await answers(port, "HEAD /api/v1/long", "GET /api/v1/small")

@@ -1,4 +1,4 @@
-"""Imports whose server dies in the middle (Contract importer 13.4)."""
+"""Imports whose server dies midway (Contract importer 13.4)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Installation]:
-    """An installation of the test's own."""
+    """An installation for one test."""
     async with installed(postgres, migrated_template, tmp_path) as place:
         yield place
 
 
 async def asked(node: Node, connector: str, content: bytes) -> httpx.Response:
-    """The answer to create_table for an upload."""
+    """Upload a file and return the response to create_table."""
     answer = await node.http.post(
         "/api/v1/importer/upload/file/", files={"file": ("some.csv", content)}, headers=node.headers()
     )
@@ -34,14 +34,14 @@ async def asked(node: Node, connector: str, content: bytes) -> httpx.Response:
 
 
 async def is_loading(place: Installation) -> bool:
-    """Whether a staging table is, or is about to be, in the database; loads of PostgreSQL keep no ledger."""
+    """Return whether a staging table exists or is about to; PostgreSQL loads use no ledger."""
     under_way = "select (select count(*) from import_leftovers) + (select count(*) from pg_stat_progress_copy)"
     return bool(await query(place.database_dsn, under_way))
 
 
 @pytest.mark.importer(56)
 @pytest.mark.parametrize("connector", ["duckdb", "postgresql"])
-async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Installation, connector: str) -> None:
+async def test_kill_during_load_leaves_neither_table_nor_staging(place: Installation, connector: str) -> None:
     async with place.server() as victim:
         large = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
         operation = (await asked(victim, connector, large)).json()["history_uuid"]
@@ -62,7 +62,7 @@ async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Instal
 
 
 @pytest.mark.importer(11)
-async def test_a_file_that_came_to_one_server_is_imported_by_the_one_that_holds_the_data(place: Installation) -> None:
+async def test_uploaded_file_is_imported_by_the_server_that_holds_the_data(place: Installation) -> None:
     async with place.server() as holder, place.server() as other:
         assert await holder.value("duckdb", "SELECT 1") == 1
         answer = await asked(other, "duckdb", b"id\n1\n2\n")

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Installation]:
-    """One installation for the servers of this file."""
+    """One installation for this file's servers."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("instances")) as place:
         yield place
 
@@ -62,7 +62,7 @@ async def test_calls_may_alternate_between_instances(pair: tuple[Node, Node], di
 
 
 @pytest.mark.item(23)
-async def test_a_large_result_is_read_from_both(pair: tuple[Node, Node]) -> None:
+async def test_large_result_is_read_from_both_instances(pair: tuple[Node, Node]) -> None:
     sql = "SELECT n, md5(n::text) FROM generate_series(1, 50000) AS n"
     operation = await pair[0].finished("postgresql", sql, limit=60_000)
     pages = [await node.page(operation, start_row=30_000, rows=1000) for node in pair]
@@ -73,7 +73,7 @@ async def test_a_large_result_is_read_from_both(pair: tuple[Node, Node]) -> None
 
 @pytest.mark.item(13)
 @pytest.mark.item(23)
-async def test_a_wait_on_the_other_instance_ends_with_the_statement(pair: tuple[Node, Node]) -> None:
+async def test_wait_on_another_instance_returns_on_completion(pair: tuple[Node, Node]) -> None:
     first, second = pair
 
     async def wait() -> str:
@@ -86,7 +86,7 @@ async def test_a_wait_on_the_other_instance_ends_with_the_statement(pair: tuple[
 @pytest.mark.item(23)
 @pytest.mark.item(36)
 @pytest.mark.parametrize("call", ["cancel_statement", "close_statement"])
-async def test_stopping_on_the_other_instance_reaches_the_engine(
+async def test_cancel_on_another_instance_reaches_engine(
     pair: tuple[Node, Node], postgres: EmbeddedPostgres, call: str
 ) -> None:
     first, second = pair
@@ -106,17 +106,17 @@ async def test_stopping_on_the_other_instance_reaches_the_engine(
 
 
 @pytest.mark.item(23)
-async def test_a_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, Node]) -> None:
+async def test_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, Node]) -> None:
     first, second = pair
     await first.finished("duckdb", "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     await second.finished("duckdb", "INSERT INTO t SELECT 2")
-    # No sweep is needed for it.
+    # This needs no sweep.
     assert await soon(lambda: second.value("duckdb", "SELECT sum(n)::INTEGER FROM t"), within_s=2) == 3
     assert await first.value("duckdb", "SELECT count(*)::INTEGER FROM t") == 2
 
 
 @pytest.mark.item(57)
-async def test_a_session_in_a_duckdb_file_is_opened_by_the_process_that_holds_it(pair: tuple[Node, Node]) -> None:
+async def test_duckdb_session_is_opened_by_the_process_that_holds_the_file(pair: tuple[Node, Node]) -> None:
     first, second = pair
     created = await second.told("editor/create_session", session='{"type": "duckdb"}')
     session = created["session"]["id"]
@@ -130,7 +130,7 @@ async def test_a_session_in_a_duckdb_file_is_opened_by_the_process_that_holds_it
 
 
 @pytest.mark.item(57)
-async def test_statements_of_a_session_run_where_it_is(pair: tuple[Node, Node]) -> None:
+async def test_session_statements_run_where_the_session_lives(pair: tuple[Node, Node]) -> None:
     first, second = pair
     created = await first.told("editor/create_session", session='{"type": "postgresql"}')
     session = created["session"]["id"]
@@ -143,7 +143,7 @@ async def test_statements_of_a_session_run_where_it_is(pair: tuple[Node, Node]) 
     assert (foreign.status_code, foreign.json()["code"]) == (404, "session_not_found")
 
 
-async def test_a_session_is_closed_from_any_instance_with_what_runs_in_it(
+async def test_closing_session_from_any_instance_stops_its_statements(
     pair: tuple[Node, Node], postgres: EmbeddedPostgres
 ) -> None:
     first, second = pair
@@ -166,7 +166,7 @@ async def test_a_session_is_closed_from_any_instance_with_what_runs_in_it(
 
 
 @pytest.mark.item(44)
-async def test_one_key_gives_one_operation_across_instances(pair: tuple[Node, Node]) -> None:
+async def test_one_idempotency_key_creates_one_operation_across_instances(pair: tuple[Node, Node]) -> None:
     calls = [
         node.told("editor/execute/postgresql", statement="SELECT 1", client_request_id="across instances")
         for node in (*pair, *pair)
@@ -175,7 +175,7 @@ async def test_one_key_gives_one_operation_across_instances(pair: tuple[Node, No
 
 
 @pytest.mark.item(50)
-async def test_a_script_keeps_its_session_across_instances(pair: tuple[Node, Node]) -> None:
+async def test_script_keeps_its_session_across_instances(pair: tuple[Node, Node]) -> None:
     first, second = pair
     script = "CREATE TEMP TABLE s AS SELECT 5 AS n; SELECT n FROM s; SELECT n + 1 FROM s"
     operation = await first.finished("postgresql", script)
@@ -189,17 +189,17 @@ async def test_a_script_keeps_its_session_across_instances(pair: tuple[Node, Nod
 
 
 def bearing(access: str) -> dict[str, str]:
-    """The header of a call with that token."""
+    """Return the headers of a call with the token."""
     return {"Authorization": f"Bearer {access}"}
 
 
 async def log_in(node: Node, username: str, password: str) -> httpx.Response:
-    """The answer to a login at that server."""
+    """Return the response to a login at the server."""
     return await node.http.post("/api/v1/token/auth", json={"username": username, "password": password})
 
 
 async def give_password(place: Installation, username: str, password: str) -> None:
-    """Users of an installation have none."""
+    """Set a user's password; users of an installation have none initially."""
     with closing(Passwords()) as passwords:
         new = await passwords.hash(password)
     changed = "update users set password_hash = $2 where username = $1 returning id"
@@ -207,7 +207,7 @@ async def give_password(place: Installation, username: str, password: str) -> No
 
 
 @pytest.mark.platform(25)
-async def test_a_token_counts_and_ends_at_both_instances(place: Installation, pair: tuple[Node, Node]) -> None:
+async def test_token_works_and_expires_on_both_instances(place: Installation, pair: tuple[Node, Node]) -> None:
     first, second = pair
     await give_password(place, "eve", "the password of eve")
     history = "/api/v1/editor/get_history"
@@ -224,7 +224,9 @@ async def test_a_token_counts_and_ends_at_both_instances(place: Installation, pa
 
 
 @pytest.mark.platform(34)
-async def test_failed_logins_at_both_instances_count_together(place: Installation, pair: tuple[Node, Node]) -> None:
+async def test_failed_logins_on_both_instances_are_counted_together(
+    place: Installation, pair: tuple[Node, Node]
+) -> None:
     await give_password(place, "bob", "the password of bob")
     for name in ("bob", "nobody"):
         nodes = cycle(pair)
@@ -236,7 +238,7 @@ async def test_failed_logins_at_both_instances_count_together(place: Installatio
 
 @dataclass
 class Survival:
-    """What became of the statements of an instance that was killed, as the other instance shows it."""
+    """The fate of a killed instance's statements, as the other instance shows it."""
 
     survivor: Node
     operations: dict[str, str]
@@ -249,7 +251,7 @@ class Survival:
 async def survival(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Survival]:
-    """Two instances; the one that runs everything is killed with power off."""
+    """Two instances; the one that runs everything is killed as in a power cut."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("survival")) as place:
         await execute(place.users_dsn, "CREATE SEQUENCE sent; CREATE SEQUENCE unsent")
         async with place.server() as victim, place.server() as survivor:
@@ -267,7 +269,7 @@ async def survival(
             )
             sleep = "SELECT pg_sleep(60), {}"
             others = [await victim.submit("postgresql", sleep.format(one), user="bob") for one in range(7)]
-            for one in (operations["sent"], *others):  # what still waited would be run by the survivor
+            for one in (operations["sent"], *others):  # the survivor would run statements that were still waiting
                 await victim.until(one, lambda status: status["state"] == "running", user="bob")
             await victim.until(operations["duckdb sent"], lambda status: status["state"] == "running")
             operations["unsent"] = await victim.submit(
@@ -286,14 +288,14 @@ async def survival(
 
 @pytest.mark.item(25)
 @pytest.mark.parametrize(("name", "user"), [("sent", "bob"), ("duckdb sent", "ana")])
-async def test_a_sent_statement_of_a_killed_instance_ends_as_unknown(survival: Survival, name: str, user: str) -> None:
+async def test_sent_statement_of_killed_instance_ends_as_unknown(survival: Survival, name: str, user: str) -> None:
     body = await survival.survivor.status(survival.operations[name], user=user)
     assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
     assert survival.ended_after_s[name] < TAKEN_OVER_WITHIN_S
 
 
 @pytest.mark.item(25)
-async def test_an_unsent_statement_of_a_killed_instance_is_run_once(survival: Survival) -> None:
+async def test_unsent_statement_of_killed_instance_runs_once(survival: Survival) -> None:
     operation = survival.operations["unsent"]
     assert await survival.survivor.state(operation, user="bob") == "available"
     assert (await survival.survivor.page(operation, user="bob"))["data"] == [[1, "a value"]]
@@ -301,7 +303,7 @@ async def test_an_unsent_statement_of_a_killed_instance_is_run_once(survival: Su
 
 
 @pytest.mark.item(25)
-async def test_the_engine_saw_each_statement_at_most_once(survival: Survival) -> None:
+async def test_engine_received_each_statement_at_most_once(survival: Survival) -> None:
     seen = [
         await survival.survivor.value("postgresql", f"SELECT last_value FROM {name} WHERE is_called")
         for name in ("sent", "unsent")
@@ -309,7 +311,7 @@ async def test_the_engine_saw_each_statement_at_most_once(survival: Survival) ->
     assert seen == [1, 1]
 
 
-async def test_the_survivor_takes_the_duckdb_file_over(survival: Survival) -> None:
+async def test_survivor_takes_over_duckdb_file(survival: Survival) -> None:
     operation = survival.operations["submitted after"]
     assert await survival.survivor.state(operation) == "available"
     assert (await survival.survivor.page(operation))["data"] == [[42]]
@@ -317,12 +319,12 @@ async def test_the_survivor_takes_the_duckdb_file_over(survival: Survival) -> No
 
 
 @pytest.mark.item(23)
-async def test_results_of_a_killed_instance_read_the_same(survival: Survival) -> None:
+async def test_results_of_killed_instance_are_unchanged(survival: Survival) -> None:
     for name, bytes_before in survival.files.items():
         assert await survival.survivor.file(survival.operations[name]) == bytes_before
 
 
-async def test_the_log_of_a_taken_over_statement_goes_on_without_a_repetition(survival: Survival) -> None:
+async def test_log_of_taken_over_statement_continues_without_repetition(survival: Survival) -> None:
     operation, lines, start = survival.operations["sent"], [], 0
     for _ in range(3):
         answer = await survival.survivor.told(
@@ -335,14 +337,14 @@ async def test_the_log_of_a_taken_over_statement_goes_on_without_a_repetition(su
     assert "is gone" in lines[-1]
 
 
-async def test_the_session_of_a_killed_instance_is_lost_and_not_replaced(survival: Survival) -> None:
+async def test_session_of_killed_instance_is_lost_and_not_replaced(survival: Survival) -> None:
     answer = await survival.survivor.post(
         "editor/execute/postgresql", statement="SELECT 1", session_id=survival.session, wait=10
     )
     assert answer.json()["code"] in {"session_lost", "session_not_found"}
 
 
-async def test_nothing_stays_waiting_or_running_after_a_kill(survival: Survival) -> None:
+async def test_kill_leaves_nothing_waiting_or_running(survival: Survival) -> None:
     async def all_ended() -> bool:
         node = survival.survivor
         history = await node.http.get("/api/v1/editor/get_history", headers=node.headers("bob"))
@@ -352,7 +354,7 @@ async def test_nothing_stays_waiting_or_running_after_a_kill(survival: Survival)
 
 
 @pytest.mark.item(24)
-async def test_results_survive_a_restart_of_all(place: Installation) -> None:
+async def test_results_survive_restart_of_all_instances(place: Installation) -> None:
     sql = "SELECT n, md5(n::text), n / 7.0 FROM generate_series(1, 200000) AS n"
     async with place.server() as before:
         small = await before.finished("sqlite", "SELECT 'kept', 1.5, NULL")

@@ -1,4 +1,4 @@
-"""kill -9 of the process that runs a script, or a query that may run once more (Contract editor 3.3, 5.5)."""
+"""kill -9 of the process that runs a script, or a retryable query (Contract editor 3.3, 5.5)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -31,7 +31,7 @@ async def place(
 async def fleet(
     place: Installation, valkey: ValkeyServer, who_runs: str, *, retry: str = "never"
 ) -> AsyncGenerator[tuple[Node, ServerProcess, Node]]:
-    """A server to send statements to, the process that runs them, and a server that lives on with all else."""
+    """Yield a server to call, the process that runs the statements, and a server that survives."""
     place = with_retry(place, retry)
     if who_runs == "server":
         async with place.server() as victim, place.server() as other:
@@ -43,13 +43,13 @@ async def fleet(
 
 
 def with_retry(place: Installation, retry: str) -> Installation:
-    """The same, where the connector has this option."""
+    """Return the same installation with this connector option."""
     return replace(place, environment={**place.environment, "notebook__interpreters__postgresql__retry": retry})
 
 
 @asynccontextmanager
 async def locked(dsn: str, table: str) -> AsyncGenerator[asyncpg.Connection]:
-    """What reads or changes the table waits until the transaction of this connection ends, at the latest here."""
+    """Lock the table until this connection's transaction ends, at the latest on exit."""
     holder = await asyncpg.connect(dsn, timeout=60)
     try:
         await holder.execute(f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
@@ -60,7 +60,7 @@ async def locked(dsn: str, table: str) -> AsyncGenerator[asyncpg.Connection]:
 
 @WHO_RUNS
 @pytest.mark.item(88)
-async def test_of_a_script_whose_process_is_killed_nothing_is_sent_twice_and_the_rest_never(
+async def test_script_of_killed_process_resends_nothing_and_stops(
     place: Installation, valkey: ValkeyServer, who_runs: str
 ) -> None:
     await execute(place.users_dsn, "CREATE TABLE gate (n int); INSERT INTO gate VALUES (0); CREATE TABLE steps (n int)")
@@ -83,7 +83,7 @@ async def test_of_a_script_whose_process_is_killed_nothing_is_sent_twice_and_the
         page = await other.told("editor/fetch_result_data", operationId=operation, statement_id=1)
         assert page["result"]["data"] == [[7]]
         await holder.execute("COMMIT")
-        # PostgreSQL itself goes on with what a lost client has sent.
+        # PostgreSQL itself continues what a lost client has sent.
         waiting = "select count(*) from pg_stat_activity where query like 'INSERT INTO steps%' and state = 'active'"
         await eventually(lambda: _is_zero(place.users_dsn, waiting))
         assert await query(place.users_dsn, "SELECT array_agg(n ORDER BY n) FROM steps") in ([1], [1, 3])
@@ -91,7 +91,7 @@ async def test_of_a_script_whose_process_is_killed_nothing_is_sent_twice_and_the
 
 @WHO_RUNS
 @pytest.mark.item(92)
-async def test_a_query_runs_once_more_where_its_connector_says_so_and_a_change_does_not(
+async def test_query_is_retried_if_connector_allows_and_change_is_not(
     place: Installation, valkey: ValkeyServer, who_runs: str
 ) -> None:
     await execute(place.users_dsn, "CREATE TABLE gate (n int); INSERT INTO gate VALUES (42)")
@@ -116,7 +116,7 @@ async def test_a_query_runs_once_more_where_its_connector_says_so_and_a_change_d
 
 
 @pytest.mark.item(92)
-async def test_by_default_a_query_ends_as_unknown(place: Installation, valkey: ValkeyServer) -> None:
+async def test_query_ends_as_unknown_by_default(place: Installation, valkey: ValkeyServer) -> None:
     await execute(place.users_dsn, "CREATE TABLE gate (n int)")
     async with locked(place.users_dsn, "gate"), fleet(place, valkey, "server") as (node, victim, other):
         operation = await node.submit("postgresql", "SELECT n FROM gate")

@@ -1,4 +1,4 @@
-"""Limits hold on a whole server: time, bytes, memory, places, and the patience of everybody else."""
+"""Limits on a whole server: time, bytes, memory, slots, and effects on other users."""
 
 import asyncio
 import hashlib
@@ -40,25 +40,24 @@ async def place(
 
 @pytest.fixture(scope="module")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server with a low byte cap, for all tests of this file."""
-    # What the server works on by itself must not look like what is left of a statement.
+    """A server with a low byte limit, for all tests in this file."""
+    # The server's own background work must not look like a leftover statement.
     settings = {"editor__result_max_bytes": str(200 * MIB), "metadata__index__enabled": "false"}
-    # So that no test waits until the server gives up what an engine does not stop.
+    # The tests must not wait until the server abandons a statement that an engine does not stop.
     async with place.server(**settings, editor__cancel_wait_s="60") as node:
         yield node
 
 
 @pytest.fixture
 async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
-    """Tells whether an engine still works on a statement of a marker."""
+    """Return a check whether an engine still works on a statement with a marker."""
     server = psutil.Process(node.process.pid)
 
     async def is_at_work(dialect: str, marker: str) -> bool:
         if dialect == "postgresql":
             return await at_work(postgres.admin_dsn(), marker) > 0
-        # These engines compute in processes of the server: what is left of a statement shows as processor time. How
-        # much of it there is to be had just now, a thread of our own tells, which computes meanwhile. It has a higher
-        # priority than they have.
+        # These engines compute in the server's processes, so a leftover statement shows as processor time. How much is
+        # currently available is measured by a thread of ours that computes in parallel, with a higher priority.
         before = spent_by_engines(server)
         ours = await asyncio.to_thread(compute, 0.5)
         return spent_by_engines(server) - before > ours / 20
@@ -67,7 +66,7 @@ async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
 
 
 @pytest.mark.item(10)
-async def test_execute_of_a_long_statement_answers_at_once(node: Node) -> None:
+async def test_execute_of_long_statement_returns_immediately(node: Node) -> None:
     operation = await soon(lambda: node.submit("postgresql", "SELECT pg_sleep(12)"), within_s=1)
     assert await node.state(operation) in {"waiting", "running"}
     await node.until(operation, lambda status: status["state"] == "running")
@@ -75,7 +74,7 @@ async def test_execute_of_a_long_statement_answers_at_once(node: Node) -> None:
 
 
 @pytest.mark.item(12)
-async def test_a_wait_that_is_too_short_answers_with_the_running_statement(node: Node) -> None:
+async def test_short_wait_returns_running_statement(node: Node) -> None:
     async def wait() -> tuple[float, None]:
         began = time.monotonic()
         body = await node.told("editor/execute/postgresql", statement="SELECT pg_sleep(60)", wait=1.5)
@@ -84,7 +83,7 @@ async def test_a_wait_that_is_too_short_answers_with_the_running_statement(node:
         to_cancel.append(body["history_uuid"])
         state = body["query_status"]["state"]
         assert state in {"waiting", "running"}
-        # What has not begun after all this time is held up by other work.
+        # A statement that has still not started is delayed by other work.
         return took_s if state == "running" else math.inf, None
 
     to_cancel: list[str] = []
@@ -129,7 +128,7 @@ async def test_twenty_long_statements_do_not_slow_down_others(node: Node) -> Non
 
 @pytest.mark.item(35)
 @pytest.mark.parametrize("dialect", LONG)
-async def test_the_time_limit_stops_the_engine(node: Node, watcher, dialect: str) -> None:
+async def test_time_limit_stops_engine(node: Node, watcher, dialect: str) -> None:
     marker = f"time limit {dialect}"
     operation = await node.submit(dialect, LONG[dialect].format(marker=marker), timeout=2)
     body = await node.status(operation, wait=15)
@@ -145,11 +144,11 @@ async def test_the_time_limit_stops_the_engine(node: Node, watcher, dialect: str
 @pytest.mark.item(39)
 @pytest.mark.parametrize("call", ["cancel_statement", "close_statement"])
 @pytest.mark.parametrize("dialect", LONG)
-async def test_stopping_a_running_statement_stops_the_engine(node: Node, watcher, dialect: str, call: str) -> None:
+async def test_canceling_running_statement_stops_engine(node: Node, watcher, dialect: str, call: str) -> None:
     marker = f"{call} {dialect}"
     operation = await node.submit(dialect, LONG[dialect].format(marker=marker))
     await node.until(operation, lambda status: status["state"] == "running")
-    # Its work begins a little later than it counts as running.
+    # Its work starts shortly after its state becomes running.
     await eventually(lambda: watcher(dialect, marker))
     answer = await node.told(f"editor/{call}", operationId=operation)
     assert (answer["status"], answer["result"]["status"]) == (0, 0)
@@ -161,7 +160,7 @@ async def test_stopping_a_running_statement_stops_the_engine(node: Node, watcher
 
 
 @pytest.mark.item(34)
-async def test_memory_stays_flat_while_a_large_result_is_spooled_and_downloaded(node: Node) -> None:
+async def test_memory_stays_flat_while_large_result_is_spooled_and_downloaded(node: Node) -> None:
     server = psutil.Process(node.process.pid)
     wide = "SELECT n, repeat(md5(n::text), 32) FROM generate_series(1, {rows}) AS n"
     await node.file(await node.finished("postgresql", wide.format(rows=20_000), limit=20_000))
@@ -183,7 +182,7 @@ async def test_memory_stays_flat_while_a_large_result_is_spooled_and_downloaded(
     await node.told("editor/close_statement", operationId=operation)
 
 
-async def test_statements_that_nobody_closes_leave_nothing_but_their_spool(place: Installation, node: Node) -> None:
+async def test_unclosed_statements_leave_only_their_spool(place: Installation, node: Node) -> None:
     server = psutil.Process(node.process.pid)
     for _ in range(2):
         await many(node, 40)
@@ -192,13 +191,13 @@ async def test_statements_that_nobody_closes_leave_nothing_but_their_spool(place
     await asyncio.sleep(1)
     after = held_by(server)
     for what, number in after.items():
-        # Pools grow by a few in their own time; one thing left by every twentieth statement would show.
+        # Pools grow slightly over time; a leak in every twentieth statement would show.
         assert number < before[what] + 15, what
     started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
     assert await node.state(started, user="eve", wait=30) == "available"
 
 
-async def test_scripts_that_nobody_goes_on_with_hold_few_connections(
+async def test_abandoned_scripts_hold_few_connections(
     place: Installation, node: Node, postgres: EmbeddedPostgres
 ) -> None:
     for number in range(30):
@@ -208,7 +207,7 @@ async def test_scripts_that_nobody_goes_on_with_hold_few_connections(
     assert held < 30
 
 
-async def test_huge_scripts_stall_nobody(node: Node) -> None:
+async def test_huge_scripts_do_not_block_other_users(node: Node) -> None:
     ten_mb = "SELECT '" + "x;" * (5 * MIB - 10) + "'"
     many_statements = "SELECT 1;\n" * 10_000
 
@@ -227,7 +226,7 @@ async def test_huge_scripts_stall_nobody(node: Node) -> None:
 
 @pytest.mark.item(50)
 @pytest.mark.parametrize("dialect", LONG)
-async def test_a_temporary_table_lives_in_its_script_only(node: Node, dialect: str) -> None:
+async def test_temporary_table_is_visible_only_in_its_script(node: Node, dialect: str) -> None:
     script = "CREATE TEMPORARY TABLE mine (n INTEGER); INSERT INTO mine VALUES (8); SELECT n FROM mine"
     operation = await node.finished(dialect, script)
     for _ in range(2):
@@ -239,7 +238,7 @@ async def test_a_temporary_table_lives_in_its_script_only(node: Node, dialect: s
 
 
 @pytest.mark.item(50)
-async def test_a_setting_holds_in_its_script_only(node: Node) -> None:
+async def test_setting_applies_only_in_its_script(node: Node) -> None:
     operation = await node.finished("postgresql", "SET work_mem = '7MB'; SHOW work_mem")
     body = await node.told("editor/execute/postgresql", operationId=operation, wait=30)
     assert (await node.page(body["history_uuid"]))["data"] == [["7MB"]]
@@ -247,7 +246,7 @@ async def test_a_setting_holds_in_its_script_only(node: Node) -> None:
 
 
 async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
-    """Whether nothing is left of a statement: other work of a server is short, what is left goes on."""
+    """Return whether nothing is left of a statement: a leftover persists, while the server's other work is brief."""
     for _ in range(3):
         if not await watcher(dialect, marker):
             return True
@@ -255,7 +254,7 @@ async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
 
 
 def spent_by_engines(server: psutil.Process) -> float:
-    """Processor time of the processes of local databases, in seconds."""
+    """Return the processor time of local database processes in seconds."""
     spent = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):
@@ -266,15 +265,15 @@ def spent_by_engines(server: psutil.Process) -> float:
 
 
 def compute(processor_s: float) -> float:
-    """Spend so much processor time; gives what was spent."""
+    """Use the given processor time; return the actual amount."""
     began, block = time.thread_time(), bytes(256 * 1024)
     while (spent := time.thread_time() - began) < processor_s:
-        hashlib.sha256(block).digest()  # without the interpreter's lock
+        hashlib.sha256(block).digest()  # releases the interpreter lock
     return spent
 
 
 async def many(node: Node, number: int) -> None:
-    """So many finished statements, a few at a time, none of them closed."""
+    """Run many statements to completion, a few concurrently, without closing any."""
 
     async def one(place: int) -> None:
         dialect = ("postgresql", "sqlite", "duckdb")[place % 3]
@@ -292,7 +291,7 @@ async def many(node: Node, number: int) -> None:
 
 
 def held_by(process: psutil.Process) -> dict[str, int]:
-    """What a process holds open."""
+    """Return the counts of a process's open resources."""
     return {
         "threads": process.num_threads(),
         "files": process.num_fds(),
@@ -302,7 +301,7 @@ def held_by(process: psutil.Process) -> dict[str, int]:
 
 
 class Peak:
-    """The most memory that a process had, above what it had at first."""
+    """A process's peak memory above its initial memory."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -318,7 +317,7 @@ class Peak:
 
 @asynccontextmanager
 async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
-    """Look at the memory of a process while inside."""
+    """Sample a process's memory inside the context."""
     peak = Peak(process)
 
     async def look() -> None:
@@ -336,14 +335,14 @@ async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
 
 
 class Gap:
-    """The longest time without an answer."""
+    """The longest time without a response."""
 
     seconds = 0.0
 
 
 @asynccontextmanager
 async def longest_gap(node: Node) -> AsyncIterator[Gap]:
-    """Ask another way in every 20 ms whether the server lives, while inside."""
+    """Check every 20 ms inside the context whether the server responds."""
     gap = Gap()
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""`make run` is all that a newcomer types. Here it is typed, and then treated badly."""
+"""`make run` is the only command a newcomer types. Here it is typed and then disturbed."""
 
 import asyncio
 import os
@@ -26,7 +26,8 @@ PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
 
 @asynccontextmanager
 async def make_run(data_dir: Path, *, admin_password: str | None = None) -> AsyncIterator[ServerProcess]:
-    """`make run` on a free port, alive. It uses the environment of the tests and installs nothing."""
+    """Start `make run` on a free port and wait until it is alive. It uses the tests' environment and installs
+    nothing."""
     port = free_port()
     command = ["make", "-C", str(PROJECT), "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"]
     command += ["RUNTIME=", f"BIN={Path(sys.executable).parent}"]
@@ -37,32 +38,32 @@ async def make_run(data_dir: Path, *, admin_password: str | None = None) -> Asyn
 
 
 def server_behind(make: ServerProcess) -> psutil.Process:
-    """The server that make has started."""
+    """Return the server process that make has started."""
     (child,) = psutil.Process(make.pid).children()
     return child
 
 
 def printed_passwords(server: ServerProcess) -> list[str]:
-    """Everything in the terminal's text that looks like one."""
+    """Return everything in the terminal output that looks like a password."""
     return [found for line in server.stdout.splitlines() if "assword" in line for found in PASSWORD.findall(line)]
 
 
 async def login(server: ServerProcess, password: str) -> int:
-    """Status of a login as the administrator."""
+    """Log in as the administrator and return the status."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=10) as client:
         answer = await client.post("/api/v1/token/auth", json={"username": "admin", "password": password})
     return answer.status_code
 
 
 def postgres_runs(data_dir: Path) -> bool:
-    """Whether any process of the embedded PostgreSQL of the directory lives."""
+    """Return whether any process of the directory's embedded PostgreSQL is running."""
     home = data_dir / "postgresql"
     secrets = load_or_create_secrets(home / "secrets.json", may_create=False)
     return bool(find_processes(PostgresCluster(home, None, home, secrets).name))
 
 
 async def postgres_ends(data_dir: Path) -> bool:
-    """Whether it is gone within 15 s."""
+    """Return whether it exits within 15 s."""
     for _ in range(150):
         if not postgres_runs(data_dir):
             return True
@@ -71,7 +72,7 @@ async def postgres_ends(data_dir: Path) -> bool:
 
 
 @pytest.mark.platform(38)
-async def test_the_first_run_prints_one_password_that_is_kept_nowhere(tmp_path: Path):
+async def test_first_run_prints_one_password_that_is_not_stored(tmp_path: Path):
     data_dir = tmp_path / "data"
     async with make_run(data_dir) as server:
         (password,) = printed_passwords(server)
@@ -89,14 +90,14 @@ async def test_the_first_run_prints_one_password_that_is_kept_nowhere(tmp_path: 
         assert await login(server, password) == 200
 
 
-async def test_a_given_administrator_password_is_used_and_not_printed(tmp_path: Path):
+async def test_provided_administrator_password_is_used_and_not_printed(tmp_path: Path):
     async with make_run(tmp_path / "data", admin_password="correct horse battery") as server:
         assert await login(server, "correct horse battery") == 200
         assert "correct horse battery" not in server.stdout + server.stderr
         assert printed_passwords(server) == []
 
 
-async def test_two_runs_live_side_by_side(tmp_path: Path):
+async def test_two_runs_work_side_by_side(tmp_path: Path):
     async with (
         make_run(tmp_path / "a", admin_password="password of a") as a,
         make_run(tmp_path / "b", admin_password="password of b") as b,
@@ -106,7 +107,7 @@ async def test_two_runs_live_side_by_side(tmp_path: Path):
         assert await login(b, "password of a") == 401
 
 
-async def test_a_killed_server_starts_again_with_everything_it_had(tmp_path: Path):
+async def test_killed_server_restarts_with_all_its_data(tmp_path: Path):
     data_dir = tmp_path / "data"
     async with make_run(data_dir, admin_password="a password to keep") as server:
         server_behind(server).kill()
@@ -116,7 +117,7 @@ async def test_a_killed_server_starts_again_with_everything_it_had(tmp_path: Pat
         assert await login(server, "a password to keep") == 200
 
 
-async def test_without_the_extra_the_embedded_postgresql_is_refused_with_the_way_to_get_it(tmp_path: Path):
+async def test_missing_extra_refuses_embedded_postgresql_with_install_hint(tmp_path: Path):
     without_it = """
 import sys
 from queryserver.cli.commands import main
@@ -143,8 +144,8 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stopped_run_leaves_nothing_running(tmp_path: Path, number: signal.Signals):
-    """SIGTERM comes from a service manager to make alone, SIGINT from the terminal to the whole group."""
+async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Signals):
+    """A service manager sends SIGTERM to make alone; a terminal sends SIGINT to the whole group."""
     data_dir = tmp_path / "data"
     async with make_run(data_dir) as server:
         child = server_behind(server)
@@ -157,15 +158,15 @@ async def test_a_stopped_run_leaves_nothing_running(tmp_path: Path, number: sign
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-async def test_a_stopped_server_closes_everything_itself_and_ends_with_success(tmp_path: Path):
-    """Not killed by the signal: then its statements would be left to their leases and PostgreSQL to its guard."""
+async def test_stopped_server_closes_everything_and_exits_successfully(tmp_path: Path):
+    """Had the signal killed it, its statements would be left to their leases and PostgreSQL to its guard."""
     data_dir = tmp_path / "data"
     async with running_server(data_dir) as server:
         assert await server.terminate() == 0
     assert recorded_address(data_dir / "postgresql") is None
 
 
-async def test_a_second_server_on_the_same_directory_says_why_it_ends(tmp_path: Path):
+async def test_second_server_on_same_directory_reports_why_it_exits(tmp_path: Path):
     data_dir = tmp_path / "data"
     async with running_server(data_dir):
         with pytest.raises(AssertionError, match=r"exit code 3[\s\S]*Another server runs on the state directory"):

@@ -1,4 +1,4 @@
-"""The API reference and the page at the root in a real browser, under their own policy (Contract platform 9.4)."""
+"""The API reference and the root page in a real browser, under their own policy (Contract platform 9.4)."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def until(page: Page, condition: str) -> None:
-    """Return when the expression is true in the page; fails with what the page shows."""
+    """Wait until the expression is true in the page; fail with the page's text."""
     try:
         await page.value(
             "new Promise((go, no) => { const end = Date.now() + 45000; const check = () => "
@@ -49,10 +49,10 @@ async def drawn(page: Page) -> None:
 
 
 async def photograph(page: Page, file: Path, size: tuple[int, int]) -> None:
-    """Keep a picture; fails when something is wider than the window."""
+    """Save a screenshot; fail if an element is wider than the window."""
     width, height = size
     await page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-    # Two frames: one lays the page out anew, the next has painted it.
+    # Two frames: one recomputes the layout, the next has painted it.
     await page.value("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     assert await page.value("document.scrollingElement.scrollWidth") <= width
     picture = await page.screenshot()
@@ -71,13 +71,13 @@ def open_call(name: str) -> str:
 
 
 async def answered(page: Page, call: str) -> str:
-    """The HTTP status that the page shows for a call that was tried."""
+    """Return the HTTP status that the page shows for a call that was tried."""
     cell = f"{call}.querySelector('.live-responses-table tr.response .response-col_status')"
     await until(page, cell)
     return (await page.value(f"{cell}.innerText")).split()[0]
 
 
-async def test_the_reference_shows_guide_tags_calls_fields_and_codes(
+async def test_reference_shows_guide_tags_calls_fields_and_codes(
     devtools: str, server: ServerProcess, tmp_path: Path
 ) -> None:
     async with opened(devtools, f"{server.base_url}/api/docs#/editor/execute_on") as page:
@@ -92,7 +92,7 @@ async def test_the_reference_shows_guide_tags_calls_fields_and_codes(
         tags = await page.value("[...document.querySelectorAll('.opblock-tag')].map(one => one.dataset.tag)")
         assert set(tags) == {tag["name"] for tag in document["tags"]}
 
-        # The call that the address names is open and in sight, with curl, fields, and answers.
+        # The call in the URL is expanded and visible, with curl, fields, and responses.
         call = open_call("editor-execute_on")
         await until(page, f"{call}.innerText.includes('ExecuteRequest')")
         top = await page.value(f"{call}.getBoundingClientRect().top")
@@ -128,7 +128,7 @@ async def test_the_reference_shows_guide_tags_calls_fields_and_codes(
         assert page.complaints == []
 
 
-async def test_the_filter_finds_calls_by_field_and_codes_by_word(
+async def test_filter_finds_calls_by_field_and_codes_by_word(
     devtools: str, server: ServerProcess, tmp_path: Path
 ) -> None:
     async with opened(devtools, f"{server.base_url}/api/docs?filter=qquuid") as page:
@@ -147,16 +147,14 @@ async def test_the_filter_finds_calls_by_field_and_codes_by_word(
         assert page.complaints == []
 
 
-async def test_a_reader_logs_in_and_tries_a_call_with_the_token(
-    devtools: str, server: ServerProcess, tmp_path: Path
-) -> None:
+async def test_reader_logs_in_and_tries_a_call_with_token(devtools: str, server: ServerProcess, tmp_path: Path) -> None:
     async with opened(devtools, f"{server.base_url}/api/docs#/token/log_in") as page:
         await drawn(page)
         login = open_call("token-log_in")
         await until(page, f"{login}?.querySelector('.try-out__btn')")
         await page.value(f"{login}.querySelector('.try-out__btn').click()")
         await until(page, f"{login}.querySelector('textarea')")
-        # React listens to the setter of the element itself.
+        # React listens to the element's own setter.
         body = json.dumps(json.dumps({"username": "admin", "password": PASSWORD}))
         setter = "Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set"
         changed = "field.dispatchEvent(new Event('input', {bubbles: true}))"
@@ -180,7 +178,7 @@ async def test_a_reader_logs_in_and_tries_a_call_with_the_token(
         assert page.complaints == []
 
 
-async def test_every_call_has_a_curl_command_that_a_shell_reads(
+async def test_every_call_has_a_shell_readable_curl_command(
     devtools: str, server: ServerProcess, tmp_path: Path
 ) -> None:
     async with opened(devtools, f"{server.base_url}/api/docs") as page:
@@ -208,9 +206,7 @@ async def test_every_call_has_a_curl_command_that_a_shell_reads(
     assert [json.loads(line)["status"] for line in answers.splitlines()[-2:]] == [0, 0]
 
 
-async def test_the_root_says_what_this_is_and_how_to_log_in(
-    devtools: str, server: ServerProcess, tmp_path: Path
-) -> None:
+async def test_root_page_explains_product_and_login(devtools: str, server: ServerProcess, tmp_path: Path) -> None:
     async with opened(devtools, f"{server.base_url}/") as page:
         text: str = await page.value("document.body.innerText")
         assert "runs SQL over HTTP" in text
@@ -228,7 +224,7 @@ async def test_the_root_says_what_this_is_and_how_to_log_in(
 
 
 async def printed(script: str, server: ServerProcess, directory: Path) -> str:
-    """What a shell prints for the commands of a page."""
+    """Run a page's commands in a shell and return their output."""
     process = await asyncio.create_subprocess_exec(
         "bash", "-e", "-u", "-o", "pipefail", "-c", script,
         cwd=directory,

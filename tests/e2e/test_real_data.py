@@ -1,4 +1,4 @@
-"""The main job on data that nobody made up: the CSV files that the package vega-datasets carries."""
+"""The main workflow on real data: the CSV files from the package vega-datasets."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ DATA = Path(vega_datasets.__file__).parent / "_data"
 
 @dataclass(frozen=True)
 class Source:
-    """One file, and the SQL type of each of its columns."""
+    """A file, and the SQL type of each of its columns."""
 
     name: str
     types: Sequence[str]
@@ -93,7 +93,7 @@ async def session(data_dir: Path) -> AsyncIterator[Session]:
 
 
 async def load(client: Session, dialect: str, source: Source) -> None:
-    """Through the API, in batches of INSERT statements as a script would."""
+    """Load a file through the API, in batches of INSERT statements, as a script would."""
     columns = ", ".join(f"{name} {kind}" for name, kind in zip(source.columns, source.types, strict=True))
     await client.run(dialect, f"CREATE TABLE {source.table} ({columns})")
     rows = source.rows
@@ -107,7 +107,7 @@ def _literal(text: str) -> str:
 
 
 @pytest.mark.item(24)
-async def test_real_files_are_loaded_queried_paged_downloaded_and_there_after_a_restart(tmp_path):
+async def test_real_files_are_loaded_queried_paged_downloaded_and_survive_restart(tmp_path):
     kept: dict[str, tuple[str, bytes]] = {}
     async with session(tmp_path / "data") as client:
         for dialect in DIALECTS:
@@ -143,7 +143,7 @@ async def check_stocks(client: Session, dialect: str) -> None:
 
 
 async def check_airports(client: Session, operation_id: str) -> None:
-    """Names with quotes, commas and apostrophes: by pages and by file they are those of the source."""
+    """Check that names with quotes, commas and apostrophes are unchanged in pages and in the file."""
     wanted = [[text or None for text in row[:4]] for row in AIRPORTS.rows]
     assert await client.rows(operation_id) == wanted
     downloaded = csv.reader(io.StringIO((await client.download(operation_id)).decode(), newline=""))

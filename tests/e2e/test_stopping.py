@@ -1,4 +1,4 @@
-"""A server that is told to stop: what its users' statements come to."""
+"""What happens to users' statements when a server is stopped."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ SETTING = "QUERYSERVER__DESKTOP__SHUTDOWN_"
 
 
 async def call(server: ServerProcess, name: str, *, status: int = 200, **fields: object) -> dict[str, Any]:
-    """One call of the editor as the administrator, with a login of its own."""
+    """Make one editor call as the administrator, with a separate login."""
     async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=60) as client:
         login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
@@ -29,7 +29,7 @@ async def call(server: ServerProcess, name: str, *, status: int = 200, **fields:
 
 
 async def told_to_stop(server: ServerProcess) -> None:
-    """Returns once the signal has arrived. Until then a check may fail, too, on a busy machine."""
+    """Wait until the signal has arrived. Before that, a check may also fail on a busy machine."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
 
         async def says_so() -> bool:
@@ -42,7 +42,7 @@ async def told_to_stop(server: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("grace_s", "seconds", "state"), [(60, 15, "available"), (0, 60, "canceled")], ids=["finishes", "is-canceled"]
 )
-async def test_a_running_statement_may_finish_within_the_grace_and_is_canceled_after_it(
+async def test_running_statement_may_finish_in_grace_period_and_is_then_canceled(
     tmp_path: Path, grace_s: int, seconds: int, state: str
 ) -> None:
     settings = ADMINISTRATOR | {f"{SETTING}GRACE_S": str(grace_s)}
@@ -72,7 +72,7 @@ async def test_a_running_statement_may_finish_within_the_grace_and_is_canceled_a
     assert status["query_status"]["state"] == state
 
 
-async def test_in_the_delay_a_server_serves_and_is_not_ready(tmp_path: Path) -> None:
+async def test_server_serves_but_is_not_ready_during_delay(tmp_path: Path) -> None:
     settings = ADMINISTRATOR | {f"{SETTING}DELAY_S": "600", f"{SETTING}GRACE_S": "5"}
     async with running_server(tmp_path / "data", settings=settings) as server:
         server.process.send_signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ async def test_in_the_delay_a_server_serves_and_is_not_ready(tmp_path: Path) -> 
         first = time.monotonic()
         body = await call(server, "execute/postgresql", statement="SELECT 1", wait=30)
         assert body["query_status"]["state"] == "available"
-        while time.monotonic() - first < 2.5:  # earlier ones belong to the first signal
+        while time.monotonic() - first < 2.5:  # earlier checks belong to the first signal
             await call(server, "check_status", operationId=body["history_uuid"])
         assert await server.terminate() == 0
         assert server.stderr.count('step="calls may finish"') == 1

@@ -1,4 +1,4 @@
-"""Copies and moves whose server is killed, and what the next one does with them (Contract storage 7.5)."""
+"""Copies and moves whose server is killed, and how the next server handles them (Contract storage 7.5)."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
-# A dead server's transfers are looked for every ten seconds.
+# Transfers of dead servers are searched for every ten seconds.
 TAKEN_OVER_WITHIN_S = 60
 
 
@@ -43,7 +43,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 async def begin(node: Node, call: str, source: str, target: str) -> str:
-    """Id of an operation that nobody waits for."""
+    """Start an operation without waiting and return its id."""
     started = await node.post(f"storage/{call}?wait=0", src_path=source, dest_path=target)
     assert started.status_code == 202, started.text
     return started.json()["operation_id"]
@@ -56,7 +56,7 @@ async def told(node: Node, operation: str) -> dict[str, Any]:
 
 
 async def settled(node: Node, place: Installation, operation: str) -> dict[str, Any]:
-    """The operation at its end, with the lease of the dead server over."""
+    """Let the dead server's lease expire and return the finished operation."""
     for table in ("storage_transfers", "storage_operations"):
         await execute(place.database_dsn, f"update {table} set lease_until = now() - interval '1 second'")
 
@@ -68,7 +68,7 @@ async def settled(node: Node, place: Installation, operation: str) -> dict[str, 
 
 
 @pytest.mark.storage(65)
-async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installation) -> None:
+async def test_kill_while_copying_leaves_nothing_at_target(place: Installation) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     before = make_tree(shared / "tree", 1500)
     source, target = "file:///shared/tree", "file:///shared/copy"
@@ -81,7 +81,7 @@ async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installa
         await victim.process.kill9_in(has_copied_some)
     assert 0 < len(files_below(shared / "copy")) < len(before)
     for entry in (shared / "copy").rglob("._qs_*"):
-        # A lease is as long as a file half written must lie still to be nobody's.
+        # A half-written file is abandoned only if it has not changed for the length of a lease.
         os.utime(entry, (time.time() - 120,) * 2)
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as heir:
         body = await settled(heir, place, operation)
@@ -97,7 +97,7 @@ async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installa
 @pytest.mark.engine("s3")
 @pytest.mark.storage(66)
 @pytest.mark.storage(69)
-async def test_a_kill_while_deleting_is_ended_by_the_next_server(place: Installation, s3_server: S3Address) -> None:
+async def test_kill_while_deleting_is_completed_by_next_server(place: Installation, s3_server: S3Address) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     before = make_tree(shared / "tree", 400)
     account = {

@@ -1,4 +1,4 @@
-"""The former program beside a newer schema: servers that run, and servers that start (Contract platform 12)."""
+"""The previous program version with a newer schema: running servers and starting servers (Contract platform 12)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from queryserver.platform.migrations import migrate, newest_revision
 
 pytestmark = pytest.mark.slow
 
-# What an expansion may do: columns with defaults in the tables that every call uses, an index, a table.
+# What an expansion may do: add columns with defaults to the tables that every call uses, an index, a table.
 EXPANDS = "; ".join(
     [f"alter table {table} add column later text not null default ''" for table in
      ("users", "groups", "facts", "instances", "statements", "scripts", "sessions", "statement_logs", "connectors")]
@@ -30,7 +30,7 @@ async def place(
 
 
 async def works(node: Node) -> None:
-    """A cycle of a statement, with its page, its log and the history, and a session."""
+    """Check a statement from submission to page, log and history, and a session."""
     operation = await node.finished("postgresql", "SELECT n FROM generate_series(1, 500) AS n", limit=500)
     assert (await node.page(operation, start_row=499))["data"] == [[500]]
     await node.told("editor/get_logs", operationId=operation)
@@ -39,26 +39,26 @@ async def works(node: Node) -> None:
 
 
 async def is_ready(node: Node) -> bool:
-    """On a busy machine a check of readiness may take longer than it is given."""
+    """Return whether the server is ready; on a busy machine a readiness check may time out."""
     return (await node.http.get("/desktop/debug/is_ready")).status_code == 200
 
 
 @pytest.mark.platform(52)
-async def test_servers_are_replaced_one_by_one_while_the_schema_is_expanded_and_not_when_it_is_contracted(
+async def test_rolling_upgrade_works_with_expanded_schema_but_not_contracted_one(
     place: Installation, tmp_path: Path
 ) -> None:
     expand = ("9001", newest_revision(), EXPANDS)
     settings = place.settings() | {"QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn}
     command = command_in(tmp_path, **settings)
     async with place.server(editor__lease_timeout_s="60") as running:
-        # Its statements are prepared before the tables change below it.
+        # Its statements are prepared before the tables change.
         for _ in range(3):
             await works(running)
         await migrate(place.database_dsn, scripts_with(tmp_path, expand))
         for _ in range(3):
             await works(running)
         await eventually(lambda: is_ready(running))
-        # It may be restarted, too, with the step before its start.
+        # It may also be restarted, including the migration step before its start.
         told = await command("migrate")
         assert (told.code, "Schema version 9001. The schema is that of a newer program" in told.out) == (0, True), told
         assert (await command("migrate", "--check")).code == 0

@@ -35,7 +35,7 @@ def temporary(directory: Path) -> list[Path]:
 
 
 async def uploading(node: Node, sent: asyncio.Event) -> None:
-    """An upload that never ends."""
+    """Send an upload that never ends."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
@@ -70,7 +70,7 @@ async def part(node: Node, uuid: str, index: int) -> httpx.Response:
 
 
 async def cleaned_up(place: Installation, **environment: str) -> str:
-    """What `queryserver cleanup` says."""
+    """Run `queryserver cleanup` and return its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
     given = {
         "QUERYSERVER__DESKTOP__DATA_DIR": str(place.directory / "data"),
@@ -84,7 +84,7 @@ async def cleaned_up(place: Installation, **environment: str) -> str:
 
 
 async def importing(node: Node, sent: asyncio.Event) -> None:
-    """An upload of an import file that never ends."""
+    """Send an upload of an import file that never ends."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
@@ -100,7 +100,7 @@ async def importing(node: Node, sent: asyncio.Event) -> None:
 
 
 async def grown(directory: Path) -> None:
-    """Wait until an unfinished file has a part of its content on the disk."""
+    """Wait until an unfinished file has part of its content on disk."""
     async with asyncio.timeout(60):
         while sum(entry.stat().st_size for entry in temporary(directory)) < 1_000_000:  # noqa: ASYNC110 another process
             await asyncio.sleep(0.05)
@@ -114,7 +114,7 @@ async def gone(*files: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.storage(103)
-async def test_what_a_killed_server_leaves_is_removed_by_the_next_one_and_nothing_else(place: Installation) -> None:
+async def test_leftovers_of_killed_server_and_nothing_else_are_removed_by_next_one(place: Installation) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     live, uploads = shared / "live", place.directory / "data" / "uploads"
     live.mkdir()
@@ -141,7 +141,7 @@ async def test_what_a_killed_server_leaves_is_removed_by_the_next_one_and_nothin
             await asyncio.gather(*clients)
         orphans = [*temporary(shared), *temporary(uploads)]
         assert len(orphans) == 2
-        # As if minutes had passed: the living write renews its record and its file.
+        # As if minutes had passed: the active write renews its record and its file.
         await execute(
             place.database_dsn,
             "update unfinished_writes set touched_at = now() - interval '5 minutes' where directory = 'shared'",
@@ -158,7 +158,7 @@ async def test_what_a_killed_server_leaves_is_removed_by_the_next_one_and_nothin
 
 @pytest.mark.storage(86)
 @pytest.mark.storage(90)
-async def test_a_kill_while_uploading(place: Installation) -> None:
+async def test_kill_while_uploading(place: Installation) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     uuid = str(uuid4())
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:

@@ -27,22 +27,22 @@ TWELVE = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get
 
 
 def workers_of(server: ServerProcess) -> list[psutil.Process]:
-    """The processes that serve, not those that they use."""
+    """Return the serving processes, without their helper processes."""
     return [one for one in psutil.Process(server.pid).children() if "spawn_main" in " ".join(one.cmdline())]
 
 
 def serving(server: ServerProcess) -> int:
-    """How many workers have begun to serve since it was started."""
+    """Return how many workers have started to serve so far."""
     return (server.stdout + server.stderr).count("worker_serves ")
 
 
 async def said(server: ServerProcess, event: str) -> None:
-    """Return when the log has it."""
+    """Wait until the log contains the event."""
     await until(lambda: event in server.stdout + server.stderr, server)
 
 
 async def until(true: Callable[[], bool], server: ServerProcess) -> None:
-    """Return when it is; fails with the output of the server."""
+    """Wait until the condition is true; fail with the server's output."""
     for _ in range(WITHIN_S * 10):
         if true():
             return
@@ -63,12 +63,12 @@ async def test_two_workers_serve_and_stop_together(database_dsn, tmp_path):
 
 
 async def is_ready(client: httpx.AsyncClient) -> bool:
-    """On a busy machine a check of readiness may take longer than it is given."""
+    """Return whether the server is ready; on a busy machine a readiness check may time out."""
     return (await client.get("/desktop/debug/is_ready")).status_code == 200
 
 
 async def refused(dsn: str, directory, workers: int, **settings: str) -> str:
-    """What a server says that ends by itself with code 3, without a traceback."""
+    """Return the output of a server that exits with code 3 and without a traceback."""
     code, output = await ended(dsn, directory, workers, **settings)
     assert code == 3, output
     assert "Traceback" not in output
@@ -76,7 +76,7 @@ async def refused(dsn: str, directory, workers: int, **settings: str) -> str:
 
 
 async def ended(dsn: str, directory, workers: int, **settings: str) -> tuple[int, str]:
-    """The code of a server that ends by itself, and what it said."""
+    """Return the exit code and output of a server that exits by itself."""
     port = free_port()
     command = [str(PROGRAM), "serve", "--port", str(port), "--workers", str(workers)]
     environment = {
@@ -90,13 +90,13 @@ async def ended(dsn: str, directory, workers: int, **settings: str) -> tuple[int
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_database_without_tables_stops_the_start(unmigrated_dsn, tmp_path, workers):
+async def test_database_without_tables_prevents_start(unmigrated_dsn, tmp_path, workers):
     assert "queryserver migrate" in await refused(unmigrated_dsn, tmp_path, workers)
 
 
 @pytest.mark.platform(26)
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_another_secret_key_on_the_same_database_stops_the_start(database_dsn, tmp_path, workers):
+async def test_different_secret_key_on_same_database_prevents_start(database_dsn, tmp_path, workers):
     first, other = ({SECRET_KEY: f"Zr8#the-key-of-deployment-number-{number}"} for number in (1, 2))
     async with running_server(tmp_path / "data", database_dsn=database_dsn, settings=first) as server:
         assert await server.terminate() == 0
@@ -106,12 +106,12 @@ async def test_another_secret_key_on_the_same_database_stops_the_start(database_
 
 @pytest.mark.platform(47)
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_an_authenticator_that_cannot_be_loaded_stops_the_start(database_dsn, tmp_path, workers):
+async def test_unloadable_authenticator_prevents_start(database_dsn, tmp_path, workers):
     output = await refused(database_dsn, tmp_path, workers, QUERYSERVER__DESKTOP__AUTH__API_AUTH="no.such.Class,jwt")
     assert output.count("error desktop.auth.api_auth: no.such.Class cannot be loaded") == 1
 
 
-async def test_workers_that_fail_for_whatever_reason_are_not_started_for_ever(database_dsn, tmp_path):
+async def test_failing_workers_are_not_restarted_forever(database_dsn, tmp_path):
     no_certificate = tmp_path / "certificate.pem"
     no_certificate.write_text("nothing that TLS could use")
     tls = {f"QUERYSERVER__DESKTOP__SSL_{name}": str(no_certificate) for name in ("CERTIFICATE", "PRIVATE_KEY")}
@@ -120,9 +120,7 @@ async def test_workers_that_fail_for_whatever_reason_are_not_started_for_ever(da
 
 
 @pytest.mark.timeout(600)
-async def test_a_worker_that_cannot_start_again_is_tried_until_it_can(
-    postgres: EmbeddedPostgres, database_dsn, tmp_path
-):
+async def test_failed_worker_restart_is_retried_until_it_succeeds(postgres: EmbeddedPostgres, database_dsn, tmp_path):
     admin = postgres.admin_dsn()
     name = urlsplit(database_dsn).path.lstrip("/")
     async with (
@@ -139,16 +137,16 @@ async def test_a_worker_that_cannot_start_again_is_tried_until_it_can(
         await execute(admin, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         await until(lambda: serving(server) >= 3, server)
         assert kept.is_running()
-        # The other one is held, so that only the new one can answer.
+        # The other worker is paused, so that only the new one can respond.
         kept.send_signal(signal.SIGSTOP)
         assert (await client.get("/desktop/debug/is_alive")).status_code == 200
-        with suppress(psutil.NoSuchProcess):  # its parent ends what does not answer
+        with suppress(psutil.NoSuchProcess):  # its parent ends unresponsive workers
             kept.kill()
         assert await server.terminate() == 0
 
 
 @pytest.mark.timeout(600)
-async def test_a_stop_is_obeyed_while_a_worker_is_waited_for(postgres: EmbeddedPostgres, database_dsn, tmp_path):
+async def test_stop_works_while_a_worker_is_awaited(postgres: EmbeddedPostgres, database_dsn, tmp_path):
     name = urlsplit(database_dsn).path.lstrip("/")
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         await until(lambda: serving(server) >= 2, server)
@@ -168,7 +166,7 @@ async def test_workers_end_with_their_parent(database_dsn, tmp_path):
 
 
 @pytest.mark.timeout(600)
-async def test_a_hangup_replaces_each_worker_once_its_successor_serves(database_dsn, tmp_path):
+async def test_hangup_replaces_each_worker_once_its_successor_serves(database_dsn, tmp_path):
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         await until(lambda: serving(server) >= 2, server)
         output = server.stdout + server.stderr
@@ -184,13 +182,13 @@ async def test_a_hangup_replaces_each_worker_once_its_successor_serves(database_
 
 
 @pytest.mark.platform(100)
-async def test_metrics_of_all_workers_are_one_answer(database_dsn, tmp_path):
+async def test_metrics_of_all_workers_are_merged(database_dsn, tmp_path):
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         for _ in range(12):
-            # A connection each, so that both workers get some.
+            # A separate connection per call, so that both workers get some.
             async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
                 assert (await client.get("/api/v1/editor/get_history")).status_code == 401
-        # A call is counted after its answer.
+        # A call is counted after its response.
         await eventually(lambda: all_counted(server))
         pages = [await metrics(server) for _ in range(4)]
         assert await server.terminate() == 0
@@ -199,7 +197,7 @@ async def test_metrics_of_all_workers_are_one_answer(database_dsn, tmp_path):
 
 
 async def metrics(server: ServerProcess) -> str:
-    """The page, by a connection of its own."""
+    """Return the metrics page, over a separate connection."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
         return (await client.get("/metrics")).text
 
@@ -209,7 +207,7 @@ async def all_counted(server: ServerProcess) -> bool:
 
 
 @pytest.mark.timeout(300)
-async def test_each_of_two_answers_until_its_statement_has_ended(
+async def test_each_worker_responds_until_its_statement_has_finished(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ):
     async with AsyncExitStack() as stack:
@@ -236,14 +234,14 @@ async def test_each_of_two_answers_until_its_statement_has_ended(
                 pass
             await unlock(holder, last_lock)
             assert [line async for line in lines if "available" in line or line == "event: end"]
-        # The process that has ended may have had this one.
+        # The process that has exited may have handled this call.
         assert await waits[1] in {"running", "available"}
         assert await node.process.terminate() == 0
 
 
 @asynccontextmanager
 async def two_processes(place: Installation) -> AsyncIterator[Node]:
-    """A server with a grace that is longer than the test, on which both processes serve."""
+    """A server whose grace period is longer than the test, once both processes serve."""
     settings = place.settings(desktop__shutdown_grace_s="90", editor__lease_timeout_s="30")
     arguments = ["--config", str(place.directory / "queryserver.toml"), "--workers", "2"]
     async with running_server(
@@ -255,19 +253,19 @@ async def two_processes(place: Installation) -> AsyncIterator[Node]:
 
 
 async def is_stopping(node: Node) -> bool:
-    """As one of the processes says."""
+    """Return whether one of the processes reports that it is stopping."""
     return (await called(node, "get", "/desktop/debug/is_ready")).json().get("code") == "stopping"
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Also when its parent has not read its exit code yet."""
+    """Return whether the process has exited, even if its parent has not read its exit code yet."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 async def held_by_each(
     node: Node, place: Installation, holder: asyncpg.Connection, processes: int
 ) -> dict[int, tuple[str, int]]:
-    """By the id of each process: a statement that it runs, and the lock of PostgreSQL for which that waits."""
+    """Map each process's id to a statement that it runs, and the PostgreSQL lock that the statement waits for."""
     held: dict[int, tuple[str, int]] = {}
     for lock in range(50):
         await holder.execute(f"SELECT pg_advisory_lock({lock})")
@@ -293,7 +291,7 @@ async def unlock(holder: asyncpg.Connection, lock: int) -> None:
 
 
 async def state(node: Node, operation: str, *, wait: float = 0) -> str:
-    """Of a statement."""
+    """Return a statement's state."""
     body = {"operationId": operation, "wait": wait}
     answer = await called(node, "post", "/api/v1/editor/check_status", data=body)
     assert answer.status_code == 200, answer.text
@@ -301,6 +299,6 @@ async def state(node: Node, operation: str, *, wait: float = 0) -> str:
 
 
 async def called(node: Node, method: str, path: str, **more: Any) -> httpx.Response:
-    """A call by a connection of its own, which any of the processes may take."""
+    """Make a call over a separate connection, which any of the processes may accept."""
     async with httpx.AsyncClient(base_url=node.process.base_url, timeout=WITHIN_S) as http:
         return await http.request(method, path, headers=node.headers(), **more)
