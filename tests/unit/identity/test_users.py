@@ -157,7 +157,7 @@ async def test_concurrent_removals_of_administrators_reject_one(ground: Ground) 
 
 @pytest.mark.platform(36)
 @pytest.mark.parametrize("name", ["ANA", "ana", " ana ", "Ana\t"])
-def test_by_default_names_are_kept_and_compared_in_lower_case(name: str) -> None:
+def test_names_are_lowercased_by_default(name: str) -> None:
     read = UsernameRule().read(name)
     assert (read.shown, read.key) == ("ana", "ana")
 
@@ -170,34 +170,34 @@ def test_by_default_names_are_kept_and_compared_in_lower_case(name: str) -> None
         (UsernameRule(ignore_case=False, force_lowercase=False), "Ana", "Ana"),
     ],
 )
-def test_the_case_rule_is_configurable(rule: UsernameRule, shown: str, key: str) -> None:
+def test_case_rule_is_configurable(rule: UsernameRule, shown: str, key: str) -> None:
     read = rule.read("Ana")
     assert (read.shown, read.key) == (shown, key)
 
 
-def test_two_spellings_of_one_letter_are_one_name() -> None:
+def test_unicode_spellings_of_a_letter_are_the_same_name() -> None:
     assert UsernameRule().read("jose\u0301") == UsernameRule().read("jos\u00e9")
 
 
 @pytest.mark.parametrize("name", ["x", "a.b+c-d_e@f", "...a", "Ünïcøde", "x" * 150])
-def test_legal_names_are_taken(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert UsernameRule().read(name).shown == name.lower()
 
 
 @pytest.mark.parametrize("name", ["", "  ", ".", "...", "a b", "a/b", "a\0b", "a\nb", "<b>", "a'b", "*", "x" * 151])
-def test_other_names_are_refused(name: str) -> None:
+def test_invalid_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidUsername):
         UsernameRule().read(name)
 
 
 @pytest.mark.parametrize("name", ["ADMIN", "Admin", " admin", "admin ", "\uff41dmin", "e\u0301lodie", "a b", ""])
-def test_an_exact_name_is_written_as_it_is_stored(name: str) -> None:
+def test_exact_name_must_match_the_stored_form(name: str) -> None:
     assert UsernameRule().read_exact("admin").shown == "admin"
     with pytest.raises(InvalidUsername):
         UsernameRule().read_exact(name)
 
 
-def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None:
+def test_exact_name_follows_the_configured_case() -> None:
     kept = UsernameRule(force_lowercase=False)
     assert (kept.read_exact("Ana").shown, kept.read_exact("Ana").key) == ("Ana", "ana")
     with pytest.raises(InvalidUsername):
@@ -207,7 +207,7 @@ def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None
 @pytest.mark.parametrize("right",
     ["admin", "connector:7", "connector:*", "connector:9223372036854775807", "security.impersonate",
     *DEFAULT_RIGHTS])  # fmt: skip
-def test_rights_of_the_contract_are_known(right: str) -> None:
+def test_documented_rights_are_valid(right: str) -> None:
     assert read_right(right) == right
 
 
@@ -215,6 +215,6 @@ def test_rights_of_the_contract_are_known(right: str) -> None:
     "", "Admin", "admin ", "connector:", "connector:07", "connector:0", "connector:-1", "connector:٧",
      "connector:7\n",
      "connector:hive", "filebrowser.hdfs_access", "*"])  # fmt: skip
-def test_every_other_word_is_refused(right: str) -> None:
+def test_other_rights_are_rejected(right: str) -> None:
     with raises_code("invalid_right"):
         read_right(right)
