@@ -1,4 +1,4 @@
-"""Names of columns that engines can have (Contract importer 7.3.5)."""
+"""Column names valid for each engine (Contract importer 7.3.5)."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 QUESTION = (
     "Consider the following hypothetical situations: in Lottery A, you have a 50% chance of success, in Lottery B"
 )
-"""Headers of surveys are whole questions."""
+"""Survey headers may be whole questions."""
 
 
 @pytest.mark.importer(67)
@@ -19,7 +19,7 @@ QUESTION = (
         ("postgresql", [f"{QUESTION} 1", f"{QUESTION} 2"], [QUESTION[:63], f"{QUESTION[:61]}_2"]),
         ("postgresql", [QUESTION.upper(), f"{QUESTION} 2"], [QUESTION.upper()[:63], f"{QUESTION[:61]}_2"]),
         ("postgresql", [f"{QUESTION} 1", QUESTION[:63]], [f"{QUESTION[:61]}_2", QUESTION[:63]]),
-        # 63 bytes: 31 letters of two bytes, 21 of three, and never a part of one
+        # 63 bytes: 31 two-byte letters or 21 three-byte letters; letters are never split
         ("postgresql", ["é" * 40], ["é" * 31]),
         ("postgresql", ["日" * 30, "日" * 29], ["日" * 21, "日" * 20 + "_2"]),
         ("postgresql", ["a" + "😀" * 16], ["a" + "😀" * 15]),
@@ -31,13 +31,13 @@ QUESTION = (
         ("duckdb", [QUESTION, "日" * 255], [QUESTION, "日" * 255]),
     ],
 )
-def test_names_that_are_too_long_are_shortened_and_stay_unique(dialect: str, names: list[str], shown: list[str]):
+def test_overlong_names_are_shortened_and_stay_unique(dialect: str, names: list[str], shown: list[str]):
     assert engine_names(names, dialect) == shown
 
 
 @pytest.mark.importer(67)
 @pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
-def test_two_thousand_names_that_begin_alike_are_all_different(dialect: str):
+def test_two_thousand_similar_names_become_unique(dialect: str):
     names = engine_names([f"{number} {QUESTION} {QUESTION}"[::-1] for number in range(2_000)], dialect)
     assert len({name.lower() for name in names}) == 2_000
     assert all(name_limit(dialect).has(name) for name in names)

@@ -1,4 +1,4 @@
-"""Files as they are found in the field: what detection, preview and conversion make of them with the defaults."""
+"""Files from the field: detection, preview and conversion with the defaults."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ FIELD = Path(__file__).parents[2] / "field" / "import"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A file by way of guess_metadata, guess_header, preview and create_table. `rows`: the cells as text."""
+    """The results of guess_metadata, guess_header, preview and create_table for a file. `rows` holds text cells."""
 
     metadata: Mapping[str, Any]
     has_header: bool
@@ -74,7 +74,7 @@ def field_file(name: str) -> bytes:
 
 class TestWidth:
     @pytest.mark.importer(62)
-    def test_rows_that_are_wider_than_their_header_give_the_columns(self) -> None:
+    def test_rows_wider_than_their_header_determine_the_columns(self) -> None:
         loaded = load(field_file("header_narrower_than_rows.csv"))
         assert loaded.has_header
         names = ["Division", "Month", "Homicide", "column_4"]
@@ -93,20 +93,20 @@ class TestWidth:
             b"a,b,c,,,\r\n" + b"".join(b"%d,x,3.5, , ,\r\n" % n for n in range(5)),
         ],
     )
-    def test_empty_fields_behind_the_last_column_are_dropped(self, content: bytes) -> None:
+    def test_empty_fields_after_the_last_column_are_dropped(self, content: bytes) -> None:
         loaded = load(content)
         assert loaded.columns == [("a", "INTEGER"), ("b", "VARCHAR"), ("c", "DOUBLE")]
         assert (loaded.bad, loaded.warnings) == (0, {})
         assert loaded.rows == [[str(n), "x", "3.5"] for n in range(5)]
 
     @pytest.mark.importer(62)
-    def test_without_a_header_empty_fields_at_all_line_ends_are_dropped(self) -> None:
+    def test_trailing_empty_fields_are_dropped_without_a_header(self) -> None:
         loaded = load(b"1,x,\n2,y,\n3,z,\n")
         assert loaded.columns == [("column_1", "INTEGER"), ("column_2", "VARCHAR")]
         assert loaded.rows == [["1", "x"], ["2", "y"], ["3", "z"]]
 
     @pytest.mark.importer(62)
-    def test_a_row_with_one_empty_field_too_many_is_loaded(self) -> None:
+    def test_row_with_an_extra_empty_field_is_loaded(self) -> None:
         loaded = load(field_file("one_row_extra_empty_field.csv"))
         assert loaded.columns == [("a", "INTEGER"), ("b", "INTEGER"), ("c", "INTEGER")]
         assert (loaded.bad, loaded.warnings) == (0, {})
@@ -119,18 +119,18 @@ class TestWidth:
         ]
 
     @pytest.mark.importer(62)
-    def test_a_value_behind_the_last_column_makes_a_bad_row(self) -> None:
+    def test_value_after_the_last_column_makes_a_bad_row(self) -> None:
         loaded = load(b"a,b\n1,2,\n3,4,5\n" + b"6,7\n" * 9)
         assert (loaded.bad, loaded.warnings) == (1, {"long_rows": (1, [3])})
         assert loaded.rows == [["1", "2"], *[["6", "7"]] * 9]
 
     @pytest.mark.importer(62)
-    def test_a_column_that_only_later_rows_fill_is_kept(self) -> None:
+    def test_column_filled_only_by_later_rows_is_kept(self) -> None:
         loaded = load(b"a,b\n" + b"1,2,\n" * 100 + b"3,4,5\n")
         assert [name for name, _ in loaded.columns] == ["a", "b", "column_3"]
         assert (loaded.bad, loaded.rows[-1]) == (0, ["3", "4", "5"])
 
-    def test_arrow_reads_empty_fields_at_line_ends_as_the_other_reader_does(self) -> None:
+    def test_arrow_drops_trailing_empty_fields_like_the_exact_reader(self) -> None:
         content = b"a,b\n" + b"1,22222222,\n" * 100_000
         reader = BlockReader(Delimiters(), "utf-8", 2)
         blocks = [*reader.feed(content), *reader.finish()]
@@ -141,28 +141,28 @@ class TestWidth:
 
 class TestSeparators:
     @pytest.mark.importer(68)
-    def test_separators_at_the_ends_of_rows_do_not_hide_the_separator(self) -> None:
+    def test_trailing_separators_do_not_hide_the_separator(self) -> None:
         loaded = load(field_file("trailing_separator_few_rows.csv"))
         assert loaded.metadata["confidence"] == 1.0
         assert loaded.columns == [("a", "INTEGER"), ("b", "INTEGER"), ("c", "INTEGER")]
         assert (loaded.bad, loaded.rows) == (0, [["1", "2", "3"], ["4", "5", "6"]])
 
     @pytest.mark.importer(68)
-    def test_a_quoted_line_end_behind_the_last_field_is_dropped(self) -> None:
+    def test_quoted_line_end_after_the_last_field_is_dropped(self) -> None:
         loaded = load(field_file("stray_quote_newline_at_end.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
         assert loaded.columns == [("Name", "VARCHAR"), ("Limit", "INTEGER"), ("D", "INTEGER")]
         assert (loaded.bad, loaded.rows) == (0, [["x__m21", "1440", "21"]])
 
     @pytest.mark.importer(68)
-    def test_a_header_narrower_than_two_rows_does_not_hide_the_separator(self) -> None:
+    def test_header_narrower_than_two_rows_does_not_hide_the_separator(self) -> None:
         loaded = load(b"city;day\nRome;2024-01-01;5\nParis;2024-01-02;7\n")
         assert loaded.columns == [("city", "VARCHAR"), ("day", "DATE"), ("column_3", "INTEGER")]
 
 
 class TestLinesAbove:
     @pytest.mark.importer(69)
-    def test_a_title_line_is_skipped_and_reported(self) -> None:
+    def test_title_line_is_skipped_and_reported(self) -> None:
         loaded = load(field_file("title_line.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
         assert loaded.metadata["skipped"] == {"first": 1, "comment": ""}
@@ -173,7 +173,7 @@ class TestLinesAbove:
         assert len(loaded.rows) == 5
 
     @pytest.mark.importer(69)
-    def test_files_of_the_world_bank_are_read_from_their_header_on(self) -> None:
+    def test_world_bank_file_is_read_from_its_header_on(self) -> None:
         loaded = load(field_file("title_lines_world_bank.csv"))
         assert loaded.metadata["skipped"] == {"first": 4, "comment": ""}
         assert loaded.columns == [
@@ -183,7 +183,7 @@ class TestLinesAbove:
         assert (loaded.bad, loaded.rows[-1]) == (0, ["C9", "C09", "9.5", "9.25"])
 
     @pytest.mark.importer(69)
-    def test_a_line_that_names_the_separator_is_skipped(self) -> None:
+    def test_line_naming_the_separator_is_skipped(self) -> None:
         loaded = load(field_file("excel_sep_line.csv"))
         assert loaded.metadata["delimiters"]["field"] == ";"
         assert loaded.metadata["skipped"] == {"first": 1, "comment": ""}
@@ -192,7 +192,7 @@ class TestLinesAbove:
         assert load(b"sep=|\na|b,c\n1|2,5\n").columns == [("a", "INTEGER"), ("b,c", "DOUBLE")]
 
     @pytest.mark.importer(69)
-    def test_comment_lines_are_left_out_and_reported(self) -> None:
+    def test_comment_lines_are_skipped_and_reported(self) -> None:
         loaded = load(field_file("comment_lines.csv"))
         assert loaded.metadata["skipped"] == {"first": 0, "comment": "#"}
         assert loaded.columns == [("id", "INTEGER"), ("val", "INTEGER")]
@@ -200,7 +200,7 @@ class TestLinesAbove:
         assert loaded.rows == [["1", "2"], ["3", "4"]]
 
     @pytest.mark.importer(69)
-    def test_comments_between_rows_are_left_out(self) -> None:
+    def test_comments_between_rows_are_skipped(self) -> None:
         loaded = load(b'id,val\n1,2\n# a "note"\n3,4\n# "another, of two fields\n5,6\n7,8\n')
         assert (loaded.bad, loaded.warnings) == (0, {"skipped_lines": (2, [])})
         assert loaded.rows == [["1", "2"], ["3", "4"], ["5", "6"], ["7", "8"]]
@@ -242,18 +242,18 @@ class TestLinesAbove:
             b"item,size\n,\nbolt,M4\nnut,5\nwasher,6\n",
         ],
     )
-    def test_rows_that_may_be_data_are_never_skipped(self, content: bytes) -> None:
+    def test_possible_data_rows_are_never_skipped(self, content: bytes) -> None:
         assert load(content).metadata["skipped"] == {"first": 0, "comment": ""}
 
     @pytest.mark.importer(74)
-    def test_rows_of_a_worksheet_above_a_blank_row_and_a_header_are_skipped(self) -> None:
+    def test_worksheet_rows_above_a_blank_row_and_a_header_are_skipped(self) -> None:
         rows = [["Report", "", ""], ["Printed", "2024-01-31", ""], ["id", "day", "n"], ["1", "2024-01-01", "5"],
                 ["2", "2024-01-02", "6"]]  # fmt: skip
         assert rows_above(rows, [0, 1, 3, 4, 5]) == 2
         assert rows_above(rows, [0, 1, 2, 3, 4]) == 0
 
     @pytest.mark.importer(74)
-    def test_more_labels_than_rows_of_the_table_are_skipped(self) -> None:
+    def test_labels_outnumbering_the_table_rows_are_skipped(self) -> None:
         labels = b"".join(b"Gain%d\t%d\n" % (n, n * 3) for n in range(12))
         rows = b"".join(b"0.%d\t%d\t%d\n" % (n, n, n * 2) for n in range(1, 10))
         loaded = load(labels + b"\nX\tY\tZ\n" + rows)
@@ -269,7 +269,7 @@ class TestLinesAbove:
             b"Unemployment\n\ngeo,2019,2020\nBelgium,5.4,5.8\nCzechia,2.0,2.6\n\nSource: Eurostat\nprovisional\n",
         ],
     )
-    def test_notes_below_a_table_do_not_hide_its_separator_and_stay_rows(self, content: bytes) -> None:
+    def test_notes_below_a_table_stay_rows_and_do_not_hide_its_separator(self, content: bytes) -> None:
         loaded = load(content)
         assert [name for name, _ in loaded.columns] == ["geo", "2019", "2020"]
         assert [row[0] for row in loaded.rows][:3] == ["Belgium", "Czechia", "Source: Eurostat"]
@@ -277,17 +277,17 @@ class TestLinesAbove:
         assert loaded.warnings["short_rows"][0] == 2
 
     @pytest.mark.importer(74)
-    def test_prose_below_two_lines_with_commas_is_no_table(self) -> None:
+    def test_prose_with_commas_is_not_a_table(self) -> None:
         assert load(b"Dear Sir, Madam\n\nthank you\nand good bye\n").metadata["delimiters"]["field"] != ","
 
     @pytest.mark.importer(69)
-    def test_comments_are_seen_where_blanks_separate(self) -> None:
+    def test_comments_are_recognized_in_blank_separated_files(self) -> None:
         loaded = load(b"# made by x\n# ---\n# {name: a, type: int}\na b\n1 2.5\n3 4.5\n")
         assert loaded.columns == [("a", "INTEGER"), ("b", "DOUBLE")]
         assert loaded.metadata["skipped"] == {"first": 0, "comment": "#"}
 
     @pytest.mark.importer(69)
-    def test_skip_rows_and_comment_can_be_given(self) -> None:
+    def test_skip_rows_and_comment_can_be_specified(self) -> None:
         content = b"a,b\n1,2\n% x\n3,4\n"
         given = load(content, field_separator=",", skip_rows=1, comment="%")
         assert [name for name, _ in given.columns] == ["column_1", "column_2"]
@@ -305,11 +305,11 @@ def labels() -> list[dict[str, str]]:
 
 
 class TestLayouts:
-    """Files after the exports of offices, banks, loggers and programs, with what a person sees in them."""
+    """Files modeled on exports of offices, banks, loggers and programs, with labels for what a person sees in them."""
 
     @pytest.mark.importer(69)
     @pytest.mark.parametrize("label", [*labels()])
-    def test_files_of_many_programs_come_out_as_a_person_reads_them(self, label: Mapping[str, str]) -> None:
+    def test_layout_matches_its_label(self, label: Mapping[str, str]) -> None:
         loaded = load(field_file(f"layouts/{label['file']}"))
         names = [name for name, _ in loaded.columns] if loaded.has_header else []
         skipped = loaded.metadata["skipped"]
@@ -327,7 +327,7 @@ class TestLayouts:
         assert {label["file"] for label in labels()} == {one.name for one in (FIELD / "layouts").glob("*.csv")}
 
     @pytest.mark.importer(68)
-    def test_rows_of_several_widths_under_a_header_that_names_all_are_cut(self) -> None:
+    def test_ragged_rows_are_cut_at_the_header_fields(self) -> None:
         loaded = load(field_file("layouts/ragged_rows.csv"))
         assert loaded.metadata["confidence"] < 0.5
         assert loaded.rows[0] == ["1", "x", "y", None]
@@ -350,7 +350,7 @@ class TestEscapes:
         assert (loaded.bad, loaded.warnings) == (0, {})
 
     @pytest.mark.importer(70)
-    def test_an_escaped_line_end_is_part_of_its_field(self) -> None:
+    def test_escaped_line_end_is_part_of_its_field(self) -> None:
         loaded = load(b"1\ta\\\tb\tx\n2\ttwo\\\nlines\ty\n3\t\\N\tz\n4\tback\\\\slash\tw\n")
         assert loaded.metadata["delimiters"]["escape"] == "\\"
         assert [row[1] for row in loaded.rows] == ["a\tb", "two\nlines", None, "back\\slash"]
@@ -367,11 +367,11 @@ class TestEscapes:
     @pytest.mark.parametrize(
         "content", [b'path,n\n"C:\\dir\\",1\n"D:\\",2\n', b"a,b\n\\N,1\n2,\\N\n", b'j,n\n"{""a"": ""x\\""y""}",1\n']
     )
-    def test_other_backslashes_are_no_escapes(self, content: bytes) -> None:
+    def test_other_backslashes_are_not_escapes(self, content: bytes) -> None:
         assert load(content).metadata["delimiters"]["escape"] is None
 
     @pytest.mark.importer(70)
-    def test_an_escape_can_be_given_or_switched_off(self) -> None:
+    def test_escape_can_be_specified_or_disabled(self) -> None:
         assert load(b"a,b\nx^,y,1\n", escape="^").rows == [["x,y", "1"]]
         content = field_file("backslash_escapes.csv")
         assert load(content, escape="\\0").preview["delimiters"]["escape"] is None
@@ -379,7 +379,7 @@ class TestEscapes:
 
 class TestNullWords:
     @pytest.mark.importer(71)
-    def test_columns_of_numbers_that_say_na_are_columns_of_numbers(self) -> None:
+    def test_number_columns_with_na_stay_number_columns(self) -> None:
         loaded = load(field_file("na_in_number_columns.csv"))
         assert loaded.has_header
         assert loaded.columns == [("x", "INTEGER"), ("y", "DOUBLE")]
@@ -407,7 +407,7 @@ class TestNullWords:
             (["1", "unbekannt", "3"], "VARCHAR", set()),
         ],
     )
-    def test_only_words_that_keep_a_column_from_its_type_mean_null(
+    def test_null_words_are_detected_only_if_they_determine_the_type(
         self, cells: Sequence[str], type_: str, words: set[str]
     ) -> None:
         content = "\n".join(["id;value", *(f"{n};{cell}" for n, cell in enumerate(cells))]).encode()
@@ -418,7 +418,7 @@ class TestNullWords:
         assert [row[1] for row in loaded.rows] == kept
 
     @pytest.mark.importer(71)
-    def test_given_null_words_count_in_every_column_and_none_are_detected(self) -> None:
+    def test_given_null_words_apply_to_every_column_and_disable_detection(self) -> None:
         content = b"code,n\nNA,1\nFR,NA\nDE,x\n"
         given = load(content, null_words=["x", "NA"])
         assert given.columns == [("code", "VARCHAR"), ("n", "INTEGER")]

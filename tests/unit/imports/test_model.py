@@ -1,4 +1,4 @@
-"""Types of columns in the dialects (Contract importer 12.4), and references to uploads."""
+"""Column types in the dialects (Contract importer 12.4), and upload references."""
 
 import hashlib
 import re
@@ -72,20 +72,20 @@ INFERRED = [
 ]  # fmt: skip
 
 
-def test_the_table_names_every_base_type_in_every_dialect() -> None:
+def test_table_covers_every_base_type_and_dialect() -> None:
     assert {(base, dialect) for base, dialect, _ in NAMES} == {
         (base, dialect) for base in BaseType for dialect in {*PREVIEW_DIALECTS, *TABLE_DIALECTS}
     }
 
 
 @pytest.mark.parametrize(("base", "dialect", "name"), NAMES)
-def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: str) -> None:
+def test_type_name_matches_the_table(base: BaseType, dialect: str, name: str) -> None:
     assert type_name(ColumnType(base), dialect) == name
 
 
 @pytest.mark.importer(48)
 @pytest.mark.parametrize("dialect", SPECIFIED)
-def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(dialect: str) -> None:
+def test_dialect_list_is_the_specified_list_sorted_without_duplicates(dialect: str) -> None:
     assert list(SQL_TYPES[dialect]) == SPECIFIED[dialect].split(", ")
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
@@ -93,13 +93,13 @@ def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(di
 @pytest.mark.importer(29)
 @pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
 @pytest.mark.parametrize("base", BaseType)
-def test_every_type_of_a_preview_is_in_the_list_of_its_dialect(base: BaseType, dialect: str) -> None:
+def test_every_preview_type_is_in_its_dialect_list(base: BaseType, dialect: str) -> None:
     assert type_name(ColumnType(base), dialect) in SQL_TYPES[dialect]
 
 
 @pytest.mark.parametrize("dialect", TABLE_DIALECTS)
 @pytest.mark.parametrize("column", INFERRED, ids=lambda column: column.base)
-def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(column: ColumnType, dialect: str) -> None:
+def test_shown_type_declares_the_same_column_when_sent_back(column: ColumnType, dialect: str) -> None:
     base = base_type_of(type_name(column, dialect), dialect)
     assert base is not None
     assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
@@ -116,12 +116,12 @@ def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(co
     ("hive", "INTERVAL DAY TO SECOND", BaseType.DURATION), ("hive", "BINARY", None), ("trino", "JSON", None),
     ("postgresql", "BYTEA", None), ("postgresql", "STRING", None), ("hive", "VARCHAR", None),
     ("mysql", "INT); DROP TABLE t", None)])  # fmt: skip
-def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
+def test_type_name_maps_to_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
     assert base_type_of(name, dialect) is base
 
 
 @pytest.mark.parametrize("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
-def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dialect: str) -> None:
+def test_other_dialect_lists_contain_their_table_names_and_varchar(dialect: str) -> None:
     assert set(SQL_TYPES[dialect]) == {name for _, one, name in NAMES if one == dialect} | {"VARCHAR"}
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
@@ -133,7 +133,7 @@ def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dia
     ("numeric(12,2) CHECK (1)", None), ("nvarchar(20)", None), ("bigint(20)", None), ("timestamp(3)", None), ("", None),
     ("(2)", None), ("numeric(١٢,٢)", None)])  # fmt: skip
 @pytest.mark.parametrize("dialect", TABLE_DIALECTS)
-def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
+def test_type_may_include_precision_or_length(text: str, declared: str | None, dialect: str) -> None:
     chosen = column_type_of(text, dialect)
     if declared is None:
         assert chosen is None
@@ -158,7 +158,7 @@ def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str 
         (ColumnType(BaseType.DURATION), "trino", "INTERVAL DAY TO SECOND"),
     ],
 )
-def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(column, dialect, declared) -> None:
+def test_declared_type_has_precision_and_is_storable(column, dialect, declared) -> None:
     assert declared_type(column, dialect) == declared
 
 
@@ -174,7 +174,7 @@ def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(co
         (ColumnType(BaseType.NULL), pa.string()),
     ],
 )
-def test_values_travel_as_the_arrow_type_that_holds_them_all(column: ColumnType, values: pa.DataType) -> None:
+def test_values_use_an_arrow_type_that_holds_them_all(column: ColumnType, values: pa.DataType) -> None:
     assert arrow_type(column) == values
 
 
@@ -183,7 +183,7 @@ SECRET = "3q2-7wAAu1Xl9mXcQ0pTn8vYb5kR4sEoZ6dJhLfGi1M"
 
 @pytest.mark.importer(3)
 @given(st.text())
-def test_every_reference_reads_as_itself(client_name: str) -> None:
+def test_reference_round_trips(client_name: str) -> None:
     reference = UploadReference.new(client_name)
     assert re.fullmatch(r"upload/[A-Za-z0-9_-]{43}/[\w.-]{1,100}", str(reference))
     assert UploadReference.read(str(reference)) == reference
@@ -191,7 +191,7 @@ def test_every_reference_reads_as_itself(client_name: str) -> None:
 
 @pytest.mark.importer(10)
 @given(st.text())
-def test_reading_never_fails_and_never_bends(text: str) -> None:
+def test_reading_a_reference_never_fails_or_alters_it(text: str) -> None:
     reference = UploadReference.read(text)
     assert reference is None or str(reference) == text
 
@@ -201,12 +201,12 @@ def test_reading_never_fails_and_never_bends(text: str) -> None:
     ["", f"upload/{SECRET}", f"upload/{SECRET}/", f"upload/{SECRET}/a/b", f"upload/{SECRET}a/b",
     f"upload/{SECRET[1:]}/b", f"upload/{SECRET[1:]}=/b", f"/upload/{SECRET}/b", f"uploads/{SECRET}/b",
     f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}", f"upload/{SECRET}/b\n/"])  # fmt: skip
-def test_what_has_another_form_is_none(text: str) -> None:
+def test_malformed_reference_is_none(text: str) -> None:
     assert UploadReference.read(text) is None
 
 
 @pytest.mark.security("T21")
-def test_references_cannot_be_guessed_and_hide_their_secret() -> None:
+def test_references_are_unguessable_and_hide_their_secret() -> None:
     made = [UploadReference.new("a.csv") for _ in range(1000)]
     assert len({reference.secret for reference in made}) == 1000
     reference = made[0]
@@ -216,7 +216,7 @@ def test_references_cannot_be_guessed_and_hide_their_secret() -> None:
 
 @pytest.mark.importer(4)
 @given(st.text())
-def test_a_reminder_is_no_path(client_name: str) -> None:
+def test_safe_name_is_not_a_path(client_name: str) -> None:
     name = safe_name(client_name)
     assert 1 <= len(name) <= MAX_NAME
     assert not set(name) & set("/\\\0\n\r\"' &?#%")

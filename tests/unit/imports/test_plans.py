@@ -1,4 +1,4 @@
-"""Plans of imports (Contract importer 13)."""
+"""Import plans (Contract importer 13)."""
 
 import json
 
@@ -38,14 +38,14 @@ def plan(**changes: object) -> ImportPlan:
 
 @pytest.mark.importer(53)
 class TestColumns:
-    def test_without_a_wish_all_are_as_in_the_preview(self):
+    def test_default_columns_match_the_preview(self):
         columns = target_columns(PREVIEW, None, "postgresql")
         assert [(one.source, one.name, one.type) for one in columns] == [
             (at, one.name, one.type) for at, one in enumerate(PREVIEW)
         ]
 
     @pytest.mark.importer(67)
-    def test_names_that_are_too_long_for_the_engine_are_those_of_the_preview(self):
+    def test_overlong_names_match_the_preview(self):
         long = [PreviewColumn("q" * 80 + number, STRING) for number in ("1", "2")]
         columns = target_columns(long, None, "postgresql")
         assert [one.name for one in columns] == ["q" * 63, "q" * 61 + "_2"]
@@ -58,20 +58,20 @@ class TestColumns:
             target_columns(long, [ColumnRequest(1, name="é" * 32)], "postgresql")
         assert target_columns(long, [ColumnRequest(1, name="é" * 64)], "mysql")[0].name == "é" * 64
 
-    def test_a_source_is_a_name_or_else_a_position(self):
+    def test_source_is_a_name_or_else_a_position(self):
         asked = [ColumnRequest("2", name="a"), ColumnRequest("3", name="b"), ColumnRequest(1, name="c")]
         assert [one.source for one in target_columns(PREVIEW, asked, "duckdb")] == [1, 2, 0]
 
-    def test_all_names_of_a_preview_may_stay(self):
+    def test_all_preview_names_are_accepted(self):
         shown = [PreviewColumn(name, STRING) for name in header_names(["ß", "ss", "SS", "İ", "K", "\u212a"], 6)]
         assert [one.name for one in target_columns(shown, None, "duckdb")] == [one.name for one in shown]
 
     @pytest.mark.parametrize("dialect", ["hive", "sparksql", "trino", "sqlite"])
-    def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
+    def test_times_stay_text_without_a_time_type(self, dialect: str):
         assert target_columns(PREVIEW, [ColumnRequest(2)], dialect)[0].type == STRING
 
     @pytest.mark.importer(71)
-    def test_detected_null_words_count_unless_the_column_is_to_be_text(self):
+    def test_detected_null_words_apply_unless_the_column_becomes_text(self):
         found = [PreviewColumn("n", ColumnType(BaseType.INT64), None, ("NA",)), PreviewColumn("t", STRING)]
         assert [column.null_words for column in target_columns(found, None, "duckdb")] == [("NA",), ()]
         as_text = [ColumnRequest(1, type="VARCHAR"), ColumnRequest(2, null_words=("-",))]
@@ -81,12 +81,12 @@ class TestColumns:
         none = target_columns(found, [ColumnRequest(1, null_words=())], "duckdb")
         assert none[0].null_words == ()
 
-    def test_a_chosen_type_counts_and_a_decimal_needs_its_digits(self):
+    def test_chosen_type_applies_with_its_precision(self):
         asked = [ColumnRequest(1, type="decimal", precision=10, scale=3), ColumnRequest(2, type="VARCHAR")]
         types = [one.type for one in target_columns(PREVIEW, asked, "duckdb")]
         assert types == [ColumnType(BaseType.DECIMAL, 10, 3), STRING]
 
-    def test_the_scale_of_a_decimal_that_was_found_may_be_another_one(self):
+    def test_scale_of_a_detected_decimal_may_change(self):
         found = [
             PreviewColumn("a", ColumnType(BaseType.DECIMAL, 20, 0)),
             PreviewColumn("b", ColumnType(BaseType.INT32)),
@@ -105,12 +105,12 @@ class TestColumns:
             [ColumnRequest(1, type="BLOB")], [ColumnRequest(1, type="DECIMAL")],
             [ColumnRequest(1, type="DECIMAL", precision=0)], [ColumnRequest(1, type="DECIMAL", precision=5, scale=6)],
             [ColumnRequest(1, type="DECIMAL", precision=5, scale=-1)], [ColumnRequest("9" * 5000)]])  # fmt: skip
-    def test_what_cannot_be_made_is_refused(self, asked: list[ColumnRequest]):
+    def test_invalid_columns_are_rejected(self, asked: list[ColumnRequest]):
         with raises_code("invalid_columns"):
             target_columns(PREVIEW, asked, "duckdb")
 
 
-def test_a_stored_plan_is_read_back_and_holds_nothing_that_the_database_refuses() -> None:
+def test_stored_plan_round_trips_without_nul() -> None:
     record = json.dumps(stored_plan(plan(max_bad_rows=None)))
     assert read_plan(json.loads(record)) == plan(max_bad_rows=None)
     assert "\\u0000" not in json.dumps(json.loads(record)).replace("\\\\u0000", "")
@@ -118,7 +118,7 @@ def test_a_stored_plan_is_read_back_and_holds_nothing_that_the_database_refuses(
 
 @pytest.mark.importer(57)
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "duckdb", "sqlite", "hive", "sparksql", "trino", "phoenix"])
-def test_the_text_of_the_history_is_one_statement_that_makes_a_table(dialect: str) -> None:
+def test_history_text_is_one_create_table_statement(dialect: str) -> None:
     odd = "a\r\nb\u2028; DROP TABLE x; */ -- .csv"
     text = history_text(plan(shown=odd, table="t;'\"`\\", database="d"), dialect)
     assert len(Script(text, dialect)) == 1
@@ -128,7 +128,7 @@ def test_the_text_of_the_history_is_one_statement_that_makes_a_table(dialect: st
     assert text.splitlines()[1].startswith("CREATE TABLE ")
 
 
-def test_many_columns_are_cut_short_in_the_history() -> None:
+def test_many_columns_are_abbreviated_in_the_history() -> None:
     columns = tuple(TargetColumn(0, f"c{n}", STRING) for n in range(150))
     text = history_text(plan(columns=columns, declared=("TEXT",) * 150), "duckdb")
     assert "-- and 50 more columns" in text

@@ -1,4 +1,4 @@
-"""Detection, previews and headers of files, and the answers that are kept."""
+"""Detection, previews and headers of files, and cached results."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -53,7 +53,7 @@ def warnings(analysis: Analysis) -> dict[str, tuple[int, list[int]]]:
 
 
 class TestReading:
-    async def test_a_small_file_is_read_whole(self, previews: Previews):
+    async def test_small_file_is_read_completely(self, previews: Previews):
         found = await previews.analysis(ANA, MemoryFile(b"a,b\n1,x\n2,y\n"), CSV, has_header=True)
         assert [column.name for column in found.columns] == ["a", "b"]
         assert bases(found) == [BaseType.INT32, BaseType.STRING]
@@ -61,7 +61,7 @@ class TestReading:
         assert found.is_whole
 
     @pytest.mark.importer(41)
-    async def test_a_sample_ends_with_ten_thousand_rows(self, previews: Previews):
+    async def test_sample_ends_at_ten_thousand_rows(self, previews: Previews):
         file = MemoryFile(b"n\n" + b"12345678\n" * MIB)
         found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert (found.is_whole, bases(found), len(found.rows)) == (False, [BaseType.INT64], 50)
@@ -79,7 +79,7 @@ class TestReading:
 
     @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.parametrize(("rows", "is_whole"), [(9_999, True), (10_000, True), (10_001, False)])
-    async def test_a_file_of_ten_thousand_rows_is_whole(self, previews: Previews, has_header, rows, is_whole):
+    async def test_file_of_ten_thousand_rows_is_whole(self, previews: Previews, has_header, rows, is_whole):
         file = MemoryFile(b"1,2\n" * (rows + has_header))
         found = await previews.analysis(ANA, file, CSV, has_header=has_header)
         assert found.is_whole is is_whole
@@ -91,21 +91,19 @@ class TestReading:
         found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert (found.is_whole, len(found.rows)) == (False, 15)
         assert warnings(found) == {"truncated_sample": (1, [])}
-        # And what tells how long the last field is.
+        # Plus the bytes that reveal the length of the last field.
         assert file.read_bytes == 8 * MIB + CUT_FIELD_BYTES
 
     @pytest.mark.importer(72)
     @pytest.mark.parametrize("mebibytes", [2, 9, 13, 20])
     @pytest.mark.parametrize("quote", [b"", b'"'])
     @pytest.mark.parametrize("rows", [0, 60])
-    async def test_a_field_that_begins_in_the_sample_and_is_too_long_is_refused_wherever_it_ends(
-        self, previews: Previews, mebibytes, quote, rows
-    ):
+    async def test_overlong_field_starting_in_the_sample_is_rejected(self, previews: Previews, mebibytes, quote, rows):
         content = b"n,text\n" + b"1,x\n" * rows + b"2," + quote + b"y" * (mebibytes * MIB) + quote + b"\n3,z\n"
         with raises_code("record_too_long", match="A field has more than 1 MiB"):
             await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
 
-    async def test_pieces_of_any_size_give_the_same(self, previews: Previews):
+    async def test_preview_is_the_same_at_any_chunk_size(self, previews: Previews):
         content = 'name,n\n"a,\n""b""",1\né,2\n'.encode() * 60
         whole = await previews.analysis(ANA, MemoryFile(content), CSV, has_header=True)
         assert whole.rows[:2] == [['a,\n"b"', "1"], ["é", "2"]]
@@ -113,7 +111,7 @@ class TestReading:
 
     @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.importer(32)
-    async def test_the_most_frequent_width_counts_also_beyond_the_first_records(self, previews: Previews, has_header):
+    async def test_most_frequent_width_counts_beyond_the_first_records(self, previews: Previews, has_header):
         file = MemoryFile(b"1\n" * 60 + b"1,2,3\n" * 200)
         found = await previews.analysis(ANA, file, CSV, has_header=has_header)
         short = [number for number in range(1, 12) if number > has_header][:10]
@@ -121,7 +119,7 @@ class TestReading:
 
     @pytest.mark.importer(33)
     @pytest.mark.parametrize("lines", [10, 1000])
-    async def test_numbers_of_records_with_open_quotes(self, previews: Previews, lines):
+    async def test_unclosed_quotes_are_reported_with_record_numbers(self, previews: Previews, lines):
         file = MemoryFile(b'a,b\n1,"x\n' + b"2,y\n" * lines)
         found = await previews.analysis(ANA, file, CSV, has_header=True)
         assert found.rows[:2] == [["1", '"x'], ["2", "y"]]
@@ -130,7 +128,7 @@ class TestReading:
 
 class TestEncodings:
     @pytest.mark.importer(33, 50)
-    async def test_a_header_is_told_from_a_bounded_number_of_records(self, previews: Previews, monkeypatch):
+    async def test_header_detection_uses_a_bounded_number_of_records(self, previews: Previews, monkeypatch):
         looked_at = 0
 
         def counting(record: Cells) -> bool:
@@ -140,23 +138,23 @@ class TestEncodings:
 
         monkeypatch.setattr(samples, "_has_value", counting)
         assert (await previews.header(ANA, MemoryFile(b'a,b\n1,"' + b",\n" * (2 * MIB)), CSV)).has_header
-        # A sample that was too small is read again with more of the file: the one record before the quote counts twice.
+        # A sample that is too small is read again with more of the file, so the record before the quote counts twice.
         assert looked_at == SAMPLE_RECORDS + 1 + 1
 
     @pytest.mark.importer(38)
-    async def test_a_given_encoding_counts(self, previews: Previews):
+    async def test_given_encoding_applies(self, previews: Previews):
         file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
         given = ReadingOptions.given(FileType.CSV, encoding="koi8-r")
         assert (await previews.analysis(ANA, file, CSV, has_header=True)).columns[0].name == "naïve"
         assert (await previews.analysis(ANA, file, given, has_header=True)).columns[0].name == "naОve"
 
-    async def test_a_few_undecodable_characters_are_told(self, previews: Previews):
+    async def test_few_undecodable_characters_are_a_warning(self, previews: Previews):
         given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
         found = await previews.analysis(ANA, MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
         assert found.rows[1] == ["1", "\ufffd"]
         assert warnings(found) == {"undecodable": (1, [3])}
 
-    async def test_too_many_are_an_error(self, previews: Previews):
+    async def test_many_undecodable_characters_are_an_error(self, previews: Previews):
         given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
         file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
         with raises_code("encoding_error"):
@@ -164,13 +162,13 @@ class TestEncodings:
         with raises_code("encoding_error"):
             await previews.header(ANA, file, given)
 
-    def test_unknown_encodings_are_refused(self):
+    def test_unknown_encoding_is_rejected(self):
         with pytest.raises(InvalidParameter):
             ReadingOptions.given(FileType.CSV, encoding="klingon")
 
 
 class TestKinds:
-    async def test_a_workbook_is_no_text(self, previews: Previews):
+    async def test_workbook_is_not_text(self, previews: Previews):
         with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(ZIP), CSV, has_header=True)
         with raises_code("format_mismatch"):
@@ -184,7 +182,7 @@ class TestKinds:
             await previews.header(ANA, MemoryFile(b"a,b\n"), excel)
 
     @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
-    async def test_what_is_neither_is_not_supported(self, previews: Previews, file_type):
+    async def test_other_formats_are_unsupported(self, previews: Previews, file_type):
         options = ReadingOptions.given(file_type, sheet_name="one")
         with pytest.raises(UnsupportedFormat):
             await previews.analysis(ANA, MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
@@ -197,11 +195,11 @@ class TestKinds:
         with raises_code("file_empty"):
             await previews.header(ANA, MemoryFile(content), CSV)
 
-    def test_a_workbook_needs_a_sheet(self):
+    def test_workbook_requires_a_sheet(self):
         with raises_code("sheet_required"):
             ReadingOptions.given(FileType.EXCEL)
 
-    async def test_a_preview_needs_a_separator_where_the_type_names_none(self, previews: Previews):
+    async def test_preview_requires_a_separator_unless_the_type_implies_it(self, previews: Previews):
         options = ReadingOptions.given(FileType.DELIMITED)
         file = MemoryFile(b"a;b\n1;2\n")
         with raises_code("separator_required"):
@@ -210,31 +208,31 @@ class TestKinds:
 
 
 class TestSheets:
-    async def test_types_come_from_cells(self, previews: Previews):
+    async def test_sheet_types_come_from_its_cells(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         found = await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=True)
         assert (bases(found), found.rows) == ([BaseType.INT32], [["0"], ["1"], ["2"]])
         assert (await previews.header(ANA, MemoryFile(ZIP), excel)).has_header is True
 
-    async def test_sheets_without_a_row_are_empty(self, previews: Previews):
+    async def test_sheet_without_rows_is_empty(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=False)
         with raises_code("file_empty"):
             await previews.header(ANA, MemoryFile(ZIP), excel)
 
-    async def test_unknown_sheets_are_told(self, previews: Previews):
+    async def test_unknown_sheet_is_an_error(self, previews: Previews):
         excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
         with raises_code("sheet_not_found"):
             await previews.header(ANA, MemoryFile(ZIP), excel)
 
-    async def test_separators_and_encodings_do_not_matter(self):
+    async def test_workbook_ignores_separators_and_encodings(self):
         given = ReadingOptions.given(FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon")
         assert given == ReadingOptions.given(FileType.EXCEL, sheet_name="one")
 
 
 class TestKeeping:
-    async def test_a_file_that_never_changes_is_read_once(self, previews: Previews):
+    async def test_immutable_file_is_read_once(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
         first = await previews.analysis(ANA, file, CSV, has_header=True)
         assert await previews.analysis(ANA, file, CSV, has_header=True) is first
@@ -242,7 +240,7 @@ class TestKeeping:
         assert await previews.analysis(ANA, file, escaped, has_header=True) is first
         assert file.readings == 1
 
-    async def test_other_parameters_are_other_answers(self, previews: Previews):
+    async def test_different_parameters_are_cached_separately(self, previews: Previews):
         file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
         assert len((await previews.analysis(ANA, file, CSV, has_header=True)).columns) == 1
         assert len((await previews.analysis(ANA, file, CSV, has_header=False)).rows) == 2
@@ -251,19 +249,19 @@ class TestKeeping:
         encoded = ReadingOptions.given(FileType.CSV, encoding="utf-16-le")
         assert (await previews.analysis(ANA, file, encoded, has_header=True)).columns[0].name != "a;b"
 
-    async def test_remote_files_are_read_anew(self, previews: Previews):
+    async def test_remote_file_is_read_each_time(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n")
         await previews.analysis(ANA, file, CSV, has_header=True)
         file.content = b"a,b\n1,2\n3,4\n"
         assert len((await previews.analysis(ANA, file, CSV, has_header=True)).rows) == 2
 
-    async def test_equal_calls_at_one_time_share_the_work(self, previews: Previews):
+    async def test_concurrent_equal_calls_share_the_work(self, previews: Previews):
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
         found = await asyncio.gather(*(previews.analysis(ANA, file, CSV, has_header=True) for _ in range(20)))
         assert file.readings == 1
         assert all(one is found[0] for one in found)
 
-    async def test_the_next_caller_tries_when_the_first_gives_up(self, previews: Previews):
+    async def test_next_caller_takes_over_if_the_first_is_cancelled(self, previews: Previews):
         class Endless(MemoryFile):
             async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
                 begun.set()
@@ -280,7 +278,7 @@ class TestKeeping:
         first.cancel()
         assert (await second).rows == [["1", "2"]]
 
-    async def test_analyses_used_longest_ago_make_room(self, previews: Previews):
+    async def test_least_recently_used_analysis_is_evicted(self, previews: Previews):
         files = [MemoryFile(b"a\n" + b"x" * MIB + b"\n", fixed_identity=str(number)) for number in range(10)]
         for file in (*files, files[9], files[0]):
             await previews.analysis(ANA, file, CSV, has_header=True)
@@ -306,7 +304,7 @@ def detection(two_sheets: MemoryWorkbooks) -> Detection:
     return Detection(two_sheets, InlineComputations(), FairSemaphore(4))
 
 
-async def test_only_the_beginning_of_a_text_is_read(detection: Detection):
+async def test_detection_reads_only_the_start_of_a_text(detection: Detection):
     file = MemoryFile(b"a;b\n1;2\n" * 2**20, piece_bytes=64 * 1024)
     found = await detection.metadata(ANA, file)
     assert isinstance(found, Detected)
@@ -315,13 +313,13 @@ async def test_only_the_beginning_of_a_text_is_read(detection: Detection):
     assert not file.copies
 
 
-async def test_pieces_of_any_size_give_the_same(detection: Detection):
+async def test_detection_is_the_same_at_any_chunk_size(detection: Detection):
     content = b"a;b\r\n" + b"1;2\r\n" * 1000
     whole = await detection.metadata(ANA, MemoryFile(content))
     assert await detection.metadata(ANA, MemoryFile(content, piece_bytes=3)) == whole
 
 
-async def test_a_record_that_the_sample_cuts_does_not_count(detection: Detection):
+async def test_record_cut_by_the_sample_is_ignored(detection: Detection):
     record = b"1;2;" + b"x" * 95 + b"\n"
     found = await detection.metadata(ANA, MemoryFile(record * (SAMPLE_BYTES // len(record) + 2)))
     assert isinstance(found, Detected)
@@ -329,20 +327,20 @@ async def test_a_record_that_the_sample_cuts_does_not_count(detection: Detection
 
 
 @pytest.mark.importer(13)
-async def test_sheets_come_from_the_reader_of_workbooks(detection: Detection):
+async def test_sheets_come_from_the_workbook_reader(detection: Detection):
     file = MemoryFile(ZIP)
     assert await detection.metadata(ANA, file) == Sheets(["one", "two"])
     assert file.copies == 1
 
 
-async def test_what_is_neither_is_told(detection: Detection):
+async def test_unsupported_or_empty_file_is_an_error(detection: Detection):
     with pytest.raises(UnsupportedFormat):
         await detection.metadata(ANA, MemoryFile(b"%PDF-1.4"))
     with raises_code("file_empty"):
         await detection.metadata(ANA, MemoryFile(b""))
 
 
-async def test_other_files_are_looked_at_anew(detection: Detection):
+async def test_mutable_file_is_detected_each_time(detection: Detection):
     file = MemoryFile(b"a,b\n1,2\n")
     await detection.metadata(ANA, file)
     file.content = ZIP

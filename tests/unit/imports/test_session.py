@@ -1,4 +1,4 @@
-"""Imports: rows kept or read twice, the conversion of a file, and the session that the runner follows."""
+"""Imports: rows kept or read twice, file conversion, and the session that the runner follows."""
 
 import asyncio
 import io
@@ -46,7 +46,7 @@ CONTENT = b"n,text\n" + b"".join(b"%d,row %d\n" % (n, n) for n in range(ROWS))
 
 
 class NoDisk(io.BytesIO):
-    """A file on a disk that is full."""
+    """A file on a full disk."""
 
     def write(self, *_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -54,7 +54,7 @@ class NoDisk(io.BytesIO):
 
 @dataclass
 class OneFile:
-    """What opens files, where there is but one. From the second reading on it has `later`."""
+    """A file source with a single file, whose content becomes `later` from the second reading on."""
 
     file: MemoryFile
     later: bytes | None = None
@@ -78,7 +78,7 @@ class OneFile:
 
 
 class NoRecords:
-    """A ledger that nobody looks at."""
+    """A ledger that records nothing."""
 
     async def add(self, table: UnfinishedTable) -> None:
         del table
@@ -112,13 +112,13 @@ async def imported(
 @pytest.mark.parametrize(
     ("rows", "bad"), [(1, 0), (9, 0), (10, 1), (83, 8), (100, 10), (999, 10), (1_100, 11), (10_000, 100), (10**7, 100)]
 )
-def test_a_few_rows_may_be_bad_where_the_call_does_not_say_how_many(rows: int, bad: int) -> None:
+def test_default_bad_row_limit_depends_on_the_row_count(rows: int, bad: int) -> None:
     assert few_bad_rows(rows) == bad
 
 
 @pytest.mark.importer(54)
 @pytest.mark.parametrize(("bad", "state"), [(10, OperationState.FINISHED), (11, None)])
-async def test_the_default_leaves_a_few_bad_rows_out_and_fails_above(bad: int, state: OperationState | None) -> None:
+async def test_default_omits_a_few_bad_rows_and_fails_above_the_limit(bad: int, state: OperationState | None) -> None:
     content = b"n,x\n" + b"1,a\n" * (100 - bad) + b"oops,b\n" * bad
     file, engine = OneFile(MemoryFile(content)), FakeLoadingEngine()
     if state is None:
@@ -137,7 +137,7 @@ def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: i
 @pytest.mark.parametrize(
     ("scratch", "most", "readings"), [(io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2)]
 )
-async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(scratch, most, readings) -> None:
+async def test_file_is_read_again_only_if_its_rows_could_not_be_kept(scratch, most, readings) -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
     assert await imported(file, imports_of(file, scratch, most=most), engine) is OperationState.FINISHED
     (table,) = engine.tables.values()
@@ -147,14 +147,14 @@ async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(scratc
 
 
 @pytest.mark.importer(54)
-async def test_a_file_that_changes_before_it_is_read_again_makes_no_table() -> None:
+async def test_file_changed_before_the_second_reading_creates_no_table() -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT), CONTENT + b"1,more\n")
     with raises_code("rejected", match="has changed"):
         await imported(file, imports_of(file, NoDisk), engine)
     assert engine.tables == {}
 
 
-async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
+async def test_kept_rows_can_be_read_repeatedly() -> None:
     batches = [pa.RecordBatch.from_pydict({"a": [n, None], "b": [str(n), ""]}) for n in range(20)]
     async with ScratchRows.opened(io.BytesIO, ThreadPoolExecutor(1)) as kept:
         assert [batch async for batch in kept.batches()] == []
@@ -165,7 +165,7 @@ async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
         assert kept.is_whole
 
 
-async def test_a_file_that_is_opened_too_late_is_closed() -> None:
+async def test_file_opened_after_cancellation_is_closed() -> None:
     is_asked, may_open, files = threading.Event(), threading.Event(), list[io.BytesIO]()
 
     def open_file() -> io.BytesIO:
@@ -194,7 +194,7 @@ def conversion(content: bytes, seen: list[int], *, piece_bytes: int = 1024 * 102
     return Conversion(plan, file, MemoryWorkbooks(), ThreadPoolExecutor(2), seen.append)
 
 
-async def test_both_passes_see_the_same_rows() -> None:
+async def test_both_passes_yield_the_same_rows() -> None:
     content = b"n,text\n" + b"".join(b"%d,%s\n" % (n, b"x" if n % 100 else b"a,b") for n in range(5000))
     seen: list[int] = []
     made = conversion(content, seen, piece_bytes=1000)
@@ -207,7 +207,7 @@ async def test_both_passes_see_the_same_rows() -> None:
     assert again.agrees_with(counted)
 
 
-async def test_no_batch_is_much_larger_than_four_mib() -> None:
+async def test_batches_are_limited_to_about_four_mib() -> None:
     content = b"n,text\n" + b"1,\n" * 3_000_000
     made = conversion(content, [], piece_bytes=len(content))
     sizes = [batch.nbytes async for batch in made.batches(ImportCounts())]
@@ -215,13 +215,13 @@ async def test_no_batch_is_much_larger_than_four_mib() -> None:
     assert max(sizes) < 6 * 1024 * 1024
 
 
-async def test_what_reading_raises_arrives() -> None:
+async def test_reading_errors_propagate() -> None:
     made = conversion(b"n,text\n1,a\n2," + b"x" * (MAX_FIELD_CHARACTERS + 1) + b"\n", [])
     with raises_code("record_too_long"):
         await made.count(explain=1)
 
 
-async def test_one_item_is_made_in_advance_and_all_ends_with_its_reader() -> None:
+async def test_one_item_is_read_ahead_and_the_source_closes_with_its_reader() -> None:
     made: list[int] = []
     ended = asyncio.Event()
 
@@ -248,7 +248,7 @@ async def test_one_item_is_made_in_advance_and_all_ends_with_its_reader() -> Non
 DONE = ImportResult(3, 2, 1, "t")
 
 
-async def test_an_import_ends_with_one_row() -> None:
+async def test_import_result_is_one_row() -> None:
     async def work(report: ImportReport) -> ImportResult:
         report.lines.append("Read 3 rows.")
         return DONE
@@ -274,7 +274,7 @@ async def test_an_import_ends_with_one_row() -> None:
         (ZeroDivisionError("ours"), "engine_error"),
     ],
 )
-async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> None:
+async def test_import_error_is_an_outcome(error: Exception, code: str) -> None:
     async def work(report: ImportReport) -> ImportResult:
         raise error
 
@@ -286,7 +286,7 @@ async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> Non
     assert "ours" not in status.error.message
 
 
-async def test_a_cancel_waits_for_the_clean_up_and_a_second_one_does_not_disturb_it() -> None:
+async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
     async def work(report: ImportReport) -> ImportResult:
@@ -307,7 +307,7 @@ async def test_a_cancel_waits_for_the_clean_up_and_a_second_one_does_not_disturb
 
 
 @pytest.mark.importer(56)
-async def test_whoever_leaves_the_session_waits_for_the_clean_up_even_when_canceled() -> None:
+async def test_leaving_the_session_waits_for_cleanup_even_when_cancelled() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
     async def work(report: ImportReport) -> ImportResult:
@@ -335,7 +335,7 @@ async def test_whoever_leaves_the_session_waits_for_the_clean_up_even_when_cance
 
 
 @pytest.mark.importer(56)
-async def test_a_cancel_that_comes_after_the_table_is_there_does_not_deny_it() -> None:
+async def test_cancel_after_the_table_is_published_keeps_the_result() -> None:
     published = asyncio.Event()
 
     async def work(report: ImportReport) -> ImportResult:

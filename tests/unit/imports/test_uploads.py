@@ -1,4 +1,4 @@
-"""Uploads, their clean-up, and files of stores."""
+"""Uploads, their cleanup, and store files."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -64,7 +64,9 @@ async def receive(uploads: ImportUploads, size: int = 10) -> ReceivedUpload:
 
 
 @pytest.mark.importer(8)
-async def test_without_a_record_no_file_stays(uploads: ImportUploads, records: MemoryImportUploads, tmp_path: Path):
+async def test_upload_without_a_record_leaves_no_file(
+    uploads: ImportUploads, records: MemoryImportUploads, tmp_path: Path
+):
     records.is_down = True
     with pytest.raises(DatabaseUnavailable):
         await receive(uploads)
@@ -72,7 +74,7 @@ async def test_without_a_record_no_file_stays(uploads: ImportUploads, records: M
 
 
 @pytest.mark.importer(8)
-async def test_a_call_that_is_ended_before_the_record_leaves_no_file(uploads, records, tmp_path) -> None:
+async def test_call_cancelled_before_the_record_leaves_no_file(uploads, records, tmp_path) -> None:
     records.hangs = True
     receiving = asyncio.create_task(receive(uploads))
     await records.asked.wait()
@@ -84,7 +86,7 @@ async def test_a_call_that_is_ended_before_the_record_leaves_no_file(uploads, re
 
 
 @pytest.mark.security("T30")
-async def test_the_last_room_is_given_once(uploads: ImportUploads, tmp_path: Path):
+async def test_remaining_quota_is_granted_once(uploads: ImportUploads, tmp_path: Path):
     room = [await uploads.admit(ANA, None) for _ in range(2)]
     assert room == [2000, 2000]
     for _ in range(2):
@@ -94,7 +96,7 @@ async def test_the_last_room_is_given_once(uploads: ImportUploads, tmp_path: Pat
     assert len(names_in(tmp_path)) == 2
 
 
-async def test_a_file_that_cannot_be_removed_keeps_no_other(uploads, records, area, tmp_path) -> None:
+async def test_unremovable_file_does_not_prevent_the_removal_of_others(uploads, records, area, tmp_path) -> None:
     received = [await receive(uploads) for _ in range(3)]
     first = area.place(received[0].reference.digest.hex())
     first.unlink()
@@ -105,7 +107,7 @@ async def test_a_file_that_cannot_be_removed_keeps_no_other(uploads, records, ar
     assert names_in(tmp_path) == [first.name]
 
 
-async def test_use_prolongs_a_short_life_too(records: MemoryImportUploads, area: LocalUploadArea):
+async def test_use_extends_even_a_short_lifetime(records: MemoryImportUploads, area: LocalUploadArea):
     uploads = ImportUploads(records, area, replace(LIMITS, keep=timedelta(seconds=30)))
     reference = (await receive(uploads)).reference
     new, end = records.uploads[reference.digest]
@@ -125,7 +127,7 @@ CONTENT = bytes(range(256))
 
 
 class CopyingUploads:
-    """What of the upload area remote files need: room for copies."""
+    """The part of the upload area that remote files need: temporary copies."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -158,7 +160,7 @@ async def read(file: ImportFile, offset: int = 0, length: int | None = None) -> 
     return b"".join([piece async for piece in file.read(offset=offset, length=length)])
 
 
-async def test_ranges_are_those_of_the_file(sources: ImportSources, store: FaultyFileSystem):
+async def test_ranges_match_the_file(sources: ImportSources, store: FaultyFileSystem):
     file = await sources.find(EVA, Origin.REMOTE, "/area/x")
     assert (file.shown, file.size_bytes, file.fixed_identity) == ("/area/x", 256, None)
     assert await read(file) == CONTENT
@@ -170,7 +172,7 @@ async def test_ranges_are_those_of_the_file(sources: ImportSources, store: Fault
     assert store.calls["read"] == asked
 
 
-async def test_the_version_that_was_found_is_read(sources: ImportSources, store: FaultyFileSystem):
+async def test_found_version_is_read(sources: ImportSources, store: FaultyFileSystem):
     file = await sources.find(EVA, Origin.REMOTE, "/area/x")
     memory = store.inner
     assert isinstance(memory, MemoryFileSystem)
@@ -179,7 +181,7 @@ async def test_the_version_that_was_found_is_read(sources: ImportSources, store:
         await read(file)
 
 
-async def test_a_copy_lives_as_long_as_it_is_used(sources: ImportSources, tmp_path: Path):
+async def test_copy_exists_only_while_in_use(sources: ImportSources, tmp_path: Path):
     async def fail(file: ImportFile) -> None:
         async with file.on_disk() as path:
             assert path.read_bytes() == CONTENT
@@ -218,7 +220,7 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
         (StorageUnavailable("down"), "storage_unavailable"),
     ],
 )
-async def test_what_stores_say_is_told_as_the_importer_does(sources, store, call, failure, told) -> None:
+async def test_store_errors_map_to_importer_errors(sources, store, call, failure, told) -> None:
     store.failures = {call: failure}
     with raises_code(told) as raised:
         file = await sources.find(EVA, Origin.REMOTE, "/area/x")
@@ -231,6 +233,6 @@ async def test_what_stores_say_is_told_as_the_importer_does(sources, store, call
     [("/area/nothing", "file_not_found"), ("/area/d", "invalid_parameter"), ("/", "invalid_parameter"),
     ("/area/../x", "invalid_parameter"), ("gopher://x", "invalid_parameter"), ("s3a://b/x", "invalid_parameter"),
     ("  ", "missing_parameter")])  # fmt: skip
-async def test_other_paths_are_refused(sources: ImportSources, path: str, told: str):
+async def test_invalid_paths_are_rejected(sources: ImportSources, path: str, told: str):
     with raises_code(told):
         await sources.find(EVA, Origin.REMOTE, path)
