@@ -1,4 +1,4 @@
-"""Blocks of a segment, decoded one by one, against the whole segment."""
+"""Segment blocks, decoded one by one and compared with the whole segment."""
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,7 @@ from queryserver.results import blocks
 
 
 def rows_of(stored: bytes, start: int, rows: int) -> list[dict]:
-    """By the blocks that hold them."""
+    """Decode the blocks that hold the rows."""
     index = blocks.index_of(stored)
     wanted = index.blocks_with(start, rows)
     parts = [index.decode(n, stored[index.blocks[n].start : index.blocks[n].end]) for n in wanted]
@@ -21,7 +21,7 @@ def rows_of(stored: bytes, start: int, rows: int) -> list[dict]:
 
 
 def stream(table: pa.Table, chunk_rows: int | None = None) -> bytes:
-    """As another version may have written it."""
+    """Encode a table in chunks, as another version may have written it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=chunk_rows)
@@ -29,52 +29,52 @@ def stream(table: pa.Table, chunk_rows: int | None = None) -> bytes:
 
 
 @given(rows=st.integers(0, 6000), chunk=st.integers(1, 3000), start=st.integers(0, 6000), length=st.integers(1, 300))
-def test_rows_by_blocks_are_those_of_the_whole(rows, chunk, start, length):
+def test_rows_read_by_blocks_equal_the_whole_table(rows, chunk, start, length):
     stored = stream(numbered(0, rows), chunk)
     assert rows_of(stored, start, length) == numbered(0, rows).slice(start, length).to_pylist()
 
 
 @pytest.mark.parametrize("rows", [1, 511, 512, 513, 5000])
-def test_every_type_is_read_block_by_block(rows):
+def test_every_type_is_read_by_blocks(rows):
     table = mixed_table(rows)
     stored = blocks.encode(table)
     assert rows_of(stored, 0, rows) == table.to_pylist()
     assert rows_of(stored, rows - 1, 10) == table.slice(rows - 1).to_pylist()
 
 
-def test_a_segment_of_usual_size_has_blocks_of_a_quarter_mebibyte():
+def test_typical_segment_has_blocks_of_a_quarter_mebibyte():
     table = pa.table({"text": [f"{n:0100d}" for n in range(40_000)]})
     index = blocks.index_of(blocks.encode(table))
     assert 12 <= len(index.blocks) <= 24
     assert sum(block.rows for block in index.blocks) == 40_000
 
 
-def test_many_tiny_batches_are_joined_to_blocks():
+def test_many_tiny_batches_are_joined_into_blocks():
     stored = stream(numbered(0, 5000), 10)
     index = blocks.index_of(stored)
     assert [block.rows for block in index.blocks] == [520] * 9 + [320]
     assert rows_of(stored, 515, 10) == numbered(515, 10).to_pylist()
 
 
-def test_a_stream_with_dictionaries_is_one_block():
+def test_stream_with_dictionaries_is_one_block():
     table = pa.table({"word": pa.array(["a", "b", None, "a"] * 1000).dictionary_encode()})
     stored = stream(table, 100)
     assert len(blocks.index_of(stored).blocks) == 1
     assert rows_of(stored, 1998, 5) == table.slice(1998, 5).to_pylist()
 
 
-def test_no_rows_have_no_blocks():
+def test_empty_segment_has_no_blocks():
     assert blocks.index_of(blocks.encode(mixed_table(0))).blocks == ()
 
 
 @pytest.mark.parametrize("cut", [1, 8, 9, 500])
-def test_an_incomplete_segment_has_no_index(cut):
+def test_incomplete_segment_has_no_index(cut):
     with pytest.raises(StorageError):
         blocks.index_of(blocks.encode(numbered(0, 3000))[:-cut])
 
 
 @given(at=st.integers(0, 2000), junk=st.binary(min_size=1, max_size=64))
-def test_a_damaged_segment_is_refused_or_gives_as_many_rows(at, junk):
+def test_damaged_segment_is_rejected_or_keeps_its_row_count(at, junk):
     stored = bytearray(blocks.encode(numbered(0, 2000)))
     stored[at : at + len(junk)] = junk
     stored = bytes(stored)
@@ -86,7 +86,7 @@ def test_a_damaged_segment_is_refused_or_gives_as_many_rows(at, junk):
         pass
 
 
-def test_a_block_that_came_short_is_refused():
+def test_truncated_block_is_rejected():
     stored = blocks.encode(numbered(0, 3000))
     index = blocks.index_of(stored)
     block = index.blocks[0]

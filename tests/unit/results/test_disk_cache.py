@@ -1,4 +1,4 @@
-"""The disk cache of remote segments: bounded, private, emptied, and never wrong."""
+"""The disk cache of remote segments: bounded, private, cleaned up, and never wrong."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ NAME = "1-0.arrow"
 
 
 def kept(parent: Path) -> list[Path]:
-    # Not `rglob`: it fails where a directory vanishes on the way.
+    # `rglob` would fail if a directory vanished meanwhile.
     return sorted(Path(at, name) for at, _, names in os.walk(parent) for name in names if name != "lock")
 
 
@@ -32,7 +32,7 @@ async def cache(tmp_path):
         yield opened
 
 
-async def test_what_was_put_is_read_in_whole_and_in_part(cache, tmp_path):
+async def test_cached_file_is_read_completely_and_in_part(cache, tmp_path):
     one = uuid4()
     assert await cache.read(one, NAME) is None
     await cache.put(one, NAME, b"0123456789")
@@ -43,7 +43,7 @@ async def test_what_was_put_is_read_in_whole_and_in_part(cache, tmp_path):
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_the_least_recently_used_go_first(cache, tmp_path):
+async def test_least_recently_used_file_is_evicted(cache, tmp_path):
     ids = [uuid4() for _ in range(4)]
     for one in ids[:3]:
         await cache.put(one, NAME, bytes(300))
@@ -57,7 +57,7 @@ async def test_the_least_recently_used_go_first(cache, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "changed", "gone", "emptied"])
-async def test_a_file_that_is_not_as_it_was_written_is_not_served(cache, tmp_path, damage):
+async def test_damaged_file_is_not_served(cache, tmp_path, damage):
     one = uuid4()
     await cache.put(one, NAME, b"0123456789")
     [file] = kept(tmp_path)
@@ -78,7 +78,7 @@ async def test_a_file_that_is_not_as_it_was_written_is_not_served(cache, tmp_pat
     await cache.forget(one)
 
 
-async def test_a_deleted_statement_leaves_nothing(cache, tmp_path):
+async def test_deleted_statement_leaves_no_files(cache, tmp_path):
     one, other = uuid4(), uuid4()
     for statement_id in (one, other):
         for number in range(2):
@@ -87,14 +87,14 @@ async def test_a_deleted_statement_leaves_nothing(cache, tmp_path):
     assert {path.name[:36] for path in kept(tmp_path)} == {str(other)}
 
 
-async def test_nothing_is_written_below_the_floor_of_the_disk(tmp_path):
+async def test_nothing_is_written_below_the_free_space_limit(tmp_path):
     floor = DiskFloor(min_bytes=2**62)
     async with DiskCache(tmp_path, 1000, floor=floor) as cache:
         await cache.put(uuid4(), NAME, b"x")
     assert kept(tmp_path) == []
 
 
-async def test_a_directory_that_cannot_be_made_is_no_error(tmp_path):
+async def test_unusable_directory_is_not_an_error(tmp_path):
     (tmp_path / "cache").write_text("no directory")
     async with DiskCache(tmp_path / "cache", 1000) as cache:
         await cache.put(uuid4(), NAME, b"x")
@@ -118,7 +118,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use(tmp_path):
+async def test_start_removes_leftovers_of_ended_processes_only(tmp_path):
     await asyncio.to_thread(_run, [sys.executable, "-c", _ENDS_WITH_A_COPY, str(tmp_path)])
     assert len(kept(tmp_path)) == 1
     one = uuid4()
@@ -131,7 +131,7 @@ async def test_a_start_removes_what_ended_processes_left_and_not_what_others_use
     assert kept(tmp_path) == []
 
 
-async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp_path):
+async def test_running_process_removes_leftovers_of_others_and_keeps_its_own(tmp_path):
     one = uuid4()
     async with DiskCache(tmp_path, 1000, sweep_every_s=0.01) as cache:
         await cache.put(one, NAME, b"mine")
@@ -140,7 +140,7 @@ async def test_a_running_process_removes_what_others_leave_and_keeps_its_own(tmp
         assert await cache.read(one, NAME) == b"mine"
 
 
-async def test_a_copy_that_is_too_old_when_it_is_read_leaves_the_disk(tmp_path):
+async def test_expired_copy_is_removed_when_read(tmp_path):
     now = 1000.0
     old = uuid4()
     async with DiskCache(tmp_path, 1000, life_s=600, sweep_every_s=3600, clock=lambda: now) as cache:
@@ -150,7 +150,7 @@ async def test_a_copy_that_is_too_old_when_it_is_read_leaves_the_disk(tmp_path):
         assert kept(tmp_path) == []
 
 
-async def test_a_copy_goes_at_its_age_however_often_it_is_read(tmp_path):
+async def test_copy_expires_at_its_age_even_if_read_often(tmp_path):
     """Another process may have deleted the result long ago."""
     now = 1000.0
     old, new = uuid4(), uuid4()
@@ -170,7 +170,7 @@ def _run(command: list[str]) -> None:
 
 
 class Setting:
-    """A store in memory behind a cache on disk, without decoded rows."""
+    """An in-memory store with a disk cache and no decoded rows."""
 
     def __init__(self, directory: Path) -> None:
         self.storage = FaultyStorage(MemoryStorage())
@@ -191,7 +191,7 @@ class Setting:
         return statement_id
 
 
-async def test_a_segment_is_read_once_from_the_store(tmp_path):
+async def test_segment_is_read_once_from_the_store(tmp_path):
     async with Setting(tmp_path) as setting:
         one = await setting.stored(5000)
         for start in range(0, 5000, 100):
@@ -202,7 +202,7 @@ async def test_a_segment_is_read_once_from_the_store(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
-async def test_a_damaged_copy_is_read_again_from_the_store(tmp_path, damage):
+async def test_damaged_copy_is_read_again_from_the_store(tmp_path, damage):
     async with Setting(tmp_path / damage) as setting:
         one = await setting.stored(5000)
         await setting.store.read(one, fence=1, number=0)

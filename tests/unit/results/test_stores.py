@@ -1,4 +1,4 @@
-"""From the setting `result_file_storage` to a store, without a connection."""
+"""Stores built from the setting `result_file_storage`, without a connection."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.stores import build_result_files, is_remote
 
-_KEY = "a2V5IG9mIGFuIGFjY291bnQ="  # base64 of no secret
+_KEY = "a2V5IG9mIGFuIGFjY291bnQ="  # valid base64, but not a secret
 
 
 def settings(backend: str | None, tables: dict[str, Any] | None = None, **properties: str) -> Settings:
@@ -27,7 +27,7 @@ def settings(backend: str | None, tables: dict[str, Any] | None = None, **proper
 
 @pytest.fixture
 async def built():
-    """Builds the store of settings, closed at the end."""
+    """Provide a function that builds the store of the settings; close the stores at the end."""
     opened = []
 
     def build(*arguments: Any, **properties: str):
@@ -39,7 +39,7 @@ async def built():
         await files.close()
 
 
-async def test_without_the_setting_results_are_below_the_data_directory(tmp_path, monkeypatch, built):
+async def test_default_results_are_below_the_data_directory(tmp_path, monkeypatch, built):
     monkeypatch.chdir(tmp_path)
     files = built(None)
     assert isinstance(files.storage, PrivateStorage)
@@ -49,14 +49,14 @@ async def test_without_the_setting_results_are_below_the_data_directory(tmp_path
 
 @pytest.mark.platform(111)
 @pytest.mark.parametrize("name", ["local", "django.core.files.storage.FileSystemStorage"])
-async def test_a_directory_of_its_own(tmp_path, built, name):
+async def test_local_store_uses_its_own_private_directory(tmp_path, built, name):
     files = built(name, location=str(tmp_path / name))
     assert isinstance(files.storage, PrivateStorage)
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.platform(111)
-async def test_what_the_settings_say_reaches_the_client_of_s3(built):
+async def test_settings_reach_the_s3_client(built):
     files = built(
         "s3",
         location="s3a://results/of/ours/",
@@ -82,13 +82,13 @@ async def test_what_the_settings_say_reaches_the_client_of_s3(built):
     assert options.encryption == "aws:kms"
 
 
-async def test_without_keys_and_address_s3_is_aws_with_the_credentials_of_the_environment(built):
+async def test_s3_defaults_to_aws_with_environment_credentials(built):
     files = built("storages.backends.s3boto3.S3Boto3Storage", location="s3a://results")
     options = files.storage._connection.options
     assert (options.keys, options.endpoint_url, options.region, options.path_style) == (None, None, "", False)
 
 
-async def test_the_host_names_of_aws_hold_the_bucket(built):
+async def test_aws_host_names_contain_the_bucket(built):
     files = built("s3", location="s3a://results", endpoint="https://s3.eu-west-3.amazonaws.com")
     assert not files.storage._connection.options.path_style
 
@@ -121,9 +121,7 @@ CLUSTERS = {
         ),
     ],
 )
-async def test_hdfs_is_the_cluster_of_the_settings_unless_the_properties_say_otherwise(
-    built, properties, address, user
-):
+async def test_hdfs_uses_the_configured_cluster_unless_overridden(built, properties, address, user):
     files = built("hdfs", CLUSTERS, **properties)
     tree, path = files.storage.at(f"{files.root}/x")
     assert (files.root, path) == ("results", "results/x")
@@ -139,14 +137,14 @@ async def test_hdfs_is_the_cluster_of_the_settings_unless_the_properties_say_oth
         ("abfss://c@acc.blob.core.windows.net/a/b", AzureFlatStorage, "https://acc.blob.core.windows.net"),
     ],
 )
-async def test_the_host_says_what_an_azure_account_is(built, location, kind, url):
+async def test_host_determines_the_kind_of_azure_account(built, location, kind, url):
     files = built("abfs", location=location, account_key=_KEY)
     assert isinstance(files.storage, kind)
     assert (files.root, files.storage._account.url) == ("c/a/b", url)
     assert files.storage._account.credential == SharedKey("acc", _KEY)
 
 
-async def test_a_cluster_of_the_settings_gives_the_addresses_of_its_account(built):
+async def test_configured_cluster_provides_the_account_addresses(built):
     cluster = {
         "fs_defaultfs": "abfs://other@acc.dfs.core.windows.net",
         "blob_url": "http://127.0.0.1:10000/acc",
@@ -186,7 +184,7 @@ async def test_a_cluster_of_the_settings_gives_the_addresses_of_its_account(buil
         ("abfs", {"location": "abfs://c@acc.dfs.core.windows.net/x", "client_id": "a", "client_secret": "planted"}),
     ],
 )
-def test_what_cannot_be_used_is_a_problem_of_the_setting_and_shows_no_secret(backend, properties):
+def test_unusable_value_is_a_settings_problem_without_secrets(backend, properties):
     with pytest.raises(ConfigurationError) as failed:
         build_result_files(settings(backend, **properties))
     text = str(failed.value) + " ".join(failed.value.problems)
@@ -195,7 +193,7 @@ def test_what_cannot_be_used_is_a_problem_of_the_setting_and_shows_no_secret(bac
 
 
 @pytest.mark.parametrize("kind", ["a dangling link", "a file"])
-def test_a_directory_that_cannot_be_used_is_a_problem_of_the_setting(tmp_path: Path, kind: str) -> None:
+def test_unusable_directory_is_a_settings_problem(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "results"
     if kind == "a file":
         place.touch()
@@ -221,13 +219,13 @@ def test_a_directory_that_cannot_be_used_is_a_problem_of_the_setting(tmp_path: P
         '{"backend": "local", "properties": {"location": "/x"}, "planted": 1}',
     ],
 )
-def test_what_is_no_store_is_no_setting(value):
+def test_invalid_store_is_an_invalid_setting(value):
     with pytest.raises(ValueError, match="result_file_storage") as failed:
         Settings.model_validate({"desktop": {"task_server": {"result_file_storage": value}}})
     assert "planted" not in str(failed.value).replace("no key planted", "").replace("property", "")
 
 
-def test_only_a_directory_is_not_shared_by_itself():
+def test_only_local_directories_are_not_remote():
     assert not is_remote(settings(None))
     assert not is_remote(settings("local", location="/x"))
     assert is_remote(settings("s3", location="s3a://x"))
@@ -243,7 +241,7 @@ def test_only_a_directory_is_not_shared_by_itself():
         '{"backend": "s3", "properties": {"location": "s3a://bucket", "access_key_id": "planted"}}',
     ],
 )
-async def test_the_configuration_check_ends_with_3(tmp_path, value):
+async def test_configuration_check_exits_with_3(tmp_path, value):
     command = command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL="postgresql://nobody@127.0.0.1:1/none",
