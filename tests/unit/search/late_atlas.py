@@ -1,6 +1,6 @@
-"""An Atlas that answers every question rightly, and late.
+"""An Atlas server that sends correct but late responses.
 
-Whoever gives up earlier gives up by a limit of their own: no test has to measure time for that.
+A client that gives up earlier does so by its own limit, so no test has to measure time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tests.engines.scripted_atlas import Fault, ScriptedAtlas, listening
 
 @dataclass
 class LateAtlas(ScriptedAtlas):
-    """Each answer comes `after_s` after its question."""
+    """Sends each response `after_s` seconds after its request."""
 
     after_s: float = 0.0
 
@@ -25,6 +25,6 @@ class LateAtlas(ScriptedAtlas):
 
 @asynccontextmanager
 async def late_atlas(entities: Sequence[dict[str, Any]], after_s: float) -> AsyncGenerator[LateAtlas]:
-    """On a free port of loopback."""
+    """Run a late Atlas on a free loopback port."""
     async with listening(LateAtlas(list(entities), after_s=after_s)) as atlas:
         yield atlas

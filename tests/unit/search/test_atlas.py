@@ -44,7 +44,7 @@ async def atlas() -> AsyncIterator[ScriptedAtlas]:
 
 
 def server(atlas: ScriptedAtlas, **changes) -> CatalogSettings:
-    """Not validated: seconds may have a fraction."""
+    """Return settings without validation, so that seconds may have a fraction."""
     given = {"url": atlas.url, "password": PASSWORD, "cluster": "cm", "timeout_s": 5.0, **changes}
     return CatalogSettings.model_construct(
         api_url=given["url"],
@@ -97,31 +97,31 @@ class TestQuestions:
     async def test_terms_and_filters_reach_atlas(self, atlas: ScriptedAtlas, text: str, expected: list[str]):
         assert names(await found(atlas, text)) == expected
 
-    async def test_offset_and_limit_are_passed_on(self, atlas: ScriptedAtlas):
+    async def test_offset_and_limit_are_forwarded(self, atlas: ScriptedAtlas):
         answer = await found(atlas, "", offset=2, limit=3)
         assert (atlas.asked[-1][2]["offset"], atlas.asked[-1][2]["limit"]) == (2, 3)
         assert (len(answer.matches), answer.total) == (3, 6)
 
-    async def test_objects_of_other_clusters_are_left_out(self, atlas: ScriptedAtlas):
+    async def test_objects_of_other_clusters_are_omitted(self, atlas: ScriptedAtlas):
         assert (await found(atlas, "sample_07 type:table")).total == 1
         assert (await found(atlas, "sample_07 type:table", cluster="")).total == 2
 
-    async def test_files_are_those_of_hdfs(self, atlas: ScriptedAtlas):
+    async def test_hdfs_source_finds_files(self, atlas: ScriptedAtlas):
         answer = await found(atlas, "sample", SourceName.HDFS)
         assert names(answer) == ["hdfs://nn:8020/data/sample.csv"]
         assert answer.matches[0].record.type == "FILE"
         assert answer.matches[0].record.parent_path == "hdfs://nn:8020/data"
 
-    async def test_types_that_this_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
+    async def test_types_unknown_to_atlas_have_no_objects(self, atlas: ScriptedAtlas):
         assert await found(atlas, "sample", SourceName.S3) == SourceAnswer()
 
     @pytest.mark.parametrize("end", ["", "/", "/api/atlas", "/api/atlas/", "/api/atlas/v2"])
-    async def test_the_address_may_have_the_path_of_the_api(self, atlas: ScriptedAtlas, end: str):
+    async def test_address_may_include_the_api_path(self, atlas: ScriptedAtlas, end: str):
         assert (await found(atlas, "orders", url=atlas.url + end)).total == 1
 
 
 class TestRecords:
-    async def test_entities_become_records_with_what_only_atlas_knows(self, atlas: ScriptedAtlas):
+    async def test_entities_become_records_with_atlas_attributes(self, atlas: ScriptedAtlas):
         (match,) = (await found(atlas, "salary")).matches
         record = match.record
         assert (record.name, record.type, record.source_type, record.parent_path) == (
@@ -140,21 +140,21 @@ class TestRecords:
         }
         assert record.properties["owner"] == "ana"
 
-    async def test_all_that_records_are_made_of_is_asked_for(self, atlas: ScriptedAtlas):
+    async def test_all_attributes_of_records_are_requested(self, atlas: ScriptedAtlas):
         (file,) = (await found(atlas, "sample", SourceName.HDFS)).matches
         assert (file.record.type, file.record.last_modified) == ("FILE", datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC))
 
-    async def test_dialects_that_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
+    async def test_dialects_unknown_to_atlas_have_no_objects(self, atlas: ScriptedAtlas):
         async with HttpClient(AddressRules()) as exchanges:
             catalog = AtlasCatalog(server(atlas), exchanges)
             for dialects, total in ((frozenset({"trino"}), 0), (frozenset({"trino", "hive"}), 2)):
                 search = Search(parse_query("sample_0"), NOW, dialects=dialects)
                 assert (await catalog.page(search, SourceName.SQL, offset=0, limit=9)).total == total
 
-    async def test_behind_the_last_page_the_total_stays(self, atlas: ScriptedAtlas):
+    async def test_total_is_kept_beyond_the_last_page(self, atlas: ScriptedAtlas):
         assert (await found(atlas, "sample_0", offset=20)).total == 2
 
-    async def test_moments_are_utc_and_views_are_views(self, atlas: ScriptedAtlas):
+    async def test_timestamps_are_utc_and_views_are_recognized(self, atlas: ScriptedAtlas):
         (table,) = (await found(atlas, "salaries")).matches
         assert table.record.created == datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC)
         assert table.record.description == "Salaries"
@@ -162,7 +162,7 @@ class TestRecords:
 
 
 class TestFacets:
-    async def test_facets_count_all_matches_not_the_page(self, atlas: ScriptedAtlas):
+    async def test_facets_count_all_matches(self, atlas: ScriptedAtlas):
         answer = await found(atlas, "", facets=frozenset({FacetName.OWNER, FacetName.TAGS}), limit=1)
         assert len(answer.matches) == 1
         assert answer.facets == {FacetName.OWNER: {"ana": 4, "bob": 2}, FacetName.TAGS: {"PII": 2, "Money": 1}}
@@ -170,7 +170,7 @@ class TestFacets:
     @pytest.mark.parametrize(
         ("offset", "limit", "shown"), [(975, 25, 25), (990, 25, 25), (1000, 25, 25), (1090, 25, 15), (0, 1000, 1000)]
     )
-    async def test_pages_go_on_beyond_what_facets_are_counted_of(self, offset: int, limit: int, shown: int):
+    async def test_pages_continue_beyond_the_facet_limit(self, offset: int, limit: int, shown: int):
         tables = [entity("hive_table", f"web.t{number:04}@cm", owner="ana") for number in range(1105)]
         async with scripted_atlas(tables) as atlas:
             answer = await found(atlas, "", facets=frozenset({FacetName.OWNER}), offset=offset, limit=limit)
@@ -178,7 +178,7 @@ class TestFacets:
         assert (answer.total, answer.truncated) == (1105, True)
         assert answer.facets == {FacetName.OWNER: {"ana": 1000}}
 
-    async def test_an_empty_text_with_the_facet_tags_lists_all_classifications(self, atlas: ScriptedAtlas):
+    async def test_empty_text_with_the_tags_facet_lists_all_classifications(self, atlas: ScriptedAtlas):
         answer = await found(atlas, "", facets=frozenset({FacetName.TAGS}))
         assert answer.facets == {FacetName.TAGS: {"PII": 2, "Money": 1, "Unused": 0}}
         assert answer.matches == ()
@@ -186,13 +186,13 @@ class TestFacets:
     @pytest.mark.parametrize(
         "metrics", [Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}')]
     )
-    async def test_they_are_listed_also_where_nobody_tells_how_many_there_are(self, atlas, metrics) -> None:
+    async def test_classifications_are_listed_even_without_counts(self, atlas, metrics) -> None:
         listed = Fault(200, b'{"classificationDefs": [{"name": "PII"}]}')
         atlas.faults.extend([listed, metrics])
         answer = await found(atlas, "", facets=frozenset({FacetName.TAGS}))
         assert answer.facets == {FacetName.TAGS: {"PII": 0}}
 
-    async def test_their_numbers_may_be_one_level_deeper(self, atlas: ScriptedAtlas):
+    async def test_classification_counts_may_be_nested_deeper(self, atlas: ScriptedAtlas):
         listed = Fault(200, b'{"classificationDefs": [{"name": "PII"}]}')
         atlas.faults.extend([listed, Fault(200, b'{"data": {"tag": {"tagEntities": {"PII": 5}}}}')])
         assert (await found(atlas, "", facets=frozenset({FacetName.TAGS}))).facets == {FacetName.TAGS: {"PII": 5}}
@@ -200,12 +200,12 @@ class TestFacets:
 
 class TestFailures:
     @pytest.mark.parametrize("status", [401, 403])
-    async def test_a_refused_login_is_told_as_denied(self, atlas: ScriptedAtlas, status: int):
+    async def test_rejected_login_is_denied(self, atlas: ScriptedAtlas, status: int):
         atlas.faults.append(Fault(status))
         with pytest.raises(CatalogDenied):
             await found(atlas, "sample")
 
-    async def test_a_wrong_password_is_told_and_not_shown(self, atlas: ScriptedAtlas):
+    async def test_wrong_password_is_denied_and_not_shown(self, atlas: ScriptedAtlas):
         with pytest.raises(CatalogDenied) as caught:
             await found(atlas, "sample", password="wrong-secret")
         assert "wrong-secret" not in caught.value.message
@@ -215,7 +215,9 @@ class TestFailures:
         [Fault(500, b"java.lang.NullPointerException at org.apache"), Fault(200, b"<html>login</html>"),
         Fault(200, b"[]"), Fault(200, b'{"entities": 7}'), Fault(404, b"no such page"),
         Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"})])  # fmt: skip
-    async def test_nonsense_is_unavailable_and_redirects_are_not_followed(self, atlas: ScriptedAtlas, fault: Fault):
+    async def test_invalid_response_is_unavailable_and_redirects_are_not_followed(
+        self, atlas: ScriptedAtlas, fault: Fault
+    ):
         atlas.asked.clear()
         atlas.faults.append(fault)
         with pytest.raises(CatalogUnavailable) as caught:
@@ -223,8 +225,8 @@ class TestFailures:
         assert "java" not in caught.value.message
         assert len(atlas.asked) == 1
 
-    async def test_one_that_answers_too_late_is_given_up(self):
-        """The setting decides: half a second is too late for 0.2 s, and early enough for 30 s."""
+    async def test_late_response_times_out(self):
+        """The setting decides: half a second exceeds 0.2 s, but not 30 s."""
         async with late_atlas(ENTITIES, after_s=0.5) as atlas:
             with pytest.raises(CatalogUnavailable, match="in time"):
                 await found(atlas, "sample", timeout_s=0.2)
@@ -233,12 +235,12 @@ class TestFailures:
     @pytest.mark.parametrize("url",
         ["http://127.0.0.1:port", "http://127.0.0.1:99999", "http://[::1", "http://:21000", "http://127.0.0.1/\x07",
         "127.0.0.1:21000", "127.0.0.1", "ftp://127.0.0.1"])  # fmt: skip
-    async def test_a_malformed_address_is_unavailable(self, atlas: ScriptedAtlas, url: str):
+    async def test_malformed_address_is_unavailable(self, atlas: ScriptedAtlas, url: str):
         for text, facets in (("sample", frozenset[FacetName]()), ("", frozenset({FacetName.TAGS}))):
             with pytest.raises(CatalogUnavailable, match="malformed") as caught:
                 await found(atlas, text, facets=facets, url=url)
             assert url not in caught.value.message
 
-    async def test_one_that_is_not_there_is_unavailable(self, atlas: ScriptedAtlas):
+    async def test_unreachable_server_is_unavailable(self, atlas: ScriptedAtlas):
         with pytest.raises(CatalogUnavailable):
             await found(atlas, "sample", url="http://127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""Search over sources, and how indexes are fed."""
+"""Search over sources, and addresses of index scopes."""
 
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -33,7 +33,7 @@ class Failing:
 
 
 class Holding:
-    """A source with `names`, all as good as `position`; each a day older than the one before."""
+    """A source with `names`, all ranked at `position`; each is a day older than the previous."""
 
     def __init__(self, *names: str, position: int = 1) -> None:
         self._matches = [
@@ -51,7 +51,7 @@ def searching(**sources: SearchSource) -> MetadataSearch:
 
 
 @pytest.mark.platform(90)
-async def test_one_failing_source_leaves_the_others() -> None:
+async def test_failing_source_does_not_affect_others() -> None:
     search = searching(documents=Holding("a"), sql=Failing(StorageUnavailable("It is down.")), s3=Holding("b"))
     result = await search.search(ANA, SearchParameters("x", facets=("type",)))
     assert [record.name for record in result.records] == ["a", "b"]
@@ -70,7 +70,9 @@ async def test_one_failing_source_leaves_the_others() -> None:
         ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
     ],
 )
-async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
+async def test_failure_of_all_sources_is_an_error(
+    errors: list[QueryServerError], raised: type[QueryServerError]
+) -> None:
     search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))
     with pytest.raises(raised) as caught:
         await search.search(ANA, SearchParameters(sources=(SourceName.SQL, SourceName.S3)))
@@ -78,14 +80,14 @@ async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], r
 
 
 @pytest.mark.platform(90)
-async def test_a_missing_source_is_no_failure() -> None:
+async def test_missing_source_is_not_a_failure() -> None:
     search = searching(sql=Failing(SourceNotConfigured("Off.")), s3=Failing(StorageUnavailable("down")))
     result = await search.search(ANA, SearchParameters(sources=(SourceName.SQL, SourceName.S3)))
     assert [one.message for one in result.sources.values()] == ["Off.", "down"]
 
 
 @pytest.mark.platform(93)
-async def test_pages_over_several_sources_give_each_match_once() -> None:
+async def test_pages_over_several_sources_return_each_match_once() -> None:
     worse = Holding(*(f"w{number:02}" for number in range(18)), position=3)
     search = searching(
         documents=worse, sql=Holding(*(f"b{n}" for n in range(9))), s3=Holding(*(f"s{n}" for n in range(8)))
@@ -103,7 +105,7 @@ FEEDER = User(4, "ana")
 
 
 async def address(dialect: str, settings: dict[str, Any], **options: Any) -> bytes:
-    """That of a connector of the interface `hiveserver2`."""
+    """Return the scope address of a `hiveserver2` connector."""
     builder = EngineBuilder(Settings.model_validate(settings))
     connector = Connector(dialect, dialect, "hiveserver2", dialect, LIMITS, options=MappingProxyType(options))
     connectors = Connectors([connector], build=builder.build)
@@ -123,15 +125,15 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
         ("sparksql", "spark", "sql_server_host", "sql_server_port"),
     ],
 )
-async def test_another_host_of_the_sections_is_another_address(dialect, section, host, port) -> None:
-    """A connector without options has its host in a section of the settings."""
+async def test_host_of_the_settings_section_is_part_of_the_address(dialect, section, host, port) -> None:
+    """A connector without options has its host in a settings section."""
     one = await address(dialect, {section: {host: "one.example"}})
     assert one == await address(dialect, {section: {host: "one.example"}})
     assert one != await address(dialect, {section: {host: "two.example"}})
     assert one != await address(dialect, {section: {host: "one.example", port: 4711}})
 
 
-async def test_another_password_is_the_same_address() -> None:
+async def test_password_is_not_part_of_the_address() -> None:
     given = {"server_host": "one.example", "username": "svc", "auth_mechanism": "LDAP"}
     one = await address("hive", {}, **given, password="first")
     assert one == await address("hive", {}, **given, password="second")

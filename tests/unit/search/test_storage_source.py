@@ -1,4 +1,4 @@
-"""The sources hdfs and s3: what a walk finds, and how long it may take (Contract platform 8.4)."""
+"""The sources hdfs and s3: what a walk finds, and its time limit (Contract platform 8.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -26,7 +26,7 @@ ANA = User(4, "ana", rights=frozenset({"filebrowser.s3_access", "metadata"}))
 
 
 def bounds(max_entries: int, max_dirs: int, max_seconds: float) -> SearchSettings:
-    """Not validated: seconds may have a fraction."""
+    """Return settings without validation, so that seconds may have a fraction."""
     return SearchSettings.model_construct(max_entries=max_entries, max_dirs=max_dirs, max_seconds=max_seconds)
 
 
@@ -69,7 +69,7 @@ def names(answer: SourceAnswer) -> list[str]:
     return sorted(match.record.original_name for match in answer.matches)
 
 
-async def test_an_api_token_searches_stores_only_with_the_scope_to_read_them():
+async def test_api_token_needs_the_read_scope_to_search_stores():
     def holding(*scopes: Scope) -> User:
         return ANA.narrowed(ApiTokenLimits(uuid4(), "one", frozenset(scopes), None, b""))
 
@@ -81,11 +81,11 @@ async def test_an_api_token_searches_stores_only_with_the_scope_to_read_them():
 
 
 class TestBeginning:
-    async def test_without_a_path_the_search_begins_in_the_home(self):
+    async def test_search_without_a_path_starts_at_home(self):
         answer = await found(hdfs("user/ana/sample.csv", "user/bob/sample.csv"), "sample")
         assert names(answer) == ["hdfs:///user/ana/sample.csv"]
 
-    async def test_the_longest_folder_prefix_of_an_absolute_path_is_the_beginning_and_keeps_its_case(self):
+    async def test_absolute_path_starts_at_its_longest_directory_and_keeps_its_case(self):
         store = hdfs("Data/In/a.csv", "Data/Inner/b.csv", "Data/Out/c.csv", "data/in/d.csv")
         assert names(await found(store, "/Data/In*")) == [
             "hdfs:///Data/In",
@@ -94,7 +94,7 @@ class TestBeginning:
             "hdfs:///Data/Inner/b.csv",
         ]
 
-    async def test_a_path_may_be_written_with_its_scheme(self):
+    async def test_path_may_include_its_scheme(self):
         assert names(await found(hdfs("data/a.csv"), "hdfs:///data/*.csv")) == ["hdfs:///data/a.csv"]
         assert names(await found(s3("lake/in/a.csv", "lake/out/b.csv"), "s3a://lake/in*")) == [
             "s3a://lake/in",
@@ -102,12 +102,12 @@ class TestBeginning:
         ]
 
     @pytest.mark.parametrize("begin", ["s3://lake/in", "s3n://lake/in", "S3A:///lake/in"])
-    async def test_other_spellings_of_a_path_find_the_same(self, begin: str):
+    async def test_other_spellings_of_a_path_are_equivalent(self, begin: str):
         store = s3("lake/in/a.csv", "lake/out/b.csv")
         assert names(await found(store, f"{begin}*")) == ["s3a://lake/in", "s3a://lake/in/a.csv"]
         assert names(await found(hdfs("data/a.csv"), "hdfs:/data/*.csv")) == ["hdfs:///data/a.csv"]
 
-    async def test_a_bucket_that_may_not_be_listed_hides_no_other(self):
+    async def test_unlistable_bucket_does_not_hide_others(self):
         store = s3("closed/a.csv", "lake/a.csv")
         store.tree.private = {"closed": "bob"}
         answer = await found(store, "s3a://*a.csv")
@@ -115,28 +115,28 @@ class TestBeginning:
         with pytest.raises(PermissionDenied):
             await found(store, "s3a://closed/a")
 
-    async def test_the_path_of_another_store_is_none_of_this_one(self):
+    async def test_path_of_another_store_is_ignored(self):
         assert names(await found(s3("lake/user/ana/x"), "/data")) == []
 
-    async def test_a_home_that_is_not_there_has_nothing_in_it(self):
+    async def test_missing_home_is_empty(self):
         answer = await found(hdfs("data/a.csv"), "a")
         assert (answer.total, answer.truncated, answer.message) == (0, False, "/user/ana does not exist.")
 
-    async def test_a_beginning_that_the_store_denies_is_refused(self):
+    async def test_start_denied_by_the_store_is_an_error(self):
         with pytest.raises(PermissionDenied):
             await found(hdfs("data/a.csv", private={"data": "bob"}), "/data/a")
 
-    async def test_a_path_that_no_store_can_have_is_an_ordinary_term(self):
+    async def test_impossible_path_is_an_ordinary_term(self):
         assert names(await found(hdfs("user/ana/x"), "/../etc/x")) == []
 
 
 class TestMatching:
-    async def test_a_term_matches_the_last_part_and_one_with_a_slash_the_whole_path(self):
+    async def test_term_matches_the_name_and_a_term_with_a_slash_the_whole_path(self):
         store = hdfs("user/ana/sales/report.csv", "user/ana/sales.txt")
         assert names(await found(store, "sales")) == ["hdfs:///user/ana/sales", "hdfs:///user/ana/sales.txt"]
         assert names(await found(store, "sales/rep")) == ["hdfs:///user/ana/sales/report.csv"]
 
-    async def test_filters_take_whole_values(self):
+    async def test_filters_compare_whole_values(self):
         store = hdfs("user/ana/sales/report.csv")
         assert names(await found(store, "type:directory")) == ["hdfs:///user/ana/sales"]
         assert names(await found(store, "type:direct")) == []
@@ -151,7 +151,7 @@ class TestMatching:
             ("S3BUCKET", "s3a://lake"),
         ]
 
-    async def test_folders_of_keys_are_found_once_also_without_a_marker(self):
+    async def test_key_folders_are_found_once_even_without_a_marker(self):
         store = s3("lake/user/ana/in/sub/a.csv", "lake/user/ana/in/sub/b.csv")
         store.tree.make_container("lake/user/ana/empty")
         assert names(await found(store, "type:DIRECTORY")) == [
@@ -171,7 +171,7 @@ class TestMatching:
 
 class TestBounds:
     @pytest.mark.parametrize("make", [hdfs, s3])
-    async def test_so_many_entries_are_looked_at(self, make):
+    async def test_examined_entries_are_limited(self, make):
         store = make(*(f"lake/user/ana/{number:03}" for number in range(100)))
         path = "/lake/user/ana/" if make is hdfs else "s3a://lake/user/ana/"
         answer = await found(store, path, bounds(40, 50, 30))
@@ -180,18 +180,18 @@ class TestBounds:
         exact = await found(store, path, bounds(100, 50, 30))
         assert (exact.total, exact.truncated, exact.message) == (100, False, "")
 
-    async def test_so_many_directories_are_listed(self):
+    async def test_listed_directories_are_limited(self):
         store = hdfs(*(f"data/{number:03}/file" for number in range(20)))
         answer = await found(store, "/data/ file", bounds(5000, 11, 30))
         assert (answer.total, answer.truncated) == (10, True)
         assert not (await found(store, "/data/ file", bounds(5000, 21, 30))).truncated
 
-    async def test_so_many_pages_of_keys_are_listed(self):
+    async def test_listed_key_pages_are_limited(self):
         store = s3(*(f"lake/{number:05}" for number in range(3000)))
         assert (await found(store, "s3a://lake/", bounds(5000, 2, 30))).total == 2000
         assert not (await found(store, "s3a://lake/", bounds(5000, 3, 30))).truncated
 
-    async def test_what_was_found_in_time_is_told(self):
+    async def test_matches_found_in_time_are_returned(self):
         class Slow(MemoryFileSystem):
             def as_user(self, user: StorageUser) -> Storage:
                 storage = super().as_user(user)
@@ -211,28 +211,28 @@ class TestBounds:
         answer = await found(store, "/data/", bounds(5000, 50, 3))
         assert (names(answer), answer.truncated) == (["hdfs:///data/a", "hdfs:///data/b"], True)
 
-    async def test_folders_that_the_caller_may_not_list_are_passed_over(self):
+    async def test_unlistable_directories_are_skipped(self):
         store = hdfs("data/a/x", "data/b/x", private={"data/a/x": "bob", "data/b": "bob"})
         assert names(await found(store, "/data/ x")) == ["hdfs:///data/a/x"]
 
 
 class TestRights:
-    async def test_files_are_found_with_the_right_to_metadata_only(self):
+    async def test_files_require_the_metadata_right(self):
         with pytest.raises(PermissionDenied):
             await found(hdfs("data/a"), "/data/a", user=User(5, "bob"))
 
-    async def test_s3_needs_its_right(self):
+    async def test_s3_requires_its_right(self):
         with pytest.raises(PermissionDenied):
             await found(s3("lake/a"), "s3a://lake/", user=User(5, "bob", rights=frozenset({"metadata"})))
 
-    async def test_a_store_that_is_not_there_is_not_configured(self):
+    async def test_missing_store_is_not_configured(self):
         source = StorageSource(stores(hdfs()), Scheme.S3A, BOUNDS)
         with pytest.raises(SourceNotConfigured, match=r"^Not configured\.$"):
             await source.search(ANA, Search(parse_query("x"), NOW))
 
 
 class Plain:
-    """A source without a time of its own."""
+    """A source without its own time limit."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         del user, search
@@ -244,8 +244,8 @@ def walk(max_seconds: float) -> StorageSource:
     return StorageSource(stores, Scheme.HDFS, bounds(1, 1, max_seconds))
 
 
-def test_a_walk_ends_before_it_counts_as_failed() -> None:
-    """What it found within its own time is told, however long that is."""
+def test_walk_ends_before_it_counts_as_failed() -> None:
+    """Matches found within the walk's own limit are returned, however long that limit is."""
     for seconds in (3, 25, 30, 31, 600):
         assert limit_s(walk(seconds)) >= seconds + 5
 
