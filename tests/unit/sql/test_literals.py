@@ -1,4 +1,4 @@
-"""Values of parameters as literals, read back by real parsers (ADR 61)."""
+"""Parameter values as literals, read back by real parsers (ADR 61)."""
 
 import datetime as dt
 import re
@@ -29,7 +29,7 @@ def database() -> Generator[duckdb.DuckDBPyConnection]:
 
 
 @given(TEXTS)
-def test_a_text_comes_back_from_duckdb(database: duckdb.DuckDBPyConnection, text: str):
+def test_text_round_trips_through_duckdb(database: duckdb.DuckDBPyConnection, text: str):
     assert database.sql(f"SELECT {DUCKDB.write(0, one(text))}").fetchall() == [(text,)]
 
 
@@ -39,20 +39,20 @@ _NUMBERS = st.one_of(
 
 
 @given(_NUMBERS)
-def test_a_number_comes_back_from_duckdb(database: duckdb.DuckDBPyConnection, value: Any):
+def test_number_round_trips_through_duckdb(database: duckdb.DuckDBPyConnection, value: Any):
     kind = {int: "bigint", float: "double", bool: "boolean"}.get(type(value), "double")
     for given_value in (value, {"type": kind, "value": value}):
         assert database.sql(f"SELECT {DUCKDB.write(0, one(given_value))}").fetchall() == [(value,)]
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**20), max_value=10**20))
-def test_a_decimal_comes_back_from_duckdb(database: duckdb.DuckDBPyConnection, value: Decimal):
+def test_decimal_round_trips_through_duckdb(database: duckdb.DuckDBPyConnection, value: Decimal):
     parameter = one({"type": "decimal", "value": format(value, "f")})
     assert database.sql(f"SELECT {DUCKDB.write(0, parameter)}").fetchall() == [(value,)]
 
 
 @given(st.datetimes(), st.binary())
-def test_times_and_bytes_come_back_from_duckdb(
+def test_times_and_bytes_round_trip_through_duckdb(
     database: duckdb.DuckDBPyConnection, moment: dt.datetime, content: bytes
 ):
     values = [Parameter(None, value) for value in (moment, moment.date(), moment.time(), content)]
@@ -61,8 +61,8 @@ def test_times_and_bytes_come_back_from_duckdb(
 
 
 @given(TEXTS)
-def test_no_character_that_escapes_stands_between_quotes(text: str):
-    """What Hive, Impala or Spark could read in another way goes as the hexadecimal digits of its UTF-8."""
+def test_quoted_literals_contain_no_escape_characters(text: str):
+    """Text that Hive, Impala or Spark could misread is written as the hexadecimal digits of its UTF-8 bytes."""
     for literals in (HIVE, SPARKSQL, IMPALA):
         written = literals.write(0, one(text))
         if "unhex" in written:
@@ -94,7 +94,7 @@ def test_no_character_that_escapes_stands_between_quotes(text: str):
     (MYSQL, {"type": "decimal", "value": "-1.50"}, "(-1.50)"),
     (MYSQL, {"type": "date", "value": None}, "NULL"),
 ])  # fmt: skip
-def test_a_literal_has_the_form_of_its_dialect(literals: Literals, given: object, expected: str | None):
+def test_literal_has_the_form_of_its_dialect(literals: Literals, given: object, expected: str | None):
     if expected is None:
         with pytest.raises(Exception, match="different types"):
             one(given)

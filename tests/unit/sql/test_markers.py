@@ -1,4 +1,4 @@
-"""Places of parameters in statements, and statements with their values (docs/clients.md)."""
+"""Parameter markers in statements, and statements with bound values (docs/clients.md)."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from queryserver.sql.splitter import Script, choose
 
 
 def marks(statement: str, dialect: str) -> str:
-    """The statement with its `?` places as `{}`."""
+    """Return the statement with `{}` in place of its `?` markers."""
     places = [place for place in find_markers(statement, dialect, named=False) if not place.is_literal]
     for place in reversed(places):
         statement = f"{statement[: place.start]}{{}}{statement[place.stop :]}"
@@ -58,7 +58,7 @@ def test_signs_in_quotes_and_comments_are_no_places(dialect: str, statement: str
     ("SELECT ':a' -- :b\n /* :c */ : d, :1, :é", []),
     ("(:a)+:b>:c", ["a", "b", "c"]),
 ])  # fmt: skip
-def test_names_are_places_where_no_word_stands_before(statement: str, names: list[str]):
+def test_names_are_markers_unless_a_word_precedes(statement: str, names: list[str]):
     assert [place.name for place in find_markers(statement, "mysql", named=True)] == names
 
 
@@ -68,11 +68,11 @@ def test_names_are_places_where_no_word_stands_before(statement: str, names: lis
     ("snowflake", "PUT file:///a.csv :b", ["b"]),
     ("oracle", "SELECT q'{:a'}', q'a:bb' || :c, q'a:ba' || :c, Q'[':d]'", ["c"]),
 ])  # fmt: skip
-def test_names_in_quotes_and_comments_of_one_dialect_are_no_places(dialect: str, statement: str, names: list[str]):
+def test_names_in_dialect_specific_quotes_and_comments_are_not_markers(dialect: str, statement: str, names: list[str]):
     assert [place.name for place in find_markers(statement, dialect, named=True)] == names
 
 
-def test_a_statement_has_its_part_of_the_list():
+def test_each_statement_uses_its_part_of_the_values():
     script = "SELECT ?; SELECT '?'; SELECT ?, ?"
     texts = [one.text for one in Script(script, "duckdb")]
     assert count_markers(texts, "duckdb", 2, named=False) == ScriptMarkers(total=3, before=1, own=2)
@@ -90,7 +90,7 @@ def test_a_statement_has_its_part_of_the_list():
     ("bigquery", "SELECT '''it's ?''', ?"),
     ("snowflake", r'SELECT "a\", ?'),
 ])  # fmt: skip
-def test_a_text_whose_quotes_are_not_known_takes_no_values(dialect: str, text: str):
+def test_text_with_ambiguous_quotes_accepts_no_values(dialect: str, text: str):
     choice = choose(f"SELECT 1; {text}", dialect, None, full_form=True, named=False)
     assert choice is not None
     values = read_parameters([1] * choice.markers.total)
@@ -99,19 +99,19 @@ def test_a_text_whose_quotes_are_not_known_takes_no_values(dialect: str, text: s
     count_markers([r"SELECT 'it''s?', '\ ', ?"], dialect, 0, named=False).require(read_parameters([1]))
 
 
-def test_a_value_of_a_name_is_written_once_by_its_number():
+def test_repeated_name_is_rendered_with_one_number():
     values = bound("SELECT :b, :a, :b", {"a": 1, "b": 2})
     assert values.render(lambda number, _: f"${number + 1}") == "SELECT $1 , $2 , $1"
     assert [one.value for one in values.values] == [2, 1]
     assert [one.value for one in values.values_in_order] == [2, 1, 2]
 
 
-def test_blanks_keep_a_value_from_its_neighbours():
+def test_blanks_separate_a_value_from_its_neighbors():
     assert bound("IN?AND b", [5]).render(lambda _n, _one: "(5)") == "IN (5) AND b"
 
 
-def test_a_value_makes_no_comment_of_the_signs_before_it():
-    """In MySQL `--` begins a comment only before a blank."""
+def test_bound_value_never_forms_a_comment():
+    """In MySQL, `--` starts a comment only before a blank."""
     assert bound("a-?AND b", [-5]).render(lambda _n, _one: "-5") == "a-(-5) AND b"
     text = "a = 5--? AND tenant = ?"
     values = bound(text, [3, 1], "mysql")
@@ -119,19 +119,19 @@ def test_a_value_makes_no_comment_of_the_signs_before_it():
     assert values.position(Character(len("a = 5--(3) AND "))) == Position(1, text.index("tenant") + 1)
 
 
-def test_two_signs_are_one_where_values_are_a_list():
+def test_doubled_question_mark_is_unescaped_for_a_value_list():
     assert bound("a ?? b AND c = ?", [1]).render(lambda _n, _one: "x") == "a ? b AND c = x"
     assert bound("a ?? b AND c = :n", {"n": 1}).render(lambda _n, _one: "x") == "a ?? b AND c = x"
 
 
-def test_each_place_needs_a_value():
+def test_each_marker_requires_a_value():
     with pytest.raises(InvalidParameter):
         bound("SELECT ?, ?", [1])
     with pytest.raises(InvalidParameter):
         bound("SELECT :a", {"b": 1})
 
 
-def test_a_position_is_that_in_the_text_with_its_places():
+def test_position_refers_to_the_text_with_markers():
     values = bound("SELECT ?,\r\n ?, x )\n", ["a\nlong\ntext", "b"])
     written = values.render(lambda _number, one: f"'{one.value}'")
     at = written.index("x )")
@@ -143,8 +143,8 @@ def test_a_position_is_that_in_the_text_with_its_places():
 
 
 @given(st.lists(st.sampled_from(["?", "x", "\n", "\r\n", "'?'", " ", "é", "??"]), max_size=12), st.data())
-def test_every_position_outside_of_values_is_found_again(parts: list[str], data: st.DataObject):
-    """A character that is written as it was is at its own place."""
+def test_positions_outside_values_map_to_their_origin(parts: list[str], data: st.DataObject):
+    """An unchanged character maps to its own position."""
     statement = "".join(parts) + "@"
     values = bound(statement, ["v"] * marks(statement, "duckdb").count("{}"))
     width = data.draw(st.integers(1, 9))
@@ -154,7 +154,7 @@ def test_every_position_outside_of_values_is_found_again(parts: list[str], data:
     assert found == expected.position(Character(statement.index("@")))
 
 
-def test_what_an_engine_says_shows_the_places():
+def test_engine_messages_show_markers_instead_of_values():
     values = bound("SELECT *\nFROM t WHERE a = ?", ["s3cret"])
     values.render(lambda _number, one: f"'{one.value}'")
     line = "Compiling command(queryId=1): FROM t WHERE a = 's3cret'"
@@ -163,19 +163,19 @@ def test_what_an_engine_says_shows_the_places():
     assert "s3cret" not in repr(values)
 
 
-def test_a_quoted_value_is_hidden_in_both_forms():
+def test_quoted_value_is_masked_in_both_quote_forms():
     values = bound("SELECT ?, ?", ["O'Brien", "x" * 5_000])
     shown = values.mask_values(f"near 'O''Brien', \"O'Brien\" or '{'x' * 5_000}'; not 'Brien'")
     assert shown == "near '…', \"…\" or '…'; not 'Brien'"
 
 
-def test_a_short_line_of_a_statement_is_left_in_logs():
+def test_short_statement_line_is_kept_in_logs():
     values = bound("SELECT\n?\nFROM t", [1])
     values.render(lambda _number, _one: "1")
     assert values.mask_values("Stage-1 of 1: 10:11:12") == "Stage-1 of 1: 10:11:12"
 
 
-def test_of_very_many_values_the_statement_is_hidden_as_a_whole():
+def test_statement_with_very_many_values_is_masked_as_a_whole():
     count = 5_000
     values = bound("SELECT " + ", ".join("?" * count), [f"value {number}" for number in range(count)])
     text = values.render(lambda _number, one: f"'{one.value}'")

@@ -1,4 +1,4 @@
-"""Values of parameters: which of them an engine takes (docs/clients.md)."""
+"""Parameter values accepted by each engine (docs/clients.md)."""
 
 import pytest
 
@@ -15,13 +15,13 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")
     ("literals", "written"),
     [(HIVE, "CAST('{}' AS DOUBLE)"), (SPARKSQL, "CAST('{}' AS DOUBLE)"), (TRINO, "CAST('{}' AS DOUBLE)")],
 )
-def test_nan_and_the_infinities_are_casts_where_the_engine_has_them(word, literals, written):
+def test_nan_and_infinity_are_casts_if_supported(word, literals, written):
     parameters = read_parameters([{"type": "double", "value": word}])
     literals.support.require(parameters)
     assert literals.write(0, parameters.by_position[0]) == written.format(word)
 
 
-def test_impala_has_words_of_its_own():
+def test_impala_has_its_own_spellings_of_nan_and_infinity():
     parameters = read_parameters([{"type": "double", "value": word} for word in NOT_FINITE])
     assert [IMPALA.write(0, one) for one in parameters.by_position] == [
         "CAST('nan' AS DOUBLE)",
@@ -35,25 +35,25 @@ def test_impala_has_words_of_its_own():
 @pytest.mark.parametrize(
     "support", [MYSQL.support, PHOENIX.support, ParameterSupport(frozenset(ParameterType))], ids=lambda _: None
 )
-def test_engines_without_them_refuse_nan_and_the_infinities(word, kind, support):
+def test_nan_and_infinity_are_rejected_if_unsupported(word, kind, support):
     with pytest.raises(InvalidParameter, match="1 is NaN or infinite, which this connector cannot take"):
         support.require(read_parameters([{"type": kind, "value": word}]))
 
 
-def test_the_row_of_a_value_that_the_engine_cannot_take_is_named():
+def test_unsupported_value_is_reported_with_its_row():
     rows = read_parameter_rows([[1.5], [{"type": "double", "value": "NaN"}]])
     with pytest.raises(InvalidParameter, match="parameter_rows: row 2: 1 is NaN or infinite"):
         MYSQL.support.require(rows)
 
 
-def test_rows_are_stored_under_a_name_that_a_process_without_rows_does_not_read():
+def test_rows_are_stored_under_a_separate_key():
     rows = read_parameter_rows([[1, None], ["x", {"type": "decimal", "value": "1.50"}]])
     stored = StatementParameters(rows).stored()
     assert stored == {"rows": [[1, None], ["x", {"type": "decimal", "value": "1.50"}]], "before": 0}
     assert StatementParameters.read(stored).values == rows
 
 
-def test_each_row_is_the_statement_with_its_own_values():
+def test_each_row_renders_the_statement_with_its_own_values():
     rows = read_parameter_rows([{"a": 1, "b": "x"}, {"b": "y", "a": 2}])
     bound = BoundStatement("UPDATE t SET b = :b WHERE a = :a OR b = :b", "sqlite", StatementParameters(rows))
     written = [row.render(lambda _, one: str(one.value)) for row in bound.rows]

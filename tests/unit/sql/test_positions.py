@@ -16,14 +16,14 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
         (None, None),
         (Character(0), (1, 1)),
         (Character(8), (1, 9)),
-        (Character(14), (2, 1)),  # behind \r\n
-        (Character(21), (3, 1)),  # behind \r alone
+        (Character(14), (2, 1)),  # after \r\n
+        (Character(21), (3, 1)),  # after \r alone
         (Character(len(TEXT)), (4, 1)),
         (Character(len(TEXT) + 1), None),
         (Character(-1), None),
         (Octet(8), (1, 9)),
         (Octet(10), (1, 10)),  # é has two bytes
-        (Octet(14), (1, 11)),  # and the other four
+        (Octet(14), (1, 11)),  # and 😀 has four
         (Octet(999), None),
         (LineColumn(1, 9), (1, 9)),
         (LineColumn(2, 3), (2, 3)),
@@ -39,7 +39,7 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
         (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
         (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
         (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
-        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
+        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # lines of surrounding text count too
         (ErrorExcerpt(9, "\n", 0, SCREEN), None),
         (Rest(1, "nope\rFROM t\n"), (2, 3)),
         (Rest(1, "FROM"), (3, 1)),
@@ -48,30 +48,30 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
     ],
     ids=repr,
 )
-def test_a_place_becomes_line_and_column(place: ErrorLocation | None, position: tuple[int, int | None] | None):
+def test_location_becomes_line_and_column(place: ErrorLocation | None, position: tuple[int, int | None] | None):
     assert position_of(place, TEXT) == (None if position is None else Position(*position))
 
 
-def test_what_stands_twice_is_not_guessed():
+def test_ambiguous_location_is_not_guessed():
     twice = "a\nx, x"
     assert position_of(ErrorExcerpt(2, "...x", 3), twice) == Position(2, None)
     assert position_of(Rest(2, "x"), "x, y\nx, y") == Position(2, 1)
     assert position_of(Rest(2, "x,"), "x, y\nx, x, y") == Position(2, None)
 
 
-def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
+def test_screen_columns_account_for_wide_combining_and_control_characters():
     line = "中\té́x"
     assert position_of(ErrorExcerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
 
 
 @pytest.mark.parametrize("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
-def test_the_room_of_joined_characters_is_not_guessed(joined: str):
+def test_width_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
     assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)
     assert position_of(ErrorExcerpt(1, line, 0, SCREEN), line) == Position(1, 1)
 
 
-def test_a_position_moves_with_its_text():
+def test_position_shifts_with_a_prefix():
     assert without_prefix(Position(1, 9), "EXPLAIN ") == Position(1, 1)
     assert without_prefix(Position(1, 8), "EXPLAIN ") is None
     assert without_prefix(Position(2, 3), "EXPLAIN ") == Position(2, 3)
@@ -82,7 +82,7 @@ def test_a_position_moves_with_its_text():
     assert after_prefix(None, "-- a\n") is None
 
 
-def test_large_statements_take_linear_time():
+def test_position_lookup_is_linear_in_the_text():
     text = "x\n" * 4_000_000
 
     def look() -> None:
@@ -91,5 +91,5 @@ def test_large_statements_take_linear_time():
         assert position_of(Rest(4_000_000, "x\n"), text) == Position(4_000_000, 1)
         assert position_of(LineColumn(1, 8_000_001, UTF16), "😀" * 4_000_000) == Position(1, 4_000_001)
 
-    # They are looked for between calls: a loop over the characters took four seconds and more.
+    # The lookup happens between calls; a loop over the characters took four seconds or more.
     assert any(processor_s(look) < 2 for _ in range(TRIES))

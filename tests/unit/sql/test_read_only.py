@@ -1,4 +1,4 @@
-"""Statements that surely only read, which may run once more (Contract editor 3.3 rule 3)."""
+"""Statements that certainly only read and may run once more (Contract editor 3.3 rule 3)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from queryserver.sql.read_only import only_reads
         ("unknown", "SELECT 1"),
     ],
 )
-def test_a_query_only_reads(dialect: str, text: str):
+def test_query_is_read_only(dialect: str, text: str):
     assert only_reads(text, dialect)
 
 
@@ -71,5 +71,5 @@ def test_a_query_only_reads(dialect: str, text: str):
         ("postgresql", "SELECT " + "1, " * 50_000 + "1"),
     ],
 )
-def test_what_changes_or_may_change_something_does_not_only_read(dialect: str, text: str):
+def test_statement_that_may_change_data_is_not_read_only(dialect: str, text: str):
     assert not only_reads(text, dialect)

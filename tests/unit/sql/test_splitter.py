@@ -1,4 +1,4 @@
-"""Contract editor 5: statements, positions, hashes, and which one runs next."""
+"""Contract editor 5: statements, positions, hashes, and the choice of the next statement."""
 
 import time
 from pathlib import Path
@@ -44,7 +44,7 @@ def places(script: str, dialect: str) -> list[tuple[int, int, int, int]]:
         ("postgresql", "SELECT $$a;b$$; SELECT 2", [("SELECT $$a;b$$", 0, 0, 0, 15), ("SELECT 2", 0, 15, 0, 24)]),
     ],
 )
-def test_rows_of_the_table_of_positions(dialect: str, script: str, expected: list[tuple[str, int, int, int, int]]):
+def test_documented_positions(dialect: str, script: str, expected: list[tuple[str, int, int, int, int]]):
     found = [(s.text, s.start.row, s.start.column, s.end.row, s.end.column) for s in Script(script, dialect)]
     assert found == expected
 
@@ -59,13 +59,13 @@ def test_rows_of_the_table_of_positions(dialect: str, script: str, expected: lis
         ("SELECT 20", "0f4c461928ba24a902a53ff68bcea606b8340da59a780742b14b6a2d"),
     ],
 )
-def test_hashes_of_the_contract(text: str, expected: str):
+def test_documented_hashes(text: str, expected: str):
     assert statement_hash(text) == expected
 
 
 @pytest.mark.item(46)
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-def test_every_line_end_makes_a_row(line_end: str):
+def test_every_line_ending_starts_a_row(line_end: str):
     script = line_end.join(["SELECT 1;", "", "SELECT 2 -- é😀;", ";SELECT 3"])
     assert texts(script, "hive") == ["SELECT 1", "SELECT 2 -- é😀;", "SELECT 3"]
     assert places(script, "hive") == [(0, 0, 0, 9), (2, 0, 3, 1), (3, 1, 3, 9)]
@@ -77,7 +77,7 @@ def test_columns_count_code_points():
 
 
 @pytest.mark.item(46)
-def test_empty_pieces_move_the_start_but_are_no_statements():
+def test_empty_parts_move_the_start_but_are_not_statements():
     assert places(" ;; SELECT 1;; ; SELECT 2; ;", "hive") == [(0, 3, 0, 13), (0, 16, 0, 25)]
 
 
@@ -86,7 +86,7 @@ def test_empty_pieces_move_the_start_but_are_no_statements():
     "script", ["", " \n\t", ";", ";;\n;", "-- only", "/* only */", "/* open", "-- a\n;/* b */;\n", "\xa0"]
 )
 @pytest.mark.parametrize("dialect", ["hive", "mysql", "postgresql", "sqlite", "hplsql", "unknown"])
-def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
+def test_blanks_and_comments_are_not_a_statement(script: str, dialect: str):
     assert texts(script, dialect) == ([script.strip()] if dialect == "hplsql" and ";" in script else [])
 
 
@@ -217,7 +217,7 @@ def test_postgresql_atomic_body_is_one_statement(routine: str):
 FIELD = Path(__file__).parents[2] / "field" / "sql"
 
 
-def test_the_rule_of_the_field_is_the_third_statement_of_its_script():
+def test_field_script_has_its_rule_as_the_third_statement():
     *_, rule = found = texts((FIELD / "06_postgresql_create_rule.sql").read_text(), "postgresql")
     assert len(found) == 3
     assert rule == (
@@ -237,20 +237,22 @@ def test_the_rule_of_the_field_is_the_third_statement_of_its_script():
         f"CREATE RULE r AS ON INSERT TO a DO ALSO ({'((' * 300}SELECT 1{'))' * 300}; {'SELECT (2); ' * 9_000})",
     ],
 )
-def test_nothing_is_cut_within_parentheses_on_postgresql(statement: str):
+def test_postgresql_statement_is_not_split_within_parentheses(statement: str):
     assert texts(f"SELECT (1); {statement}; SELECT f((2), 3);", "postgresql") == [
         "SELECT (1)", statement, "SELECT f((2), 3)",
     ]  # fmt: skip
     assert len(texts(statement, "trino")) > 1
 
 
-def test_a_parenthesis_that_opens_nothing_closes_nothing_and_an_open_one_reaches_to_the_end():
-    """As psql counts; the server says what is wrong."""
+def test_unbalanced_parentheses_are_tolerated():
+    """A stray closing parenthesis is ignored and an open one extends to the end, as in psql; the server reports the
+    error.
+    """
     assert texts("SELECT 1); SELECT (2; SELECT 3", "postgresql") == ["SELECT 1)", "SELECT (2; SELECT 3"]
     assert texts("SELECT (2; SELECT 3", "mysql") == ["SELECT (2", "SELECT 3"]
 
 
-def test_transaction_begin_and_end_are_statements_of_their_own():
+def test_transaction_begin_and_end_are_separate_statements():
     assert texts("BEGIN; SELECT 1; END; SELECT 2", "postgresql") == ["BEGIN", "SELECT 1", "END", "SELECT 2"]
 
 
@@ -290,7 +292,7 @@ def test_next_statement_in_both_forms(script: Script, previous: PreviousStatemen
 @pytest.mark.item(48)
 @pytest.mark.item(49)
 @pytest.mark.parametrize("statement_hash", [SECOND, ""])
-def test_after_the_last_statement_the_full_form_starts_over_and_the_short_form_ends(statement_hash: str):
+def test_full_form_restarts_after_the_last_statement_and_short_form_ends(statement_hash: str):
     previous = PreviousStatement(1, has_more_statements=False, statement_hash=statement_hash)
     assert next_statement(TWO, previous, full_form=True) == 0
     with pytest.raises(NoMoreStatements):
@@ -316,7 +318,7 @@ def test_after_the_last_statement_the_full_form_starts_over_and_the_short_form_e
         ("hive", "'text'", "", False),
     ],
 )
-def test_first_keyword_tells_whether_rows_are_expected(dialect: str, text: str, keyword: str, expected: bool):
+def test_first_keyword_determines_whether_rows_are_expected(dialect: str, text: str, keyword: str, expected: bool):
     assert first_keyword(text, dialect) == keyword
     assert expects_result_set(text, dialect) is expected
 
@@ -335,11 +337,11 @@ def test_first_keyword_tells_whether_rows_are_expected(dialect: str, text: str, 
         ("# not a comment here", ""),
     ],
 )
-def test_the_first_word(sql: str, keyword: str) -> None:
+def test_first_word(sql: str, keyword: str) -> None:
     assert first_word(sql) == keyword
 
 
-def test_line_comments_of_the_dialect() -> None:
+def test_first_word_skips_line_comments_of_the_dialect() -> None:
     assert first_word("# a\ndelete from t", line_comments=("--", "#")) == "DELETE"
 
 
@@ -365,7 +367,7 @@ HOSTILE = [
 @pytest.mark.security("T23")
 @pytest.mark.parametrize(("dialect", "piece"), HOSTILE)
 @pytest.mark.slow
-def test_time_grows_with_the_length_only(dialect: str, piece: str):
+def test_splitting_time_is_linear_in_the_length(dialect: str, piece: str):
     def cpu_s(size: int) -> float:
         script = (piece * (size // len(piece) + 1))[:size]
         started = time.thread_time()
@@ -389,11 +391,11 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
     ],
 )
 @pytest.mark.slow
-async def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
+async def test_splitting_ten_megabytes_does_not_block_other_threads(dialect: str, script: str, count: int):
     async def stalled() -> tuple[float, int]:
         return others_waited_s(lambda: len(Script(script, dialect)))
 
-    # Measured: 72 ms at worst; the event loop must not stall for 200 ms. A busy machine is given more.
+    # Measured: 72 ms at worst. The event loop must not stall for 200 ms; a busy machine gets more time.
     assert await at_best(stalled, below_s=0.5) == count
 
 

@@ -1,4 +1,4 @@
-"""What a statement does: reading or changing, its own limit, what can be explained."""
+"""Statement kinds: reading or changing, literal limits, and explainable statements."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"
 
 
 @pytest.mark.parametrize("text", ["select 1", "WITH a AS (SELECT 1) SELECT * FROM a", "-- x\n(values (1))", LONG_QUERY])
-def test_a_query_runs_where_nothing_may_be_changed(text: str):
+def test_query_is_allowed_on_a_read_only_connector(text: str):
     assert not changes_data(text, "postgresql")
     assert read_only_refusal(text, "postgresql") is None
 
@@ -25,13 +25,13 @@ def test_a_query_runs_where_nothing_may_be_changed(text: str):
         "with \ud800 as (insert into t values (1) returning 1) select 1",
     ],
 )
-def test_a_change_is_refused_where_nothing_may_be_changed(text: str):
+def test_change_is_rejected_on_a_read_only_connector(text: str):
     assert changes_data(text, "postgresql")
     assert read_only_refusal(text, "postgresql") == "This connector is read-only."
 
 
 @pytest.mark.parametrize("text", ["with a as (select 1) select " + "a, " * 400_000, "--" + "x" * 70_000 + "\nselect 1"])
-def test_a_statement_that_is_too_long_to_be_sure_of_is_refused_with_the_reason(text: str):
+def test_overlong_statement_is_rejected_with_the_reason(text: str):
     told = read_only_refusal(text, "postgresql")
     assert told is not None
     assert "too long" in told
@@ -53,7 +53,7 @@ def test_a_statement_that_is_too_long_to_be_sure_of_is_refused_with_the_reason(t
         (f"SELECT 1 LIMIT {'9' * 300}", 10**18),
     ],
 )
-def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> None:
+def test_outermost_literal_limit_is_recognized(statement: str, limit: int) -> None:
     assert literal_limit(statement, "duckdb") == limit
 
 
@@ -65,7 +65,7 @@ def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> 
     "SELECT * FROM t LIMIT ALL", "SELECT TOP 60 PERCENT a FROM t", "SELECT * FROM t FETCH FIRST 6000 ROWS WITH TIES",
     "INSERT INTO t SELECT * FROM u LIMIT 6000", "DELETE FROM t LIMIT 6000", "EXPLAIN SELECT 1 LIMIT 6000",
     f"SELECT '{'x' * 100_000}' LIMIT 6000"], ids=lambda statement: statement[:60])  # fmt: skip
-def test_what_is_not_certain_is_no_limit(statement: str) -> None:
+def test_uncertain_limit_is_ignored(statement: str) -> None:
     assert literal_limit(statement, "duckdb") is None
 
 
@@ -76,7 +76,7 @@ def test_what_is_not_certain_is_no_limit(statement: str) -> None:
     ("EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", True), ("an unknown word", True), ("SELECT 'x'", False),
     ("INSERT INTO t VALUES (1)", False), ("UPDATE t SET a = 1", False), ("SHOW CREATE TABLE t", False),
     ("SET x = 1", False)])  # fmt: skip
-def test_statements_that_may_change_objects_are_known(statement: str, changes: bool):
+def test_statements_that_may_change_objects_are_recognized(statement: str, changes: bool):
     assert changes_objects(statement, "postgresql") is changes
 
 
@@ -91,7 +91,7 @@ def test_statements_that_may_change_objects_are_known(statement: str, changes: b
         ("SELEC 1", "hive", "SELEC 1"),
     ],
 )
-def test_statements_are_explained_without_what_comes_before_them(statement: str, dialect: str, explained: str):
+def test_leading_comments_are_removed_before_explain(statement: str, dialect: str, explained: str):
     assert explainable(statement, dialect) == explained
 
 
@@ -100,6 +100,6 @@ def test_statements_are_explained_without_what_comes_before_them(statement: str,
     [("explain select 1", "sqlite"), ("/*!80018 ANALYZE */ SELECT 1", "mysql"), ("(/*! ANALYZE */ SELECT 1)", "mysql"),
     ("EXTENDED ANALYZE SELECT 1", "hive"), ("something ANALYZE SELECT 1", "hive"), ("REOPTIMIZATION SELECT 1", "hive"),
     ("(TYPE DISTRIBUTED) SELECT 1", "trino"), ("`ANALYZE` SELECT 1", "mysql"), ("", "duckdb")])  # fmt: skip
-def test_nothing_that_could_run_stands_behind_explain(statement: str, dialect: str):
+def test_executable_text_after_explain_is_rejected(statement: str, dialect: str):
     with pytest.raises(InvalidParameter):
         explainable(statement, dialect)

@@ -1,4 +1,4 @@
-"""Type texts of all engines become trees."""
+"""Parsing of all engines' type texts into trees."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.item(60)
 
 
 def shape(found: SqlType) -> object:
-    """The tree in a form that reads well: words, [item], {key: value}, ((name, type), …)."""
+    """Return the tree in a readable form: words, [item], {key: value}, ((name, type), …)."""
     if found.item is not None:
         return [shape(found.item)]
     if found.key is not None and found.value is not None:
@@ -30,7 +30,7 @@ def shape(found: SqlType) -> object:
     ('public."My Pair"', "my pair"), ('"Odd Schema".pair', "pair"), ("geometry(Point,4326)", "geometry"),
     ("uniontype<int,array<string>>", "uniontype"), ("UNION(num INTEGER, str VARCHAR)", "union"),
     ("qdigest(bigint)", "qdigest"), ("UNSIGNED_INT", "unsigned_int"), ("", ""), ("   ", "")])  # fmt: skip
-def test_scalars_have_their_first_word_and_no_parts(text: str, base: str) -> None:
+def test_scalar_has_its_first_word_and_no_parts(text: str, base: str) -> None:
     assert parse_type(text) == SqlType(base, text.strip())
 
 
@@ -70,7 +70,7 @@ def test_nested_types_become_trees(text: str, tree: object) -> None:
     assert shape(parse_type(text)) == tree
 
 
-def test_each_part_keeps_the_engine_s_own_text() -> None:
+def test_each_part_keeps_the_engines_text() -> None:
     found = parse_type("array<struct<k:string, v:array<decimal(10,2)>>>")
     assert (found.base, found.text) == ("array", "array<struct<k:string, v:array<decimal(10,2)>>>")
     assert found.item is not None
@@ -110,7 +110,7 @@ def test_paths_lead_to_parts() -> None:
         "array<int> x y (",
         "array,", "x[(])", "map<,>"],
 )  # fmt: skip
-def test_what_cannot_be_understood_is_a_scalar_of_its_first_word(text: str) -> None:
+def test_unparsable_type_is_a_scalar_of_its_first_word(text: str) -> None:
     found = parse_type(text)
     assert found.text == text
     assert shape(found) == found.base
@@ -132,7 +132,7 @@ def test_depth_is_bounded(deep) -> None:
     "piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"]
 )
 @pytest.mark.slow
-def test_time_grows_with_the_length_only(piece: str) -> None:
+def test_parsing_time_is_linear_in_the_length(piece: str) -> None:
     def seconds(count: int) -> float:
         text = "struct<" + piece * count
         return processor_s(lambda: parse_type(text))
@@ -156,7 +156,7 @@ def _hive(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @given(st.recursive(_WORDS, _hive, max_leaves=12))
-def test_every_part_is_the_tree_of_its_own_text(text: str) -> None:
+def test_every_part_equals_the_tree_of_its_text(text: str) -> None:
     def check(found: SqlType) -> None:
         assert parse_type(found.text) == found
         for part in (found.item, found.key, found.value, *(field.type for field in found.fields)):
@@ -169,5 +169,5 @@ def test_every_part_is_the_tree_of_its_own_text(text: str) -> None:
 
 
 @given(st.text(alphabet="ab<>()[],:'\"` int.ARRAYrowstructmap", max_size=60))
-def test_no_text_is_too_odd(text: str) -> None:
+def test_any_text_is_parsed(text: str) -> None:
     assert parse_type(text).text == text.strip()
