@@ -1,4 +1,4 @@
-"""Credentials that callers give: for one address only (Contract platform 5.11)."""
+"""Caller-provided credentials are used for one address only (Contract platform 5.11)."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,7 +18,7 @@ GIVEN = Credentials("ana", "planted-secret")
 
 
 class Sessions:
-    """Holds what was sealed."""
+    """Holds sealed credentials."""
 
     def __init__(self, sealed: bytes) -> None:
         self.sealed = sealed
@@ -28,7 +28,7 @@ class Sessions:
 
 
 class Placed(FakeEngine):
-    """Wants a login, and goes to `places`."""
+    """Requires a login and connects to `places`."""
 
     places: tuple[tuple[str, int], ...] = ()
 
@@ -54,7 +54,9 @@ def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connec
         ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
     ],
 )
-async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[str, int], ...], stays: bool) -> None:
+async def test_credentials_are_never_sent_to_another_address(
+    url: str, places: tuple[tuple[str, int], ...], stays: bool
+) -> None:
     before, connectors = at("oracle://${USER}:${PASSWORD}@one/x", ())
     sealed = SessionCredentials(cast("Any", None), connectors, PlainSealer()).seal(GIVEN, before)
     after, connectors = at(url, places)

@@ -1,4 +1,4 @@
-"""Cursors that many readers move at once, on a real database."""
+"""Cursors moved concurrently by many readers, in a real database."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -45,14 +45,14 @@ async def cursor(database: Database, statement_id: UUID) -> int:
     return await database.value("select cursor_row from statements where id = $1", statement_id)
 
 
-async def test_many_moves_of_many_statements_are_all_made(database, moves):
+async def test_concurrent_moves_of_many_statements_all_succeed(database, moves):
     ids = await statements(database, 250)
     done = await asyncio.gather(*(moves.move(one, expected=0, to=n + 1) for n, one in enumerate(ids)))
     assert done == [True] * 250
     assert [await cursor(database, one) for one in ids] == list(range(1, 251))
 
 
-async def test_many_moves_take_few_statements_of_sql(database, monkeypatch):
+async def test_many_moves_need_few_sql_statements(database, monkeypatch):
     ids = await statements(database, 100)
     calls, fetch = [], database.fetch
 
@@ -67,7 +67,7 @@ async def test_many_moves_take_few_statements_of_sql(database, monkeypatch):
     await moves.aclose()
 
 
-async def test_of_moves_from_one_row_exactly_one_is_made(database, moves):
+async def test_one_of_many_moves_from_the_same_row_succeeds(database, moves):
     [one, other] = await statements(database, 2)
     calls = [moves.move(one, expected=0, to=n) for n in range(1, 31)]
     done = await asyncio.gather(*calls, moves.move(other, expected=0, to=7))
@@ -76,7 +76,7 @@ async def test_of_moves_from_one_row_exactly_one_is_made(database, moves):
     assert await cursor(database, other) == 7
 
 
-async def test_of_equal_moves_by_two_servers_exactly_one_is_made(database, moves):
+async def test_one_of_two_equal_moves_by_two_servers_succeeds(database, moves):
     ids = await statements(database, 20)
     elsewhere = CursorMoves(database)
     for start in range(5):
@@ -87,7 +87,7 @@ async def test_of_equal_moves_by_two_servers_exactly_one_is_made(database, moves
     await elsewhere.aclose()
 
 
-async def test_a_wrong_expectation_moves_nothing_and_none_moves_from_anywhere(database, moves):
+async def test_wrong_expectation_moves_nothing_and_no_expectation_always_moves(database, moves):
     [one, other, gone] = [*await statements(database, 2), uuid4()]
     done = await asyncio.gather(
         moves.move(one, expected=5, to=6), moves.move(other, expected=None, to=9), moves.move(gone, expected=None, to=1)
@@ -96,7 +96,7 @@ async def test_a_wrong_expectation_moves_nothing_and_none_moves_from_anywhere(da
     assert [await cursor(database, each) for each in (one, other)] == [0, 9]
 
 
-async def test_a_caller_that_goes_away_before_its_turn_moves_nothing(database, moves):
+async def test_cancelled_waiting_move_changes_nothing(database, moves):
     [one, other] = await statements(database, 2)
     leaving = asyncio.create_task(moves.move(one, expected=0, to=1))
     staying = asyncio.create_task(moves.move(other, expected=0, to=1))
@@ -106,7 +106,7 @@ async def test_a_caller_that_goes_away_before_its_turn_moves_nothing(database, m
     assert await cursor(database, one) == 0
 
 
-async def test_a_lost_database_is_reported_to_each_caller_and_the_next_move_is_made(database, moves, monkeypatch):
+async def test_lost_database_is_reported_to_each_caller_and_the_next_move_succeeds(database, moves, monkeypatch):
     ids = await statements(database, 3)
     with monkeypatch.context() as broken:
 
@@ -119,8 +119,8 @@ async def test_a_lost_database_is_reported_to_each_caller_and_the_next_move_is_m
     assert await moves.move(ids[0], expected=0, to=1)
 
 
-async def test_two_servers_never_wait_for_each_other(database, database_dsn):
-    """Rows are locked in one order: PostgreSQL would end one of two that lock them in opposite ones."""
+async def test_two_servers_never_deadlock(database, database_dsn):
+    """Rows are locked in one order; PostgreSQL would abort one of two transactions that lock in opposite orders."""
     ids = await statements(database, 50)
     both = CursorMoves(database), CursorMoves(database)
 

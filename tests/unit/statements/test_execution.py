@@ -1,4 +1,4 @@
-"""One statement from its claim to its end, whatever goes wrong on the way."""
+"""A statement from its claim to its end, including all failures."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS
 
 
 class OddEngine(FakeEngine):
-    """Refuses the first submits, or fails when a session is left."""
+    """Rejects the first submits, or fails when a session closes."""
 
     def __init__(
         self, *, refuse: Callable[[str], QueryServerError] | None = None, times: int = 0, leave_fails: bool = False
@@ -67,15 +67,15 @@ class _OddSession(FakeSession):
 
 
 class _UnopenedEngine(FakeEngine):
-    """Refuses a statement of its own with which it opens sessions."""
+    """Rejects its own setup statement when a session opens."""
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
         raise StatementRejected("line 1:1: Schema 'x' does not exist").at(LineColumn(1, 1))
-        yield  # unreachable, but makes a generator of it
+        yield  # unreachable, but makes this a generator
 
 
-async def test_only_an_error_of_the_statement_itself_has_a_place_in_it() -> None:
+async def test_only_statement_errors_have_a_position() -> None:
     entry = await Run(engine=_UnopenedEngine()).to_end("rows 10")
     assert entry.outcome is not None
     assert (entry.state, entry.outcome.error_position) == (FAILED, None)
@@ -88,7 +88,7 @@ def _misplaced(message: str) -> StatementRejected:
     return StatementRejected(message).at(LineColumn(1, 6))
 
 
-async def test_a_small_result_lives_in_the_record() -> None:
+async def test_small_result_is_stored_in_the_record() -> None:
     run = Run()
     entry = await run.to_end("rows 10")
     assert entry.state is AVAILABLE
@@ -98,7 +98,7 @@ async def test_a_small_result_lives_in_the_record() -> None:
     assert entry.segments == []
 
 
-async def test_a_large_result_is_visible_segment_by_segment_before_it_is_available() -> None:
+async def test_large_result_is_visible_by_segments_before_it_is_available() -> None:
     entry = await Run().to_end("rows 30000 wide 1000", row_limit=30_000)
     assert entry.state is AVAILABLE
     assert [one.start_row for one in entry.segments] == sorted({one.start_row for one in entry.segments})
@@ -109,13 +109,15 @@ async def test_a_large_result_is_visible_segment_by_segment_before_it_is_availab
 
 @pytest.mark.item(32)
 @pytest.mark.parametrize(("rows", "kept", "reason"), [(10, 10, None), (11, 10, TruncationReason.ROW_LIMIT)])
-async def test_exactly_the_cap_is_not_cut(rows: int, kept: int, reason: TruncationReason | None) -> None:
+async def test_result_of_exactly_the_row_limit_is_not_truncated(
+    rows: int, kept: int, reason: TruncationReason | None
+) -> None:
     entry = await Run().to_end(f"rows {rows}", row_limit=10)
     assert entry.outcome is not None
     assert (entry.outcome.rows, entry.outcome.truncated_reason) == (kept, reason)
 
 
-async def test_rows_of_a_slow_statement_can_be_read_while_it_runs() -> None:
+async def test_rows_of_a_slow_statement_are_readable_while_it_runs() -> None:
     run = Run(engine=PausingEngine())
     assignment = run.leases.add("rows 2000")
     task = asyncio.create_task(run.execution(assignment).run())
@@ -128,7 +130,7 @@ async def test_rows_of_a_slow_statement_can_be_read_while_it_runs() -> None:
     assert sum(one.rows for one in entry.segments) == 2000
 
 
-async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
+async def test_slow_first_batch_shows_the_statement_as_running() -> None:
     run = Run(engine=PausingEngine(first_waits=True))
     assignment = run.leases.add("rows 2")
     task = asyncio.create_task(run.execution(assignment).run())
@@ -138,7 +140,7 @@ async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
 
 
 @pytest.mark.parametrize("refusal", [EngineUnavailable, SessionLost])
-async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: type[QueryServerError]) -> None:
+async def test_statement_rejected_before_its_start_is_retried_once(refusal: type[QueryServerError]) -> None:
     run = Run(engine=OddEngine(refuse=refusal, times=1))
     entry = await run.to_end("ddl")
     assert entry.state is SUCCESS
@@ -146,7 +148,7 @@ async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: t
 
 
 class _FailingSession(FakeSession):
-    """Reports at the first poll of its first statement that it was never started; gives no log."""
+    """Reports at the first poll of its first statement that it never started; provides no log."""
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         if len(self._engine.executions) == 1:
@@ -167,21 +169,21 @@ class _FailingEngine(FakeEngine):
         await session.end()
 
 
-async def test_a_statement_whose_engine_says_later_that_it_never_began_is_tried_once_more() -> None:
+async def test_statement_reported_as_never_started_is_retried_once() -> None:
     run = Run(engine=_FailingEngine())
     entry = await run.to_end("ddl")
     assert entry.state is SUCCESS
     assert run.engine.executions == ["ddl", "ddl"]
 
 
-async def test_an_engine_that_gives_no_log_does_not_change_the_outcome() -> None:
+async def test_missing_engine_log_does_not_change_the_outcome() -> None:
     entry = await Run(engine=_FailingEngine()).to_end("rows 10")
     assert entry.outcome is not None
     assert (entry.state, entry.outcome.rows) == (AVAILABLE, 10)
 
 
 class _CountingSession(FakeSession):
-    """Answers 3,000 rows to any statement, and counts those that were read."""
+    """Returns 3,000 rows for any statement, and counts the rows read."""
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:
         return await super().submit("rows 3000")
@@ -198,15 +200,15 @@ class _CountingEngine(_FailingEngine):
 
 
 @pytest.mark.parametrize(("statement", "rows_read"), [("SELECT n FROM t", 1000), ("INSERT INTO t RETURNING n", 3000)])
-async def test_above_the_cap_only_the_rows_of_a_change_are_read_to_their_end(statement: str, rows_read: int) -> None:
-    """Some engines change the rows while they are read."""
+async def test_rows_beyond_the_limit_are_read_only_for_changes(statement: str, rows_read: int) -> None:
+    """Some engines change the rows while the result is read."""
     run = Run(engine=_CountingEngine())
     entry = await run.to_end(statement, row_limit=10)
     assert entry.outcome is not None
     assert (entry.outcome.rows, run.engine.rows_read) == (10, rows_read)
 
 
-async def test_stored_rows_have_the_cut_names_of_their_record() -> None:
+async def test_stored_rows_use_the_shortened_column_names() -> None:
     entry = await Run().to_end(f"columns {'n' * 1001}")
     assert entry.outcome is not None
     [column] = entry.outcome.columns
@@ -214,25 +216,25 @@ async def test_stored_rows_have_the_cut_names_of_their_record() -> None:
     assert pa.ipc.open_stream(entry.outcome.inline_result).schema.names == [column.name]
 
 
-async def test_a_second_refusal_is_the_end() -> None:
+async def test_second_rejection_is_final() -> None:
     entry = await Run(engine=OddEngine(refuse=EngineUnavailable, times=2)).to_end("ddl")
     assert state_of(entry) == (FAILED, "engine_unavailable")
 
 
-async def test_a_named_session_is_never_replaced() -> None:
+async def test_named_session_is_never_replaced() -> None:
     entry = await Run(engine=OddEngine(refuse=SessionLost, times=1)).to_end("ddl", in_named_session=True)
     assert state_of(entry) == (FAILED, "session_lost")
 
 
 @pytest.mark.item(25)
-async def test_a_statement_that_the_engine_accepted_is_never_sent_again() -> None:
+async def test_accepted_statement_is_never_sent_again() -> None:
     run = Run(engine=OddEngine(leave_fails=True))
     entry = await run.to_end("change 1")
     assert entry.state.is_terminal
     assert run.engine.executions == ["change 1"]
 
 
-async def test_a_cancel_between_two_tries_ends_as_canceled() -> None:
+async def test_cancel_between_two_attempts_ends_as_canceled() -> None:
     run = Run(engine=OddEngine(refuse=EngineUnavailable, times=1))
     assignment = run.leases.add("ddl")
     run.engine.refuse = EngineUnavailable
@@ -245,7 +247,7 @@ async def test_a_cancel_between_two_tries_ends_as_canceled() -> None:
 
 
 @pytest.mark.item(37)
-async def test_a_cancel_before_it_was_sent_never_reaches_the_engine() -> None:
+async def test_cancel_before_sending_never_reaches_the_engine() -> None:
     run = Run()
     assignment = run.leases.add("sleep 30")
     execution = run.execution(assignment)
@@ -257,7 +259,7 @@ async def test_a_cancel_before_it_was_sent_never_reaches_the_engine() -> None:
 
 
 @pytest.mark.item(36)
-async def test_a_cancel_reaches_the_engine() -> None:
+async def test_cancel_reaches_the_engine() -> None:
     run = Run()
     assignment = run.leases.add("sleep 30")
     execution = run.execution(assignment)
@@ -271,7 +273,7 @@ async def test_a_cancel_reaches_the_engine() -> None:
     assert "Canceled by ana." in entry.lines
 
 
-async def test_a_cancel_that_comes_too_late_does_not_rewrite_history() -> None:
+async def test_late_cancel_does_not_change_the_outcome() -> None:
     run = Run()
     assignment = run.leases.add("ddl")
     execution = run.execution(assignment)
@@ -281,7 +283,7 @@ async def test_a_cancel_that_comes_too_late_does_not_rewrite_history() -> None:
 
 
 @pytest.mark.item(35)
-async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None:
+async def test_timeout_is_reported_even_if_the_engine_does_not_stop() -> None:
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
     assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 0.3)
@@ -291,11 +293,11 @@ async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None
     assert run.engine.running == 0, "leaving the session ends what no cancel could end"
 
 
-async def test_changes_are_told_again_when_an_engine_goes_on_after_the_end_was_told() -> None:
-    """What the engine still did may have changed objects after the first word, which came with the end."""
+async def test_changes_are_reported_again_if_the_engine_continues_after_the_reported_end() -> None:
+    """The engine may have changed objects after the first report, which came with the end."""
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # the engine has begun by then
+    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # the engine has started by then
     told: list[tuple[bool, int]] = []
 
     async def tell() -> None:
@@ -306,7 +308,7 @@ async def test_changes_are_told_again_when_an_engine_goes_on_after_the_end_was_t
     assert told == [(False, 1), (True, 0)]
 
 
-async def test_changes_are_told_once_when_the_engine_has_ended_first() -> None:
+async def test_changes_are_reported_once_if_the_engine_ends_first() -> None:
     run = Run(settings=EditorSettings.model_construct(cancel_wait_s=30))
     told: list[int] = []
 
@@ -319,7 +321,7 @@ async def test_changes_are_told_once_when_the_engine_has_ended_first() -> None:
     assert (entry.state, told) == (TIMED_OUT, [0, 0])
 
 
-async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -> None:
+async def test_expired_deadline_ends_the_statement_without_the_engine() -> None:
     run = Run()
     entry = await run.to_end("ddl", ends_at=time.monotonic() - 1)
     assert entry.state is TIMED_OUT
@@ -327,7 +329,7 @@ async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -
 
 
 @pytest.mark.parametrize("call", ["mark_sent", "mark_running", "finish"])
-async def test_a_lost_answer_of_the_database_is_asked_for_again(call: str) -> None:
+async def test_lost_database_response_is_requested_again(call: str) -> None:
     run = Run()
     run.leases.lose_answer_of.add(call)
     entry = await run.to_end("sleep 0.2 then rows 3")
@@ -335,7 +337,7 @@ async def test_a_lost_answer_of_the_database_is_asked_for_again(call: str) -> No
     assert run.engine.executions == ["sleep 0.2 then rows 3"]
 
 
-async def test_a_short_outage_of_the_database_changes_nothing() -> None:
+async def test_short_database_outage_changes_nothing() -> None:
     run = Run()
     assignment = run.leases.add("sleep 0.3 then rows 3")
     task = asyncio.create_task(run.execution(assignment).run())
@@ -347,7 +349,7 @@ async def test_a_short_outage_of_the_database_changes_nothing() -> None:
     assert run.leases.of(assignment).state is AVAILABLE
 
 
-async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
+async def test_log_lines_of_an_interrupted_report_are_written_at_the_end() -> None:
     run = Run()
     run.leases.lose_answer_of.add("report")
     entry = await run.to_end("sleep 1.2 then rows 3")
@@ -357,13 +359,13 @@ async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
 
 
 @pytest.mark.parametrize(("statement", "last"), [("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished.")])
-async def test_the_engine_has_its_say_before_the_log_ends(statement: str, last: str) -> None:
+async def test_last_engine_lines_precede_the_end_of_the_log(statement: str, last: str) -> None:
     entry = await Run().to_end(statement)
     assert entry.lines[-2:] == ["statement fake-1", last]
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "half \ud83d of a pair"])
-async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: str) -> None:
+async def test_unstorable_message_still_ends_the_statement(text: str) -> None:
     class Rejecting(OddEngine):
         @asynccontextmanager
         async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
@@ -378,7 +380,7 @@ async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: 
     "".join(stored).encode()
 
 
-async def test_an_outcome_that_cannot_be_recorded_ends_as_failed() -> None:
+async def test_unrecordable_outcome_ends_as_failed() -> None:
     run = Run()
 
     def refuse(outcome: Outcome) -> None:
@@ -393,7 +395,7 @@ async def test_an_outcome_that_cannot_be_recorded_ends_as_failed() -> None:
     assert "Unicode" not in entry.outcome.message
 
 
-async def test_a_full_store_fails_the_statement_and_frees_the_engine() -> None:
+async def test_full_store_fails_the_statement_and_frees_the_engine() -> None:
     run = Run()
     run.results.failure = StorageError("no room")
     entry = await run.to_end("rows 30000 wide 1000", row_limit=30_000)
@@ -401,7 +403,7 @@ async def test_a_full_store_fails_the_statement_and_frees_the_engine() -> None:
     assert run.engine.running == 0
 
 
-async def test_a_mistake_of_ours_ends_the_statement_with_an_id_and_no_text() -> None:
+async def test_internal_error_ends_the_statement_without_its_text() -> None:
     class Broken(FakeEngine):
         @asynccontextmanager
         async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:

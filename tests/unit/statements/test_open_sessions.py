@@ -1,4 +1,4 @@
-"""Held sessions of one process: turns, closing, and the shares of users."""
+"""Open sessions of a process: turns, closing, and user shares."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from queryserver.statements.open_sessions import OpenSession, OpenSessions, Sess
 
 @dataclass
 class Setting:
-    """Sessions over a fake engine, and what was forgotten."""
+    """Sessions over a fake engine, and the forgotten session ids."""
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     forgotten: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Setting:
         self.forgotten.append(session_id)
 
 
-async def test_one_statement_at_a_time_in_the_order_of_asking() -> None:
+async def test_statements_take_turns_in_request_order() -> None:
     setting = Setting()
     held = await setting.open()
     order: list[int] = []
@@ -67,7 +67,7 @@ async def test_one_statement_at_a_time_in_the_order_of_asking() -> None:
     await setting.held.aclose()
 
 
-async def test_a_dead_session_is_dropped_and_said_to_be_gone() -> None:
+async def test_lost_session_is_dropped_and_reported() -> None:
     setting = Setting()
     held = await setting.open()
     next(iter(setting.engine._sessions)).is_lost = True
@@ -78,7 +78,7 @@ async def test_a_dead_session_is_dropped_and_said_to_be_gone() -> None:
     assert setting.forgotten == [1]
 
 
-async def test_who_waited_for_a_dropped_session_does_not_close_its_successor() -> None:
+async def test_waiter_for_a_dropped_session_does_not_close_its_successor() -> None:
     setting = Setting()
     old = await setting.open()
     await setting.held.drop(1)
@@ -90,7 +90,7 @@ async def test_who_waited_for_a_dropped_session_does_not_close_its_successor() -
     await setting.held.aclose()
 
 
-async def test_a_session_in_use_is_never_idle() -> None:
+async def test_session_in_use_is_never_idle() -> None:
     setting = Setting()
     held = await setting.open(idle_s=0.05)
     async with setting.held.turn(held, ANA):
@@ -103,7 +103,7 @@ async def test_a_session_in_use_is_never_idle() -> None:
     assert setting.open_at_engine == 0
 
 
-async def test_a_session_that_is_taken_while_others_close_stays_open() -> None:
+async def test_session_used_while_others_close_stays_open() -> None:
     setting = Setting(forgetting_s=0.1)
     slow = await setting.open(1, idle_s=0)
     taken = await setting.open(2, idle_s=0)
@@ -121,7 +121,7 @@ async def test_a_session_that_is_taken_while_others_close_stays_open() -> None:
     await setting.held.aclose()
 
 
-async def test_a_failed_opening_holds_nothing() -> None:
+async def test_failed_opening_holds_nothing() -> None:
     setting = Setting()
     setting.engine.reachable = False
     with pytest.raises(EngineUnavailable):
@@ -129,14 +129,14 @@ async def test_a_failed_opening_holds_nothing() -> None:
     assert setting.held.get(1) is None
 
 
-async def test_an_opening_that_is_broken_off_leaves_no_session() -> None:
+async def test_cancelled_opening_leaves_no_session() -> None:
     class Slow(FakeEngine):
         @asynccontextmanager
         async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:
             try:
                 await asyncio.sleep(5)
             except asyncio.CancelledError:
-                await asyncio.sleep(0.1)  # a connection that is half open takes its time to close
+                await asyncio.sleep(0.1)  # a half-open connection takes time to close
                 raise
             async with super().session(user, options) as session:
                 yield session
@@ -151,7 +151,7 @@ async def test_an_opening_that_is_broken_off_leaves_no_session() -> None:
         assert not begun.left()
 
 
-async def test_closing_works_while_the_database_is_away() -> None:
+async def test_closing_works_while_the_database_is_unavailable() -> None:
     setting = Setting()
     await setting.open(1)
     await setting.open(2)
@@ -160,7 +160,7 @@ async def test_closing_works_while_the_database_is_away() -> None:
     assert setting.open_at_engine == 0
 
 
-async def test_a_session_without_a_record_yet_survives_the_heartbeat() -> None:
+async def test_session_without_a_record_survives_the_heartbeat() -> None:
     setting = Setting()
     fresh = await setting.open()
     await setting.held.reconcile(setting.held.recorded_ids(), [])
@@ -170,7 +170,7 @@ async def test_a_session_without_a_record_yet_survives_the_heartbeat() -> None:
     assert setting.held.get(1) is None
 
 
-async def test_room_is_made_at_the_cost_of_what_was_left_longest() -> None:
+async def test_longest_idle_sessions_are_closed_to_make_room() -> None:
     setting = Setting()
     for session_id in range(1, 5):
         await setting.open(session_id, named=False)
@@ -187,7 +187,7 @@ async def test_room_is_made_at_the_cost_of_what_was_left_longest() -> None:
     await setting.held.aclose()
 
 
-async def test_sessions_of_disabled_users_are_closed_side_by_side() -> None:
+async def test_sessions_of_disabled_users_are_closed_concurrently() -> None:
     setting, started = Setting(), asyncio.Event()
     for session_id, user in ((1, ANA), (2, ANA), (3, User(99, "bob"))):
         await setting.open(session_id, user=user)
@@ -212,7 +212,7 @@ ANAS_ID, BOB, EVE = 1, 2, 3
 
 
 class Openings:
-    """Sessions that stay in opening until the test ends; `open_ones` are open already."""
+    """Sessions that keep opening until the test ends; `open_ones` are already open."""
 
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack
@@ -224,7 +224,7 @@ class Openings:
         self._stack.enter_context(self._shares.opening(connector, user_id, max_open=max_open))
 
     def count(self, user_id: int, *, max_open: int = 50) -> int:
-        """How many more sessions the user gets."""
+        """Return how many more sessions the user can open."""
         for count in range(1000):
             try:
                 self.begin(user_id, max_open=max_open)
@@ -246,7 +246,7 @@ def openings(stack: ExitStack, per_connector: int, **open_ones: int) -> Openings
     )
 
 
-def test_by_default_a_user_may_open_all_sessions_of_a_user_on_one_connector() -> None:
+def test_default_limits_allow_all_sessions_of_a_user_on_one_connector() -> None:
     defaults = EditorSettings()
     with ExitStack() as stack:
         shares = openings(stack, defaults.max_sessions_per_connector, bob=45)
@@ -261,7 +261,7 @@ def test_one_user_gets_half_and_leaves_the_rest_to_others() -> None:
         assert shares.count(BOB) == 3
 
 
-def test_of_the_last_places_a_user_with_many_gets_none_while_another_gets_some() -> None:
+def test_last_places_are_reserved_for_users_with_few_sessions() -> None:
     with ExitStack() as stack:
         shares = openings(stack, 100, eve=40, bob=35)
         for user_id in (EVE, BOB):
@@ -282,7 +282,7 @@ def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
         shares.begin(ANAS_ID, max_open=2)
 
 
-def test_an_opening_that_fails_leaves_nothing() -> None:
+def test_failed_opening_releases_its_place() -> None:
     shares = SessionShares(OpenSessions(forget=_forget), per_connector=2)
     for _ in range(3):
         with pytest.raises(OSError, match="refused"), shares.opening("c", EVE, max_open=1):

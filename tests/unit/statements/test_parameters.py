@@ -1,4 +1,4 @@
-"""Which values a script takes, before anything of it is recorded (docs/clients.md)."""
+"""Parameter values accepted by a script, checked before anything is recorded (docs/clients.md)."""
 
 import pytest
 from pydantic import SecretStr
@@ -25,7 +25,7 @@ def check(statement: str, values: object) -> None:
     (MOST_VALUES, {"a": 1}),
     (MOST_VALUES, [1] * MOST_VALUES),
 ])  # fmt: skip
-def test_a_value_may_stand_in_many_places(times: int, values: object):
+def test_value_may_be_used_by_many_markers(times: int, values: object):
     check("select " + ",".join([":a" if isinstance(values, dict) else "?"] * times), values)
 
 
@@ -38,13 +38,13 @@ def test_a_value_may_stand_in_many_places(times: int, values: object):
     ("decimal", 12.5, "send a decimal as text"),
     ("decimal", True, "not of its type decimal"),
 ])  # fmt: skip
-def test_a_value_that_would_be_lost_on_its_way_is_refused(kind: str, value: object, says: str):
+def test_value_that_cannot_be_transmitted_is_rejected(kind: str, value: object, says: str):
     for given in ({"type": kind, "value": value}, [{"type": kind, "value": value}]):
         with pytest.raises(InvalidParameter, match=says):
             read_parameters([given])
 
 
-def test_the_last_values_that_can_be_sent_are_read():
+def test_extreme_valid_values_are_accepted():
     values = [
         {"type": "timestamp_tz", "value": "0001-01-01T00:00:00-01:00"},
         {"type": "timestamp_tz", "value": "9999-12-31 23:59:59.999999Z"},
@@ -64,8 +64,8 @@ def test_the_last_values_that_can_be_sent_are_read():
     (9_000, ["x" * 2_000], "16777216 bytes"),
     (MOST_VALUES + 1, 1, f"{MOST_VALUES + 1} places"),
 ])  # fmt: skip
-def test_many_places_do_not_multiply_a_value_without_bound(times: int, value: object, says: str):
-    """Engines that bind no values get the value again in each of its places."""
+def test_expanded_size_of_repeated_values_is_limited(times: int, value: object, says: str):
+    """Engines without value binding receive the value once per marker."""
     with pytest.raises(InvalidParameter, match=says) as refused:
         check("select :b," + ",".join([":a"] * (times - 1)), {"a": value, "b": value})
     assert LONG[:20] not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Pages of stored rows: what is read, what is held, and where the work is done (Contract editor 6)."""
+"""Result pages: what is read, what is held, and where the work runs (Contract editor 6)."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def status(state: StatementState, rows: int) -> StatementStatus:
 
 @dataclass
 class Recorded:
-    """Records of one statement, one look after the other; the last one stays."""
+    """Successive records of one statement; the last one repeats."""
 
     looks: list[StoredResult]
 
@@ -62,14 +62,14 @@ class Recorded:
 
 
 class Unmoved:
-    """The cursors of pages that name their first row."""
+    """Cursors of pages that specify their first row."""
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
         raise AssertionError
 
 
 class Everybody:
-    """Lets everybody read everything."""
+    """Allows everyone to read everything."""
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
         pass
@@ -77,7 +77,7 @@ class Everybody:
 
 @dataclass
 class CountedResults(MemoryResults):
-    """Counts the segments that were read."""
+    """Counts the segments read."""
 
     reads: list[int] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ class CountedResults(MemoryResults):
 
 
 class CountedThreads(ThreadPoolExecutor):
-    """Counts what is handed to it."""
+    """Counts submitted calls."""
 
     calls = 0
 
@@ -141,7 +141,7 @@ async def page(
     return await reading.page(ANA, OPERATION, PageRequest(10_000, start_row=start_row))
 
 
-async def test_a_page_is_joined_from_all_segments(threads: CountedThreads):
+async def test_page_is_joined_from_all_segments(threads: CountedThreads):
     results = CountedResults()
     look = await stored(results, [["a", "b"], ["c"], ["d", "e"]])
     got = await page([look], results, threads, start_row=1)
@@ -149,7 +149,7 @@ async def test_a_page_is_joined_from_all_segments(threads: CountedThreads):
 
 
 @pytest.mark.parametrize("max_bytes", range(10, 60))
-async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: CountedThreads, max_bytes: int):
+async def test_page_holds_as_many_rows_as_fit_its_size(threads: CountedThreads, max_bytes: int):
     results = CountedResults()
     look = await stored(results, [["aaaa", "b"], ["cc", "dddddd"], ["e"]])
     got = await page([look], results, threads, max_bytes=max_bytes)
@@ -163,7 +163,7 @@ async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: Coun
 
 
 @pytest.mark.parametrize("start_row", [0, 2, 3])
-async def test_a_row_that_is_alone_above_the_limit_is_an_error_that_names_it(threads: CountedThreads, start_row: int):
+async def test_single_row_above_the_limit_is_an_error_naming_it(threads: CountedThreads, start_row: int):
     results = CountedResults()
     look = await stored(results, [["x" * 200, "a"], ["x" * 200, "x" * 200], ["b"]])
     with pytest.raises(PageRowTooLarge, match=f"Row {start_row} .* limit of 100 bytes .* start_row={start_row + 1}"):
@@ -172,7 +172,7 @@ async def test_a_row_that_is_alone_above_the_limit_is_an_error_that_names_it(thr
     assert (orjson.loads(got.rendered.json), got.has_more) == ([["a"]], True)
 
 
-async def test_pages_hold_the_memory_of_their_rows_until_it_is_released(threads: CountedThreads):
+async def test_page_memory_is_reserved_until_released(threads: CountedThreads):
     results, budget = CountedResults(), ByteBudget(1 << 27)
     look = await stored(results, [["x" * 1000] * 100])
     got = await page([look], results, threads, budget=budget)
@@ -182,13 +182,13 @@ async def test_pages_hold_the_memory_of_their_rows_until_it_is_released(threads:
     assert budget.used_bytes == 0
 
 
-async def test_a_page_waits_until_there_is_memory_and_gives_back_what_it_holds_meanwhile(threads: CountedThreads):
+async def test_page_waits_for_memory_without_holding_any(threads: CountedThreads):
     results, budget = CountedResults(), ByteBudget(1 << 25)
     other, third = await budget.reserve(2, 1 << 24), await budget.reserve(3, 1 << 20)
     look = await stored(results, [["x" * 1000] * 4000])
     waiting = asyncio.ensure_future(page([look], results, threads, max_bytes=1 << 24, budget=budget))
     async with asyncio.timeout(30):
-        # The first rows are read with less in hand than their rendering takes; that is given back.
+        # The first rows are read with a smaller reservation than their rendering needs; that reservation is released.
         while not results.reads or not budget.waiting:  # noqa: ASYNC110 a test of what others have done by then
             await asyncio.sleep(0)
     assert budget.used_bytes == other.size_bytes + third.size_bytes
@@ -197,7 +197,7 @@ async def test_a_page_waits_until_there_is_memory_and_gives_back_what_it_holds_m
     assert got.rows == 4000
 
 
-async def test_a_page_that_fails_gives_its_memory_back(threads: CountedThreads):
+async def test_failed_page_releases_its_memory(threads: CountedThreads):
     results, budget = CountedResults(), ByteBudget(1 << 27)
     look = await stored(results, [["x" * 200]])
     with pytest.raises(PageRowTooLarge):
@@ -205,7 +205,7 @@ async def test_a_page_that_fails_gives_its_memory_back(threads: CountedThreads):
     assert budget.used_bytes == 0
 
 
-async def test_segments_past_the_bytes_of_a_page_are_never_read(threads: CountedThreads):
+async def test_segments_beyond_the_page_size_are_never_read(threads: CountedThreads):
     results = CountedResults()
     look = await stored(results, [["x" * 1000] * 10] * 20)
     got = await page([look], results, threads, max_bytes=25_000)
@@ -213,7 +213,7 @@ async def test_segments_past_the_bytes_of_a_page_are_never_read(threads: Counted
     assert results.reads == [0, 1, 2]
 
 
-async def test_a_huge_cell_is_rendered_in_a_thread_and_a_small_page_is_not(threads: CountedThreads):
+async def test_huge_cell_is_rendered_in_a_thread_and_a_small_page_is_not(threads: CountedThreads):
     results = MemoryResults()
     await page([await stored(results, [["small"]])], results, threads)
     assert threads.calls == 0
@@ -221,7 +221,7 @@ async def test_a_huge_cell_is_rendered_in_a_thread_and_a_small_page_is_not(threa
     assert threads.calls == 1
 
 
-async def test_rows_that_went_with_a_closed_result_are_answered_as_closed(threads: CountedThreads):
+async def test_rows_deleted_by_closing_are_reported_as_closed(threads: CountedThreads):
     results = MemoryResults()
     look = await stored(results, [["a"]])
     await results.delete(OPERATION)
@@ -229,13 +229,13 @@ async def test_rows_that_went_with_a_closed_result_are_answered_as_closed(thread
     assert (got.status.state, got.rows, got.has_more) == (StatementState.CLOSED, 0, False)
 
 
-async def test_a_record_without_its_segments_is_answered_as_closed(threads: CountedThreads):
+async def test_record_without_segments_is_reported_as_closed(threads: CountedThreads):
     unlisted = StoredResult(status(StatementState.AVAILABLE, 5), (TEXT,), 1, 0, None, ())
     got = await page([unlisted, gone(5)], MemoryResults(), threads)
     assert (got.status.state, got.rows, got.has_more) == (StatementState.CLOSED, 0, False)
 
 
-async def test_lost_segments_of_a_living_result_are_a_failure_of_the_store(threads: CountedThreads):
+async def test_missing_segments_of_an_open_result_are_a_store_failure(threads: CountedThreads):
     results = MemoryResults()
     look = await stored(results, [["a"]])
     await results.delete(OPERATION)

@@ -1,4 +1,4 @@
-"""Statements that the engine goes on with when their runner is gone (Contract editor 3.3 rule 4)."""
+"""Statements that continue in the engine after their runner has ended (Contract editor 3.3 rule 4)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True])
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:
-    """Where each segment begins and how many rows it has."""
+    """Return the first row and row count of each segment."""
     return [(one.start_row, one.rows) for one in entry.segments]
 
 
 def assert_whole(entry: Entry, rows: int) -> None:
-    """All rows are there, each once."""
+    """Assert that every row is present once."""
     assert entry.state is AVAILABLE
     assert entry.outcome is not None
     assert entry.outcome.rows == rows
@@ -40,7 +40,7 @@ def assert_whole(entry: Entry, rows: int) -> None:
 
 
 def assert_whole_result(entry: Entry, rows: int) -> None:
-    """All rows, in the record or in segments."""
+    """Assert that all rows are in the record or in segments."""
     assert entry.outcome is not None
     assert (entry.state, entry.outcome.rows) == (AVAILABLE, rows)
     if entry.outcome.inline_result is None:
@@ -48,7 +48,7 @@ def assert_whole_result(entry: Entry, rows: int) -> None:
 
 
 @BOTH_KINDS
-async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
+async def test_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     fleet = Fleet(engine=engine)
     assignment = fleet.leases.add("work then rows 5000", owner=None)
@@ -66,7 +66,7 @@ async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool
 
 
 @pytest.mark.item(88)
-async def test_a_statement_of_a_script_is_followed_by_the_next_server_and_the_rest_does_not_run() -> None:
+async def test_script_statement_is_resumed_by_the_next_server_and_the_rest_does_not_run() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
     script = fleet.leases.add("work then rows 3; change 1", owner="script", lease_s=3600)
@@ -91,7 +91,7 @@ async def test_a_statement_of_a_script_is_followed_by_the_next_server_and_the_re
 
 
 @BOTH_KINDS
-async def test_rows_go_on_after_those_that_are_stored(pages_once: bool) -> None:
+async def test_rows_resume_after_the_stored_ones(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     engine.go_on.clear()
     fleet = Fleet(engine=engine)
@@ -108,7 +108,7 @@ async def test_rows_go_on_after_those_that_are_stored(pages_once: bool) -> None:
 
 
 async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
-    """Once a statement has run for a while, whoever takes it over at any moment finds the page that comes next."""
+    """After a statement has run for a while, any server that takes over finds the next page."""
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
     assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
@@ -118,7 +118,7 @@ async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
     assert rows_of(entry) == [(start, 1000) for start in range(0, 40_000, 1000)]
 
 
-async def test_log_lines_come_once() -> None:
+async def test_log_lines_appear_once() -> None:
     engine = ResumableFakeEngine()
     engine.go_on.clear()
     fleet = Fleet(engine=engine)
@@ -133,7 +133,7 @@ async def test_log_lines_come_once() -> None:
     assert [line for line in entry.lines if "Another server" in line]
 
 
-async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None:
+async def test_statement_forgotten_by_the_engine_has_an_unknown_outcome() -> None:
     run = Run(engine=ResumableFakeEngine())
     left = Resumption(EngineCheckpoint("fake-9"), rows=1000, segments=1)
     entry = await run.to_end("rows 5000", sent=True, resumption=left)
@@ -143,7 +143,7 @@ async def test_a_statement_that_the_engine_forgot_has_no_known_outcome() -> None
     assert run.engine.executions == []
 
 
-async def test_an_engine_that_is_away_is_waited_for() -> None:
+async def test_unavailable_engine_is_waited_for() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
     entry = fleet.leases.of(fleet.leases.add("work then rows 10", owner=None))
@@ -159,7 +159,7 @@ async def test_an_engine_that_is_away_is_waited_for() -> None:
     assert_whole_result(entry, 10)
 
 
-async def test_a_cancel_that_nobody_was_there_to_hear_reaches_the_engine() -> None:
+async def test_cancel_without_a_running_server_reaches_the_engine_later() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
     entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
@@ -173,7 +173,7 @@ async def test_a_cancel_that_nobody_was_there_to_hear_reaches_the_engine() -> No
     assert engine.left == {}
 
 
-async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
+async def test_end_of_a_resumed_statement_closes_its_session() -> None:
     engine = ResumableFakeEngine()
     async with engine.session(ANA, SessionOptions()) as session:
         handle = await session.submit("sleep 1 then rows 3")
@@ -185,7 +185,7 @@ async def test_the_end_of_a_followed_statement_ends_its_session() -> None:
 
 
 class ShowingSession(ResumableFakeSession):
-    """The log shows the statement with its values, as that of Hive does."""
+    """A session whose log shows the statement with its values, as in Hive."""
 
     sent = "SELECT * FROM people WHERE name = 'xyzzy-17' AND n = (-55555)"
 
@@ -196,7 +196,7 @@ class ShowingSession(ResumableFakeSession):
         return [f"Compiling command(queryId=1): {self.sent}"][start:]
 
 
-async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
+async def test_log_of_a_resumed_statement_shows_no_values() -> None:
     engine = ResumableFakeEngine()
     session = ShowingSession(engine)
     handle = await session.submit("sleep 1 then rows 3")
@@ -213,8 +213,8 @@ async def test_the_log_of_a_followed_statement_shows_no_value() -> None:
     assert shown == "Compiling command(queryId=1): SELECT * FROM people WHERE name = ? AND n = ?"
 
 
-async def test_a_statement_whose_mark_nobody_can_read_has_no_known_outcome() -> None:
-    """As when the key that it was sealed with is gone."""
+async def test_statement_with_an_unreadable_checkpoint_has_an_unknown_outcome() -> None:
+    """For example, the key that sealed the checkpoint may be lost."""
     fleet = Fleet(engine=ResumableFakeEngine())
     entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
     async with fleet.runner("first").running():

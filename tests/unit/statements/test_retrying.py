@@ -1,4 +1,4 @@
-"""Statements that only read and whose process died: run once more where the connector says so (Contract editor 3.3)."""
+"""Read-only statements whose process died: run once more if the connector permits it (Contract editor 3.3)."""
 
 import pytest
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
@@ -13,7 +13,7 @@ UNKNOWN = (StatementState.FAILED, "outcome_unknown")
 
 
 @pytest.mark.item(92)
-async def test_a_statement_that_only_reads_runs_once_more() -> None:
+async def test_read_only_statement_runs_once_more() -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
     async with fleet.runner().running():
@@ -36,7 +36,7 @@ async def test_a_statement_that_only_reads_runs_once_more() -> None:
         {"import_plan": {"kind": "file"}},
     ],
 )
-async def test_it_does_not_where_a_session_a_reader_or_a_former_retry_forbids_it(more: dict[str, object]) -> None:
+async def test_session_reader_or_former_retry_prevents_the_retry(more: dict[str, object]) -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True, **more)
     async with fleet.runner().running():
@@ -46,7 +46,7 @@ async def test_it_does_not_where_a_session_a_reader_or_a_former_retry_forbids_it
 
 
 @pytest.mark.item(92)
-async def test_rows_that_are_stored_meanwhile_forbid_it_in_the_database_too() -> None:
+async def test_rows_stored_meanwhile_prevent_the_retry_in_the_database() -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
     fleet.leases.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))
@@ -57,7 +57,7 @@ async def test_rows_that_are_stored_meanwhile_forbid_it_in_the_database_too() ->
 
 @pytest.mark.item(92)
 @pytest.mark.parametrize(("statement", "retries"), [("change 1", True), (READS, False)])
-async def test_changes_and_connectors_that_never_retry_end_as_unknown(statement: str, retries: bool) -> None:
+async def test_changes_and_connectors_without_retry_end_as_unknown(statement: str, retries: bool) -> None:
     fleet = Fleet(retries_reads=retries)
     assignment = fleet.leases.add(statement, owner=DEAD, lease_s=0.3, sent=True)
     async with fleet.runner().running():
@@ -67,7 +67,7 @@ async def test_changes_and_connectors_that_never_retry_end_as_unknown(statement:
 
 
 @pytest.mark.item(92)
-async def test_what_can_be_followed_at_its_engine_is_followed_and_not_run_again() -> None:
+async def test_resumable_statement_is_resumed_and_not_retried() -> None:
     fleet = Fleet(retries_reads=True)
     assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
     entry = fleet.leases.of(assignment)

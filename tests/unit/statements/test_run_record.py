@@ -27,7 +27,7 @@ LEASE = Lease(uuid4(), "me", 1)
 
 
 class Shown:
-    """What became visible."""
+    """Collects visible segments."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -55,13 +55,13 @@ def spool(
     return Spool(store, LEASE, ResultCaps(rows, size_bytes, cell_bytes), shown)
 
 
-async def test_no_row_gives_an_empty_result_without_bytes() -> None:
+async def test_no_rows_give_an_empty_result_without_bytes() -> None:
     shown = Shown()
     kept = await spool(MemoryResults(), shown).finish()
     assert (kept.rows, kept.size_bytes, kept.inline, shown.segments) == (0, 0, None, [])
 
 
-async def test_segments_follow_each_other_without_a_gap() -> None:
+async def test_segments_are_contiguous() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown)
     for _ in range(40):
@@ -76,7 +76,7 @@ async def test_segments_follow_each_other_without_a_gap() -> None:
 
 
 @pytest.mark.item(34)
-async def test_the_byte_cap_keeps_what_fits_and_says_so() -> None:
+async def test_byte_limit_keeps_what_fits_and_is_reported() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown, size_bytes=2_000_000)
     while filling.truncated_reason is None:
@@ -87,7 +87,7 @@ async def test_the_byte_cap_keeps_what_fits_and_says_so() -> None:
     assert shown.rows == kept.rows
 
 
-async def test_rows_after_a_cap_are_dropped() -> None:
+async def test_rows_after_a_limit_are_dropped() -> None:
     filling = spool(MemoryResults(), Shown(), rows=5)
     await filling.add(batch(4))
     await filling.add(batch(4))
@@ -96,7 +96,7 @@ async def test_rows_after_a_cap_are_dropped() -> None:
     assert (kept.rows, kept.truncated_reason) == (5, TruncationReason.ROW_LIMIT)
 
 
-async def test_batches_of_another_schema_begin_a_segment() -> None:
+async def test_batch_of_another_schema_starts_a_segment() -> None:
     shown = Shown()
     filling = spool(MemoryResults(), shown)
     await filling.add(pa.record_batch({"n": pa.array([1, 2])}))
@@ -105,7 +105,7 @@ async def test_batches_of_another_schema_begin_a_segment() -> None:
     assert [one.rows for one in shown.segments] == [2, 1]
 
 
-async def test_rows_wait_no_longer_than_a_second() -> None:
+async def test_rows_wait_at_most_a_second() -> None:
     shown = Shown()
     filling = spool(MemoryResults(), shown)
     await filling.add(batch(10))
@@ -118,7 +118,7 @@ async def test_rows_wait_no_longer_than_a_second() -> None:
     await filling.aclose()
 
 
-async def test_a_failing_store_is_told_at_the_next_step() -> None:
+async def test_store_failure_is_raised_at_the_next_step() -> None:
     store = MemoryResults()
     store.failure = StorageError("no room")
     filling = spool(store, Shown())
@@ -127,7 +127,7 @@ async def test_a_failing_store_is_told_at_the_next_step() -> None:
     await filling.aclose()
 
 
-async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
+async def test_missing_directory_fails_the_result() -> None:
     store = MemoryResults()
     store.failure = PathNotFound("gone")
     filling = spool(store, Shown())
@@ -136,7 +136,7 @@ async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
     await filling.aclose()
 
 
-async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
+async def test_rows_invisible_when_stopped_stay_invisible() -> None:
     shown = Shown()
     filling = spool(MemoryResults(), shown)
     await filling.add(batch(4_300, 1000))
@@ -145,7 +145,7 @@ async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
     assert shown.segments == []
 
 
-async def test_a_cell_above_the_limit_is_refused_with_its_row_and_column() -> None:
+async def test_cell_above_the_limit_is_rejected_with_row_and_column() -> None:
     filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
     await filling.add(pa.record_batch({"id": [1, 2], "text": ["x", "y" * 1000]}))
     with raises_code("cell_too_large", match="in row 3 of column text is larger than the limit of 1000 bytes"):
@@ -153,20 +153,20 @@ async def test_a_cell_above_the_limit_is_refused_with_its_row_and_column() -> No
     assert filling.rows == 2
 
 
-async def test_a_cell_behind_the_row_limit_is_dropped_before_it_is_measured() -> None:
+async def test_cell_beyond_the_row_limit_is_dropped_without_measuring() -> None:
     filling = spool(MemoryResults(), Shown(), rows=1, cell_bytes=1000)
     await filling.add(pa.record_batch({"text": ["x", "y" * 5000]}))
     assert (filling.rows, filling.truncated_reason) == (1, TruncationReason.ROW_LIMIT)
 
 
-async def test_a_row_of_many_cells_below_the_limit_is_refused_as_a_row() -> None:
+async def test_row_of_many_cells_is_limited_as_a_whole() -> None:
     filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
     await filling.add(pa.record_batch({"a": ["x" * 900], "b": ["x" * 900]}))
     with pytest.raises(RowTooLarge, match="Row 2 is larger than the limit of 2000 bytes"):
         await filling.add(pa.record_batch({name: ["", "x" * 900] for name in "abc"}))
 
 
-async def test_a_huge_row_is_stored_before_more_is_taken() -> None:
+async def test_huge_row_is_stored_before_more_rows_are_accepted() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown)
     await filling.add(pa.record_batch({"text": ["a", "b" * (5 << 20), "c"]}))
@@ -175,7 +175,7 @@ async def test_a_huge_row_is_stored_before_more_is_taken() -> None:
     assert kept.rows == shown.rows == 3
 
 
-async def test_rows_with_a_place_after_them_are_stored_together() -> None:
+async def test_rows_before_a_checkpoint_are_stored_together() -> None:
     store, shown = MemoryResults(), Shown()
     filling = spool(store, shown)
     await filling.add(batch(10_000, 1000), "after these")
@@ -184,7 +184,7 @@ async def test_rows_with_a_place_after_them_are_stored_together() -> None:
 
 
 class Source:
-    """Gives numbers, the later ones after `delay_s`; counts how often it was asked."""
+    """Yields numbers, all but the first after `delay_s`; counts the requests."""
 
     def __init__(self, numbers: int, delay_s: float = 0, *, fail: bool = False) -> None:
         self.numbers, self.delay_s, self.fail = numbers, delay_s, fail
@@ -203,17 +203,17 @@ class Source:
             self.closed = True
 
 
-async def test_items_pass_in_order() -> None:
+async def test_items_keep_their_order() -> None:
     assert [item async for item in with_pauses(Source(5).items(), pause_s=1)] == [0, 1, 2, 3, 4]
 
 
-async def test_a_pause_shows_as_none_and_nothing_is_lost() -> None:
+async def test_pause_yields_none_and_loses_nothing() -> None:
     seen = [item async for item in with_pauses(Source(2, 0.25).items(), pause_s=0.1)]
     assert [item for item in seen if item is not None] == [0, 1]
     assert seen.count(None) >= 1
 
 
-async def test_nothing_is_asked_for_before_the_last_item_was_used() -> None:
+async def test_next_item_is_requested_only_after_the_last_was_used() -> None:
     source = Source(5)
     async with aclosing(with_pauses(source.items(), pause_s=1)) as items:
         async for _ in items:
@@ -223,12 +223,12 @@ async def test_nothing_is_asked_for_before_the_last_item_was_used() -> None:
     assert source.closed
 
 
-async def test_a_failure_of_the_source_arrives() -> None:
+async def test_source_failure_propagates() -> None:
     with pytest.raises(OSError, match="lost"):
         _ = [item async for item in with_pauses(Source(1, fail=True).items(), pause_s=1)]
 
 
-async def test_leaving_in_a_pause_ends_the_source() -> None:
+async def test_leaving_during_a_pause_closes_the_source() -> None:
     source = Source(2, 30)
     async with aclosing(with_pauses(source.items(), pause_s=0.05)) as items:
         async for item in items:
@@ -241,7 +241,7 @@ EDITOR = EditorSettings(lease_timeout_s=5)
 
 
 class SlowReports(MemoryLeases):
-    """Reports are on their way until `arrive` is set."""
+    """Leases whose reports are delayed until `arrive` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class SlowReports(MemoryLeases):
 
 
 async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
-    """The record of a statement whose engine gives its first page."""
+    """Return the record of a statement whose engine delivers its first page."""
     assignment = leases.add("SELECT 1")
     record = RunRecord(assignment, leases, editor=EDITOR, notify=lambda: None)
     await record.mark_running(0, "page 1")
@@ -264,7 +264,7 @@ async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
 
 
 @pytest.mark.item(25)
-async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_rows() -> None:
+async def test_late_report_does_not_reset_the_checkpoint_before_stored_rows() -> None:
     leases = SlowReports()
     record, assignment = await running(leases)
     leases.under_way.clear()
@@ -282,7 +282,7 @@ async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_ro
 
 
 @pytest.mark.item(25)
-async def test_a_report_after_stored_rows_keeps_their_mark() -> None:
+async def test_report_after_stored_rows_keeps_their_checkpoint() -> None:
     leases = MemoryLeases()
     record, assignment = await running(leases)
     await record.add_segment(Segment(0, 0, 100, 1000), (), "page 2")
@@ -292,7 +292,7 @@ async def test_a_report_after_stored_rows_keeps_their_mark() -> None:
     assert found.checkpoint.token == "page 2"
 
 
-def test_numbers_go_on_from_report_to_report() -> None:
+def test_line_numbers_continue_between_reports() -> None:
     book = Logbook(1000)
     book.add("one")
     with book.take() as first:
@@ -302,14 +302,14 @@ def test_numbers_go_on_from_report_to_report() -> None:
     assert (first, second) == ((0, ["one"]), (1, ["two"]))
 
 
-def test_numbers_begin_after_the_lines_that_are_stored() -> None:
+def test_line_numbers_start_after_the_stored_lines() -> None:
     book = Logbook(1000, stored_lines=1)
     book.add("one")
     with book.take() as first:
         assert first == (1, ["one"])
 
 
-def test_lines_of_a_failed_report_come_again_under_the_same_number() -> None:
+def test_lines_of_a_failed_report_are_repeated_with_the_same_number() -> None:
     book = Logbook(1000)
     book.add("one")
     with suppress(OSError), book.take():
@@ -320,7 +320,7 @@ def test_lines_of_a_failed_report_come_again_under_the_same_number() -> None:
     assert not book.has_news
 
 
-def test_above_the_limit_old_lines_are_given_up_and_a_line_says_so() -> None:
+def test_old_lines_beyond_the_limit_are_dropped_with_a_notice() -> None:
     book = Logbook(100)
     for number in range(5):
         book.add(f"{number}" * 40)
@@ -335,11 +335,11 @@ def test_above_the_limit_old_lines_are_given_up_and_a_line_says_so() -> None:
 @pytest.mark.parametrize(("line", "shown"),
     [("password=hunter2 rest", "password=******** rest"), ("TOKEN: 'a b' x", "TOKEN: ******** x"),
     ("a\x1b[31mb", "a [31mb"), ("tab\tstays", "tab\tstays"), ("half \ud83d pair", "half   pair")])  # fmt: skip
-def test_lines_are_clean(line: str, shown: str) -> None:
+def test_log_lines_are_sanitized(line: str, shown: str) -> None:
     assert clean(line) == shown
 
 
-def test_storable_text_keeps_everything_else() -> None:
+def test_storable_text_replaces_only_invalid_characters() -> None:
     assert storable("é\n\t😀") == "é\n\t😀"
     assert storable("a\x00\udc00b") == "a\ufffd\ufffdb"
 
@@ -352,13 +352,13 @@ def test_engine_lines_are_counted_as_the_engine_counts_them() -> None:
         assert lines == ["first", "second", ""]
 
 
-def test_an_endless_line_of_an_engine_is_cut() -> None:
+def test_overlong_engine_line_is_truncated() -> None:
     assert len(clean("x" * 10_000_000)) < 70_000
     assert len(storable("x" * 10_000_000)) < 70_000
     assert storable("short\x00") == "short\ufffd"
 
 
-def test_lines_that_come_at_once_stay_within_the_limit_of_the_log() -> None:
+def test_burst_of_lines_stays_within_the_log_limit() -> None:
     book = Logbook(1000)
     book.add_engine(["x" * 300] * 1000)
     book.add("ours")
@@ -370,7 +370,7 @@ def test_lines_that_come_at_once_stay_within_the_limit_of_the_log() -> None:
         assert (start, lines) == (5, ["after"])
 
 
-def test_a_text_of_many_lines_is_cut_before_it_is_divided() -> None:
+def test_text_of_many_lines_is_truncated_before_splitting() -> None:
     book = Logbook(1000)
     book.add_engine(["x\n" * 10_000_000])
     with book.take() as (_, lines):

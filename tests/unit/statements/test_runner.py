@@ -1,4 +1,4 @@
-"""Leases, take-over, heartbeat, shutdown (Contract platform 10.2)."""
+"""Leases, takeover, heartbeat, shutdown (Contract platform 10.2)."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ FAILED, CANCELED, SUCCESS = StatementState.FAILED, StatementState.CANCELED, Stat
 WAITING = StatementState.WAITING
 
 
-async def test_an_unsent_statement_of_a_dead_process_is_run_once() -> None:
+async def test_unsent_statement_of_a_dead_process_runs_once() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3)
     async with fleet.runner().running():
@@ -37,7 +37,7 @@ async def test_an_unsent_statement_of_a_dead_process_is_run_once() -> None:
 
 
 @pytest.mark.item(25)
-async def test_a_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
+async def test_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("change 1", owner=OTHER, lease_s=0.3, sent=True)
     async with fleet.runner().running():
@@ -47,7 +47,7 @@ async def test_a_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
 
 
 @pytest.mark.item(82)
-async def test_the_statements_of_a_script_follow_each_other_in_one_session_with_one_log() -> None:
+async def test_script_statements_run_in_order_in_one_session_with_one_log() -> None:
     fleet = Fleet()
     script = fleet.leases.add("set x 5; get x; change 2", owner="script", lease_s=3600)
     first = fleet.leases.add("set x 5", owner=None, statements_count=3, keeps_session=True)
@@ -64,7 +64,7 @@ async def test_the_statements_of_a_script_follow_each_other_in_one_session_with_
     assert [one.assignment.needs_session for one in parts()] == [False, True, True]
     assert [one.assignment.keeps_session for one in parts()] == [True, True, False]
     assert (fleet.engine.executions, fleet.engine.sessions_opened) == (["set x 5", "get x", "change 2"], 1)
-    # The numbers of the lines go on from one statement to the next.
+    # Line numbers continue from one statement to the next.
     numbers = [
         number for one in parts() for start, lines in one.log.items() for number in range(start, start + len(lines))
     ]
@@ -73,7 +73,7 @@ async def test_the_statements_of_a_script_follow_each_other_in_one_session_with_
 
 @pytest.mark.item(88)
 @pytest.mark.parametrize("sent", [False, True])
-async def test_a_later_statement_of_a_script_is_not_run_without_the_session_of_the_script(sent: bool) -> None:
+async def test_later_script_statement_does_not_run_without_its_session(sent: bool) -> None:
     fleet = Fleet()
     operation = fleet.leases.add("ddl; ddl; ddl", owner="script", lease_s=3600)
     assignment = fleet.leases.add(
@@ -87,7 +87,7 @@ async def test_a_later_statement_of_a_script_is_not_run_without_the_session_of_t
     assert fleet.engine.executions == []
 
 
-async def test_a_statement_under_a_lease_of_another_is_left_alone() -> None:
+async def test_statement_leased_by_another_process_is_left_alone() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=30)
     async with fleet.runner().running():
@@ -95,14 +95,14 @@ async def test_a_statement_under_a_lease_of_another_is_left_alone() -> None:
     assert fleet.leases.of(assignment).owner == OTHER
 
 
-async def test_who_is_alone_waits_for_no_lease() -> None:
+async def test_single_process_waits_for_no_lease() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=3600)
     async with fleet.runner().running(take_over_all=True):
         await until(lambda: terminal(fleet.leases.of(assignment)))
 
 
-async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
+async def test_statement_of_a_disabled_user_does_not_run() -> None:
     fleet = Fleet()
     fleet.users.disabled.add(1)
     assignment = fleet.leases.add("ddl", owner=None)
@@ -115,7 +115,7 @@ async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
 @pytest.mark.parametrize(
     ("statement", "code"), [("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error")]
 )
-async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(statement, code) -> None:
+async def test_change_on_a_read_only_connector_is_rejected(statement, code) -> None:
     fleet = Fleet(read_only=True)
     assignment = fleet.leases.add(statement, owner=None)
     async with fleet.runner().running():
@@ -126,7 +126,7 @@ async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_subm
 @pytest.mark.parametrize(
     ("statement", "code"), [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")]
 )
-async def test_changes_of_objects_are_told_however_the_statement_ends(statement: str, code: str | None) -> None:
+async def test_object_changes_are_reported_for_any_outcome(statement: str, code: str | None) -> None:
     fleet = Fleet()
     assignment = fleet.leases.add(statement, owner=None)
     told_before_the_end: list[bool] = []
@@ -137,7 +137,7 @@ async def test_changes_of_objects_are_told_however_the_statement_ends(statement:
     assert told_before_the_end == [statement != "SELECT 1"]
 
 
-async def test_changes_of_a_canceled_statement_are_told() -> None:
+async def test_changes_of_a_canceled_statement_are_reported() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (runner, assignment):
         assert fleet.changes == []
@@ -146,7 +146,7 @@ async def test_changes_of_a_canceled_statement_are_told() -> None:
     assert (fleet.leases.of(assignment).state, fleet.changes) == (CANCELED, [(1, "fake")])
 
 
-async def test_changes_of_a_statement_whose_server_died_are_told() -> None:
+async def test_changes_of_a_statement_whose_server_died_are_reported() -> None:
     fleet = Fleet()
     assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3, sent=True)
     async with fleet.runner().running():
@@ -155,7 +155,7 @@ async def test_changes_of_a_statement_whose_server_died_are_told() -> None:
     assert fleet.changes == [(1, "fake")]
 
 
-async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -> None:
+async def test_cancel_requested_elsewhere_is_noticed_by_the_heartbeat() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (_, assignment):
         fleet.leases.of(assignment).cancel_requested = True
@@ -163,7 +163,7 @@ async def test_a_cancel_asked_of_another_process_is_noticed_by_the_heartbeat() -
     assert fleet.engine.cancels == 1
 
 
-async def test_work_whose_lease_is_lost_ends_and_writes_nothing() -> None:
+async def test_work_with_a_lost_lease_stops_and_writes_nothing() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (runner, assignment):
         entry = fleet.leases.of(assignment)
@@ -174,20 +174,20 @@ async def test_work_whose_lease_is_lost_ends_and_writes_nothing() -> None:
     assert entry.owner == OTHER
 
 
-async def test_a_statement_that_runs_here_is_no_orphan_after_an_outage_of_the_database() -> None:
+async def test_running_statement_is_not_orphaned_by_a_database_outage() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     assignment = fleet.leases.add("sleep 3 then rows 1", lease_s=1.5)
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
-        fleet.leases.of(assignment).lease_until = 0  # as long an outage as it takes
+        fleet.leases.of(assignment).lease_until = 0  # an outage of any length
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (StatementState.AVAILABLE, None)
 
 
-async def test_after_an_outage_the_owners_of_statements_come_before_those_who_would_take_them_over() -> None:
-    # After an outage owners have lease/3 = 3 s before anybody takes over.
+async def test_owners_renew_before_takeover_after_an_outage() -> None:
+    # After an outage, owners have lease/3 = 3 s before any takeover.
     fleet = Fleet(editor=EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=9))
     runner = fleet.runner()
     async with runner.running():
@@ -195,13 +195,13 @@ async def test_after_an_outage_the_owners_of_statements_come_before_those_who_wo
         fleet.leases.down = fleet.sessions.down = True
         await until(lambda: runner._no_sweep_until > time.monotonic())
         fleet.leases.down = fleet.sessions.down = False
-        await asyncio.sleep(1.5)  # several sweeps: the owner has had no time for its heartbeat yet
+        await asyncio.sleep(1.5)  # several sweeps: the owner has not had time for its heartbeat yet
         assert fleet.leases.of(assignment).owner == OTHER
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
 
 
-async def test_the_heartbeat_survives_what_nobody_expected() -> None:
+async def test_heartbeat_survives_unexpected_errors() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     assignment = fleet.leases.add("sleep 60", lease_s=1.5)
@@ -213,7 +213,7 @@ async def test_the_heartbeat_survives_what_nobody_expected() -> None:
             fleet.leases.before["renew"] = fail
             raise ZeroDivisionError
 
-    # Captured: to print a trace with the values of all frames takes longer than a heartbeat.
+    # Captured, since printing a traceback with all frame values takes longer than a heartbeat.
     with capture_logs() as logs:
         async with runner.running():
             runner.statements.start(assignment, ANA)
@@ -232,7 +232,7 @@ async def test_shutdown_lets_a_short_statement_finish() -> None:
     assert fleet.leases.of(assignment).state is StatementState.AVAILABLE
 
 
-async def test_shutdown_ends_a_long_statement_with_a_plain_reason() -> None:
+async def test_shutdown_cancels_a_long_statement_with_a_clear_reason() -> None:
     fleet = Fleet()
     async with fleet.at_work() as (_, assignment):
         pass
@@ -242,7 +242,7 @@ async def test_shutdown_ends_a_long_statement_with_a_plain_reason() -> None:
     assert fleet.engine.running == 0
 
 
-async def test_shutdown_hands_over_what_was_not_sent() -> None:
+async def test_shutdown_releases_unsent_statements() -> None:
     fleet = Fleet()
     runner = fleet.runner(per_user=1)
     running, queued = fleet.leases.add("sleep 30"), fleet.leases.add("ddl")
@@ -257,7 +257,7 @@ async def test_shutdown_hands_over_what_was_not_sent() -> None:
     assert fleet.engine.executions == ["sleep 30", "ddl"]
 
 
-async def test_a_process_that_shuts_down_takes_nothing_over() -> None:
+async def test_process_shutting_down_takes_over_nothing() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=1.5))
     lasting = fleet.leases.add("sleep 30")
@@ -271,29 +271,29 @@ async def test_a_process_that_shuts_down_takes_nothing_over() -> None:
     assert fleet.engine.executions == ["sleep 30"]
 
 
-async def test_a_statement_sent_at_the_moment_of_shutdown_ends_with_a_reason() -> None:
+async def test_statement_sent_during_shutdown_ends_with_a_reason() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
     assignment = fleet.leases.add("sleep 30")
     async with runner.running():
         runner.statements.start(assignment, ANA)
-        # Recorded as sent between the look of the shutdown and its attempt to give the statement back.
+        # Recorded as sent after the shutdown checked it and before its release.
         fleet.leases.before["release"] = lambda: setattr(fleet.leases.of(assignment), "sent", True)
     assert fleet.leases.of(assignment).state is CANCELED
 
 
-async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
+async def test_drained_process_releases_its_engines_immediately() -> None:
     fleet = Fleet(engine=FakeEngine(capabilities=EngineCapabilities(one_process=True)))
     runner = fleet.runner()
     async with runner.running():
         assert fleet.sessions.engines == {"fake": OWNER}
         await runner.shutdown.drain()
-        await asyncio.sleep(0.8)  # more than one heartbeat: calls are still answered
+        await asyncio.sleep(0.8)  # more than one heartbeat: calls still get responses
         assert fleet.sessions.engines == {}
         assert not await runner.data.may_run(CONNECTOR)
 
 
-async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shutdown_is_bounded_even_if_an_engine_never_responds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryserver.statements.shutdown.STATEMENTS_STOPPED_WITHIN_S", 0.3)
     engine_answers = asyncio.Event()
 
@@ -320,7 +320,7 @@ class _NoOtherServer:
         raise AssertionError(kind, subject)
 
 
-async def test_a_process_that_stops_starts_no_new_work() -> None:
+async def test_stopping_process_starts_no_new_work() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
     dispatcher = StatementDispatcher(runner, _NoOtherServer())
@@ -332,7 +332,7 @@ async def test_a_process_that_stops_starts_no_new_work() -> None:
                 await dispatcher.owner_for(None, session_owner=session_owner)
 
 
-async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or_left_unsent() -> None:
+async def test_statement_accepted_just_before_the_stop_runs_in_the_grace_period_or_stays_unsent() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=20))
     early, late, left = (fleet.leases.add(text) for text in ("sleep 0.2", "sleep 0.3", "sleep 30"))
@@ -348,7 +348,7 @@ async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or
     assert fleet.engine.executions == ["sleep 0.2", "sleep 0.3"]
 
 
-async def test_an_engine_is_held_while_statements_get_their_grace() -> None:
+async def test_engine_is_held_during_the_grace_period() -> None:
     fleet = Fleet(engine=FakeEngine(capabilities=EngineCapabilities(one_process=True)))
     runner = fleet.runner(shutdown_grace=timedelta(seconds=5))
     async with runner.running():
@@ -360,7 +360,7 @@ async def test_an_engine_is_held_while_statements_get_their_grace() -> None:
     assert fleet.engine.executions == ["sleep 1"]
 
 
-async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
+async def test_outage_at_shutdown_does_not_delay_it() -> None:
     fleet = Fleet()
     async with asyncio.timeout(60):
         async with fleet.at_work():
@@ -369,7 +369,7 @@ async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
 
 
 @pytest.mark.parametrize("per_user", [1, 3])
-async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
+async def test_concurrent_statements_are_limited_per_user(per_user: int) -> None:
     fleet = Fleet()
     runner = fleet.runner(per_user=per_user, shutdown_grace=timedelta(seconds=60))
     seen = []
@@ -383,7 +383,7 @@ async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
     assert len(fleet.engine.executions) == 6
 
 
-async def test_the_last_place_of_a_worker_is_for_people_who_run_nothing() -> None:
+async def test_last_place_of_a_worker_is_reserved_for_idle_users() -> None:
     fleet = Fleet()
     never = timedelta(hours=1)
     worker = fleet.runner(
@@ -396,7 +396,7 @@ async def test_the_last_place_of_a_worker_is_for_people_who_run_nothing() -> Non
         await until(lambda: fleet.engine.running == 2)
         assert worker.queue.room == 0
         assert await worker.queue.take(10) == 0
-        # No message comes: those are for workers with other places.
+        # No wake-up arrives: messages go to workers with other free places.
         late = fleet.leases.add("sleep 30", owner=None, user_id=2)
         await until(lambda: fleet.engine.running == 3)
         assert fleet.leases.of(late).sent
@@ -420,7 +420,7 @@ class Awake:
         pass
 
 
-async def test_another_worker_is_woken_where_only_a_kept_place_got_free() -> None:
+async def test_another_worker_is_woken_if_only_a_reserved_place_became_free() -> None:
     fleet, broker = Fleet(), Awake()
     worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1), broker=broker)
     running = [fleet.leases.add("sleep 30", owner=None, user_id=user) for user in (1, 2)]
@@ -431,13 +431,13 @@ async def test_another_worker_is_woken_where_only_a_kept_place_got_free() -> Non
         assert broker.woken == []
         worker.statements.cancel(running[0].lease.statement_id)
         await until(lambda: len(broker.woken) == 1)
-        # With a place for everybody it takes what waits, and has no need of others.
+        # With an unreserved place the worker takes the waiting statement itself.
         worker.statements.cancel(running[1].lease.statement_id)
         await until(lambda: fleet.engine.sessions_opened == 3)
         assert len(broker.woken) == 1
 
 
-async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() -> None:
+async def test_freed_place_is_reused_while_the_reserved_place_is_taken() -> None:
     fleet = Fleet()
     worker = fleet.runner(intake=Intake.QUEUED, capacity=2, sweep_every=timedelta(hours=1))
     first, second = [fleet.leases.add("sleep 30", owner=None, user_id=1) for _ in range(2)]
@@ -453,11 +453,11 @@ async def test_a_place_that_gets_free_is_given_on_while_the_kept_one_is_taken() 
 
 
 @pytest.mark.parametrize(("capacity", "kept"), [(0, 0), (1, 0), (2, 1), (8, 1), (15, 1), (16, 2), (64, 8)])
-def test_one_place_in_eight_of_a_worker_is_kept(capacity: int, kept: int) -> None:
+def test_one_worker_place_in_eight_is_reserved(capacity: int, kept: int) -> None:
     assert RunnerLimits(capacity=capacity).reserved == kept
 
 
-async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -> None:
+async def test_statements_of_a_session_run_in_order() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=60))
     shared = fleet.leases.add("set x 0", keeps_session=True).session_id
@@ -472,7 +472,7 @@ async def test_statements_of_one_session_run_in_the_order_in_which_they_came() -
     assert fleet.engine.sessions_opened == 1
 
 
-async def test_statements_that_continue_one_script_at_once_share_one_engine_session() -> None:
+async def test_concurrent_statements_of_a_script_share_one_engine_session() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=60))
     first = fleet.leases.add("ddl", keeps_session=True)
@@ -485,7 +485,7 @@ async def test_statements_that_continue_one_script_at_once_share_one_engine_sess
     assert len(fleet.engine._sessions) == 0
 
 
-async def test_the_last_statement_of_a_script_lets_its_session_go_although_the_database_is_away() -> None:
+async def test_last_script_statement_releases_its_session_during_a_database_outage() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=60))
     first = fleet.leases.add("set x 1", keeps_session=True)
@@ -500,7 +500,7 @@ async def test_the_last_statement_of_a_script_lets_its_session_go_although_the_d
         await until(lambda: not fleet.sessions.open_records)
 
 
-async def test_scripts_that_nobody_goes_on_with_hold_few_engine_sessions() -> None:
+async def test_abandoned_scripts_hold_few_engine_sessions() -> None:
     fleet = Fleet()
     runner = fleet.runner(per_user=4, shutdown_grace=timedelta(seconds=60))
     async with runner.running():
@@ -513,7 +513,7 @@ async def test_scripts_that_nobody_goes_on_with_hold_few_engine_sessions() -> No
     assert len(fleet.engine._sessions) == 0
 
 
-async def test_closing_a_session_stops_what_runs_and_what_waits_in_it() -> None:
+async def test_closing_a_session_stops_its_running_and_waiting_statements() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     first = fleet.leases.add("ddl", keeps_session=True)
@@ -533,14 +533,14 @@ async def test_closing_a_session_stops_what_runs_and_what_waits_in_it() -> None:
     assert fleet.engine.executions == ["ddl", "sleep 30"]
 
 
-async def test_a_record_of_a_session_that_is_gone_is_closed_by_the_heartbeat() -> None:
+async def test_record_of_a_dropped_session_is_closed_by_the_heartbeat() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     assignment = fleet.leases.add("ddl", keeps_session=True)
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: terminal(fleet.leases.of(assignment)))
-        # Down until set otherwise: a failure for one call only might go to the heartbeat's.
+        # Down until reset, since a failure of a single call might hit the heartbeat instead.
         fleet.sessions.down = True
         await runner.sessions.drop(assignment.session_id)
         assert assignment.session_id in fleet.sessions.open_records
@@ -548,7 +548,7 @@ async def test_a_record_of_a_session_that_is_gone_is_closed_by_the_heartbeat() -
         await until(lambda: assignment.session_id not in fleet.sessions.open_records)
 
 
-async def test_a_session_that_another_process_opened_again_is_left_to_it() -> None:
+async def test_session_reopened_by_another_process_is_left_to_it() -> None:
     fleet = Fleet()
     runner = fleet.runner()
     assignment = fleet.leases.add("ddl", keeps_session=True)

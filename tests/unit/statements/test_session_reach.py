@@ -1,4 +1,4 @@
-"""What sessions reach beside their data source, and for whom (Contract editor 4.7)."""
+"""What sessions reach besides their data source, and for whom (Contract editor 4.7)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -22,7 +22,7 @@ ALL_ENGINES_CAN = EngineCapabilities(reads_files=True, writes_files=True, reads_
 
 
 class Given:
-    """A store with a file, and results that note who opens them."""
+    """A store with a file, and results that record who opens them."""
 
     def __init__(self) -> None:
         file_system = MemoryFileSystem(Scheme.FILE)
@@ -41,7 +41,7 @@ class Given:
 @pytest.mark.parametrize(("reads", "writes", "read_only", "may_write"), [
     (False, True, False, None), (True, False, False, False),
     (True, True, False, True), (True, True, True, False)])  # fmt: skip
-async def test_a_session_gets_what_its_engine_and_its_connector_permit(
+async def test_session_reach_follows_engine_and_connector(
     may_write: bool | None, *, reads: bool, writes: bool, read_only: bool
 ):
     capabilities = EngineCapabilities(reads_files=reads, writes_files=writes, reads_results=reads)
@@ -60,14 +60,14 @@ async def test_a_session_gets_what_its_engine_and_its_connector_permit(
                 await session.files.make_directory("file:///d")
 
 
-async def test_where_there_are_no_stores_and_results_a_session_reaches_none():
+async def test_session_reaches_nothing_without_stores_and_results():
     session = NO_REACH.of_session(ALL_ENGINES_CAN, read_only=False)
     assert (session.files, session.results) == (None, None)
     async with session.acting(ANA):
         pass
 
 
-async def test_each_turn_in_a_held_session_has_the_rights_of_its_caller_and_the_time_between_none():
+async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
     given, engine = Given(), FakeEngine(capabilities=ALL_ENGINES_CAN)
 
     async def forget(session_id: int) -> None:

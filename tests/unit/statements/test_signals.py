@@ -1,4 +1,4 @@
-"""Calls that wait for statements of other processes, on a real database (Contract editor 7.1, platform 10.2)."""
+"""Calls waiting for statements of other processes, in a real database (Contract editor 7.1, platform 10.2)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -38,15 +38,15 @@ class Waiting:
     database: Database
     records: StatementRecords
     queries: list[float]
-    """One entry for each query."""
+    """One entry per query."""
     signals: StateSignals = field(default_factory=StateSignals)
     looks: list[int] = field(default_factory=list)
-    """How many states each search for changes compared."""
+    """The number of states compared by each search for changes."""
     begun: int = 0
-    """Calls that have read their status."""
+    """The number of calls that have read their status."""
 
     async def running(self, count: int = 1) -> list[UUID]:
-        """New statements that the worker runs."""
+        """Insert statements that the worker runs; return their ids."""
         user_id = await self.database.value(
             """insert into users (username, username_key) values ('ana', 'ana')
             on conflict (username_key) do update set username = 'ana' returning id"""
@@ -70,7 +70,7 @@ class Waiting:
         await self.database.execute("update statements set state = 'success' where id = any($1::uuid[])", ids)
 
     async def state_after(self, statement_id: UUID) -> StatementState:
-        """The state at the end of a call that waits for the statement."""
+        """Wait for the statement; return its state at the end of the call."""
         unused: Any = None
         reader = StatementReader(self.records, unused, self.signals, unused)
         with self.signals.watch(statement_id, ends_only=True) as watch:
@@ -81,7 +81,7 @@ class Waiting:
 
     @asynccontextmanager
     async def calls(self, *ids: UUID) -> AsyncIterator[list[asyncio.Task[StatementState]]]:
-        """Calls that wait, each past its first read."""
+        """Provide waiting calls, each past its first read."""
         calls = [asyncio.create_task(self.state_after(one)) for one in ids]
         try:
             await until(lambda: self.begun == len(ids))
@@ -115,14 +115,14 @@ async def waiting(database_dsn: str) -> AsyncIterator[Waiting]:
 
 
 async def finish(waiting: Waiting, statement_id: UUID, *, is_claimed: bool, notifies_ends: bool = True) -> None:
-    """As the worker that runs it."""
+    """Finish the statement as the worker that runs it."""
     leases = StatementLeases(waiting.database, PlainSealer(), notifies_ends=lambda: notifies_ends)
     lease = Lease(statement_id, OWNER, 1, is_claimed=is_claimed)
     outcome = Outcome(StatementState.SUCCESS)
     assert await leases.finish(lease, outcome, retention=timedelta(hours=1), lines=[], start_line=None)
 
 
-async def test_an_end_without_notice_is_found(waiting: Waiting) -> None:
+async def test_end_without_a_notification_is_found(waiting: Waiting) -> None:
     ended, deleted = await waiting.running(2)
     async with asyncio.timeout(30), waiting.changed_states().running(), waiting.calls(ended, deleted) as calls:
         await waiting.end_silently(ended)
@@ -133,7 +133,7 @@ async def test_an_end_without_notice_is_found(waiting: Waiting) -> None:
             await calls[1]
 
 
-async def test_fifty_waits_cost_one_query_each_time(waiting: Waiting) -> None:
+async def test_fifty_waits_share_one_query(waiting: Waiting) -> None:
     ids = await waiting.running(50)
     async with asyncio.timeout(60), waiting.calls(*ids) as calls:
         waiting.queries.clear()
@@ -146,7 +146,7 @@ async def test_fifty_waits_cost_one_query_each_time(waiting: Waiting) -> None:
             assert set(await asyncio.gather(*calls)) == {StatementState.SUCCESS}
 
 
-async def test_what_runs_here_is_compared_less_often(waiting: Waiting) -> None:
+async def test_own_statements_are_compared_less_often(waiting: Waiting) -> None:
     own, other = await waiting.running(2)
     async with asyncio.timeout(30), waiting.calls(own, other):
         async with waiting.changed_states(lambda one: one == own).running():
@@ -154,8 +154,8 @@ async def test_what_runs_here_is_compared_less_often(waiting: Waiting) -> None:
         assert waiting.looks[:4] == [2, 1, 1, 1]
 
 
-async def test_a_notice_of_the_end_ends_the_wait(waiting: Waiting) -> None:
-    """Nothing reads the record here: without the notice the call would wait for an hour."""
+async def test_notification_ends_the_wait(waiting: Waiting) -> None:
+    """Nothing else reads the record here; without the notification the call would wait for an hour."""
     (statement_id,) = await waiting.running()
     runner: Any = SimpleNamespace(signals=waiting.signals, owner="server", start=None)
     dispatcher, listens = StatementDispatcher(runner, Notices(waiting.database)), asyncio.Event()
@@ -166,7 +166,7 @@ async def test_a_notice_of_the_end_ends_the_wait(waiting: Waiting) -> None:
             assert await call is StatementState.SUCCESS
 
 
-async def test_only_ends_that_another_process_waits_for_are_notified(waiting: Waiting) -> None:
+async def test_only_ends_awaited_by_another_process_are_notified(waiting: Waiting) -> None:
     own, by_broker, claimed = await waiting.running(3)
     notices, listens = asyncio.Queue[tuple[str, str]](), asyncio.Event()
     async with asyncio.timeout(30), listening(waiting.dsn, lambda *notice: notices.put_nowait(notice), listens.set):
@@ -177,7 +177,7 @@ async def test_only_ends_that_another_process_waits_for_are_notified(waiting: Wa
         assert await notices.get() == ("ended", str(claimed)), "notices come in the order of their commits"
 
 
-async def test_a_wait_fails_at_once_when_the_database_is_gone(waiting: Waiting, postgres: EmbeddedPostgres) -> None:
+async def test_wait_fails_immediately_when_the_database_is_lost(waiting: Waiting, postgres: EmbeddedPostgres) -> None:
     name = waiting.dsn.rsplit("/", 1)[1].split("?")[0]
     (statement_id,) = await waiting.running()
     async with asyncio.timeout(30), waiting.changed_states().running(), waiting.calls(statement_id) as (call,):
@@ -189,7 +189,7 @@ async def test_a_wait_fails_at_once_when_the_database_is_gone(waiting: Waiting, 
             await call
 
 
-async def test_rows_and_progress_do_not_wake_who_waits_for_the_end() -> None:
+async def test_rows_and_progress_do_not_wake_waits_for_the_end() -> None:
     signals, statement_id = StateSignals(), uuid4()
     with signals.watch(statement_id) as rows, signals.watch(statement_id, ends_only=True) as end:
         signals.notify(statement_id, may_have_ended=False)

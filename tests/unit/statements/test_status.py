@@ -1,4 +1,4 @@
-"""Waits for statements end when the server stops, also for those that other servers run (Contract platform 9.5)."""
+"""Waits for statements end when the server stops, even if another server runs them (Contract platform 9.5)."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ class _Running:
         return SimpleNamespace(start=0, lines=())
 
 
-async def test_long_polls_and_event_streams_end_with_the_present_state() -> None:
+async def test_long_polls_and_event_streams_end_with_the_current_state() -> None:
     records: Any = _Running()
     unused: Any = None
     signals = StateSignals()
