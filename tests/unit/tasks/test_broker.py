@@ -1,4 +1,4 @@
-"""The queue in a real Valkey: what wakes whom, and what a lost broker costs (Contract platform 10.2)."""
+"""The queue in a real Valkey: wake-ups, and the effects of a lost broker (Contract platform 10.2)."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ async def broker(task_server: TaskServerSettings) -> AsyncIterator[RedisBroker]:
 
 
 class Taker:
-    """A worker that notes its jobs."""
+    """A worker that records its jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[str] = []
@@ -64,12 +64,12 @@ class BusyTaker(Taker):
 
 
 async def queued(settings: TaskServerSettings) -> int:
-    """Jobs that no worker has taken."""
+    """Return the number of jobs no worker has taken."""
     async with Redis.from_url(settings.broker_url.get_secret_value()) as redis:
         return await redis.zcard(settings.queue)
 
 
-async def test_a_job_carries_statement_and_fence(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+async def test_job_contains_statement_and_fence(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     taker = Taker()
     async with taker.at_work(task_server):
         broker.statement_waits(STATEMENT, fence=3)
@@ -77,7 +77,7 @@ async def test_a_job_carries_statement_and_fence(broker: RedisBroker, task_serve
     assert taker.jobs == [f"stmt:{STATEMENT}:3"]
 
 
-async def test_a_repeated_announcement_is_one_job(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+async def test_repeated_announcement_is_one_job(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     for _ in range(5):
         broker.statement_waits(STATEMENT, fence=0)
     other = uuid4()
@@ -87,7 +87,7 @@ async def test_a_repeated_announcement_is_one_job(broker: RedisBroker, task_serv
     async with taker.at_work(task_server):
         await until(lambda: len(taker.jobs) == 2)
         assert sorted(taker.jobs) == sorted([f"stmt:{STATEMENT}:0", f"stmt:{other}:0"])
-        # Once it is done the same may be announced again: the record says what is still to do.
+        # A finished job may be announced again; the record tells what remains to be done.
         await until_queued(task_server, 0)
         broker.statement_waits(STATEMENT, fence=0)
         await until(lambda: len(taker.jobs) == 3)
@@ -104,9 +104,7 @@ async def test_each_job_wakes_one_worker(broker: RedisBroker, task_server: TaskS
     assert len(jobs) == len(set(jobs)) == 200
 
 
-async def test_a_worker_without_room_leaves_jobs_to_another(
-    broker: RedisBroker, task_server: TaskServerSettings
-) -> None:
+async def test_full_worker_leaves_jobs_to_another(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     full, free = Taker(), Taker()
     full.room = 0
     async with full.at_work(task_server):
@@ -117,7 +115,7 @@ async def test_a_worker_without_room_leaves_jobs_to_another(
     assert full.jobs == []
 
 
-async def test_a_worker_takes_no_more_jobs_of_one_reading_than_it_has_room_for(
+async def test_worker_takes_only_as_many_jobs_as_it_has_room_for(
     broker: RedisBroker, task_server: TaskServerSettings
 ) -> None:
     for _ in range(3):
@@ -132,10 +130,10 @@ async def test_a_worker_takes_no_more_jobs_of_one_reading_than_it_has_room_for(
     assert len(busy.jobs) == 1
 
 
-async def test_a_job_is_taken_at_once_by_a_worker_that_has_room(
+async def test_job_is_taken_immediately_by_a_worker_with_room(
     task_server: TaskServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers read the queue by themselves only after the end of this test."""
+    """The workers' own polling starts only after the end of this test."""
     monkeypatch.setattr("queryserver.tasks.broker._POLL_S", 300)
     monkeypatch.setattr("queryserver.tasks.broker._CALL_WITHIN_S", 600)
     full, free, broker = Taker(), Taker(), RedisBroker(task_server)
@@ -147,7 +145,7 @@ async def test_a_job_is_taken_at_once_by_a_worker_that_has_room(
     assert full.jobs == []
 
 
-async def test_a_job_whose_token_is_lost_is_taken(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+async def test_job_with_a_lost_token_is_taken(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     broker.statement_waits(STATEMENT, fence=0)
     tokens = f"{task_server.queue}:tokens"
     async with Redis.from_url(task_server.broker_url.get_secret_value()) as redis, asyncio.timeout(60):
@@ -158,9 +156,7 @@ async def test_a_job_whose_token_is_lost_is_taken(broker: RedisBroker, task_serv
         await until(lambda: bool(taker.jobs))
 
 
-async def test_a_job_that_fails_is_logged_and_not_repeated(
-    broker: RedisBroker, task_server: TaskServerSettings
-) -> None:
+async def test_failed_job_is_logged_and_not_repeated(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     taker = Taker()
 
     async def fail(job: str) -> None:
@@ -179,7 +175,7 @@ async def test_a_job_that_fails_is_logged_and_not_repeated(
 
 
 @pytest.mark.platform(103)
-async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
+async def test_sender_worker_and_listener_resume_after_a_broker_outage(
     broker: RedisBroker, task_server: TaskServerSettings, valkey: ValkeyServer
 ) -> None:
     taker, changed = Taker(), set[UUID]()
@@ -187,7 +183,7 @@ async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
         await repeated(lambda: broker.statement_waits(STATEMENT, fence=0), lambda: bool(taker.jobs))
         await repeated(lambda: broker.statement_changed(STATEMENT), lambda: STATEMENT in changed)
         await valkey.stop()
-        # Nothing waits, nothing is raised. The first message is lost on its way, and the others are dropped then.
+        # Nothing waits and nothing is raised. The first message is lost on its way, and the others are then dropped.
         missed = uuid4()
         for fence in (1, 2):
             broker.statement_waits(STATEMENT, fence=fence)
@@ -201,7 +197,7 @@ async def test_sender_worker_and_listener_go_on_after_the_broker_was_away(
     assert missed not in changed
 
 
-async def test_a_password_is_written_in_the_address_as_the_settings_ask_for_it() -> None:
+async def test_broker_password_may_contain_special_characters() -> None:
     async with guarded_valkey(password="p/a?s#s@w:%") as url:
         settings, taker = with_broker(url), Taker()
         broker = RedisBroker(settings)
@@ -217,7 +213,7 @@ async def test_changes_reach_every_server(broker: RedisBroker, task_server: Task
         await repeated(lambda: broker.statement_changed(STATEMENT), lambda: all(STATEMENT in one for one in heard))
 
 
-async def test_a_job_is_due_whatever_the_clocks_say(broker: RedisBroker, task_server: TaskServerSettings) -> None:
+async def test_job_is_due_regardless_of_clock_differences(broker: RedisBroker, task_server: TaskServerSettings) -> None:
     taker = Taker()
     broker.statement_waits(STATEMENT, fence=0)
     await until_queued(task_server, 1)
@@ -229,24 +225,24 @@ async def test_a_job_is_due_whatever_the_clocks_say(broker: RedisBroker, task_se
 
 
 async def until_queued(settings: TaskServerSettings, number: int) -> None:
-    """Return once so many jobs are in the queue."""
+    """Return once the queue holds that many jobs."""
     async with asyncio.timeout(60):
         while await queued(settings) != number:  # noqa: ASYNC110 what is waited for is a fact, not an event
             await asyncio.sleep(0.01)
 
 
 async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
-    """Until it holds: a listener that is not there yet misses what is said."""
+    """Repeat the call until the condition holds, since a listener that is not ready yet misses messages."""
     async with asyncio.timeout(60):
         while not holds():
             call()
             await asyncio.sleep(0.05)
 
 
-async def test_a_broker_that_no_longer_answers_is_left_with_nothing_open() -> None:
-    """redis-py would open a connection anew after the first cancel, to tell the broker that it watches nothing.
+async def test_unresponsive_broker_leaves_no_open_connection() -> None:
+    """After the first cancel, redis-py would open another connection to tell the broker that it watches nothing.
 
-    What is not given back warns when it is collected.
+    An unreleased connection warns when it is collected.
     """
     asked, ended, opened = asyncio.Event(), asyncio.Event(), 0
 
@@ -259,7 +255,7 @@ async def test_a_broker_that_no_longer_answers_is_left_with_nothing_open() -> No
                     asked.set()
                 if asked.is_set():
                     await ended.wait()
-                # Of the commands of one packet each gets an answer.
+                # Each command in a packet gets its own response.
                 writer.write((b"+PONG\r\n" if b"PING" in command else b"+OK\r\n") * command.count(b"*"))
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
@@ -275,7 +271,7 @@ async def test_a_broker_that_no_longer_answers_is_left_with_nothing_open() -> No
     assert opened == 1
 
 
-def test_an_address_whose_port_is_none_is_refused_without_its_text():
+def test_address_with_an_invalid_port_is_rejected_without_its_text():
     with pytest.raises(ValidationError) as caught:
         TaskServerSettings.model_validate({"broker_url": "redis://:top/secretpw@h:6379/0"})
     problems = str(caught.value.errors(include_input=False, include_context=False))

@@ -1,4 +1,4 @@
-"""Tasks on a real database: claims, leases, cancels, ends, with work that the tests script."""
+"""Tasks in a real database: claims, leases, cancellation and completion, with scripted work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -40,7 +40,7 @@ def records(database: Database) -> TaskRecords:
 
 
 class Work:
-    """Work that lasts until the test lets it go."""
+    """Work that lasts until the test sets `may_end`."""
 
     def __init__(self, end: TaskEnd | Exception = DONE) -> None:
         self.end = end
@@ -85,7 +85,7 @@ async def shown(records: TaskRecords, task_id: UUID) -> Task:
 
 @asynccontextmanager
 async def running(runner: TaskRunner, work: Work) -> AsyncIterator["asyncio.Task[bool]"]:
-    """One task under way."""
+    """Provide a task in progress."""
     run = asyncio.create_task(runner.run_next())
     try:
         await asyncio.wait_for(work.begun.wait(), 30)
@@ -95,7 +95,7 @@ async def running(runner: TaskRunner, work: Work) -> AsyncIterator["asyncio.Task
         await asyncio.gather(run, return_exceptions=True)
 
 
-async def test_a_task_is_run_to_its_end_and_the_record_says_how(records: TaskRecords):
+async def test_task_runs_to_its_end_and_is_recorded(records: TaskRecords):
     work = Work()
     registry = CollectorRegistry()
     runner = runner_of(records, work, metrics=Metrics(registry, dialects=()))
@@ -119,7 +119,7 @@ async def test_a_task_is_run_to_its_end_and_the_record_says_how(records: TaskRec
     assert runner.active == 0
 
 
-async def test_progress_is_written_while_it_runs_and_never_goes_back(records: TaskRecords):
+async def test_progress_is_written_during_the_run_and_never_decreases(records: TaskRecords):
     work = Work()
     task_id = await submitted(records)
     async with running(runner_of(records, work), work):
@@ -140,7 +140,7 @@ async def test_progress_is_written_while_it_runs_and_never_goes_back(records: Ta
 
 
 class NotedRecords(TaskRecords):
-    """Notes the progress of each heartbeat. The database keeps the highest by itself."""
+    """Records the progress of each heartbeat; the database itself keeps the highest value."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, keep=timedelta(days=30))
@@ -151,7 +151,7 @@ class NotedRecords(TaskRecords):
         return await super().renew(claimed, lease=lease, progress=progress, message=message)
 
 
-async def test_a_heartbeat_never_reports_less_progress_than_the_one_before(database: Database):
+async def test_heartbeat_never_reports_decreasing_progress(database: Database):
     records, work = NotedRecords(database), Work()
     await submitted(records)
     async with running(runner_of(records, work), work):
@@ -169,7 +169,7 @@ async def test_a_heartbeat_never_reports_less_progress_than_the_one_before(datab
     ("error", "message"),
     [(InvalidParameter("Unknown dialect: x"), "Unknown dialect: x"), (RuntimeError("planted"), "Internal error.")],
 )
-async def test_a_failure_is_an_end_and_shows_no_secrets(records: TaskRecords, error: Exception, message: str):
+async def test_failure_ends_the_task_without_secrets(records: TaskRecords, error: Exception, message: str):
     work = Work(error)
     work.may_end.set()
     task_id = await submitted(records)
@@ -178,7 +178,7 @@ async def test_a_failure_is_an_end_and_shows_no_secrets(records: TaskRecords, er
     assert (task.state, task.message, task.result) == (TaskState.FAILED, message, None)
 
 
-async def test_two_runners_never_have_the_same_task(records: TaskRecords):
+async def test_two_runners_never_claim_the_same_task(records: TaskRecords):
     ids = {await submitted(records) for _ in range(6)}
     claims = await asyncio.gather(*(records.claim(worker=str(number), lease=LEASE) for number in range(8)))
     claimed = [claim.id for claim in claims if claim is not None]
@@ -186,7 +186,7 @@ async def test_two_runners_never_have_the_same_task(records: TaskRecords):
     assert set(claimed) == ids
 
 
-async def test_a_requested_cancel_stops_it_by_the_heartbeat(records: TaskRecords):
+async def test_requested_cancel_takes_effect_with_the_heartbeat(records: TaskRecords):
     work = Work()
     task_id = await submitted(records)
     async with running(runner_of(records, work), work) as run:
@@ -198,8 +198,10 @@ async def test_a_requested_cancel_stops_it_by_the_heartbeat(records: TaskRecords
     assert await shown(records, task_id) == task
 
 
-async def test_a_notice_stops_it_at_once(records: TaskRecords, database: Database, database_dsn: str):
-    """The heartbeat of this runner comes after the end of the test."""
+async def test_cancel_notification_takes_effect_immediately(
+    records: TaskRecords, database: Database, database_dsn: str
+):
+    """This runner's heartbeat comes after the end of the test."""
     work = Work()
     task_id = await submitted(records)
     runner = runner_of(records, work, heartbeat_s=600)
@@ -218,7 +220,7 @@ async def test_a_notice_stops_it_at_once(records: TaskRecords, database: Databas
     assert not runner.notified("connectors", str(task_id))
 
 
-async def test_a_queued_task_is_canceled_at_once_and_never_run(records: TaskRecords):
+async def test_queued_task_is_canceled_immediately_and_never_runs(records: TaskRecords):
     task_id = await submitted(records)
     assert await records.request_cancel(task_id) is TaskState.CANCELED
     assert (await shown(records, task_id)).ended is not None
@@ -227,17 +229,17 @@ async def test_a_queued_task_is_canceled_at_once_and_never_run(records: TaskReco
 
 
 async def expired(database: Database) -> None:
-    """As if the worker had died some time ago."""
+    """Let the lease expire, as if the worker had died some time ago."""
     await database.execute("update tasks set lease_until = now() - interval '1 s'")
 
 
-async def test_a_task_whose_worker_died_is_run_again_and_the_dead_one_writes_nothing(records, database):
+async def test_task_of_a_dead_worker_runs_again_and_the_dead_worker_writes_nothing(records, database):
     first, second = Work(TaskEnd(TaskState.FAILED, "of the first")), Work()
     task_id = await submitted(records)
-    # Its heartbeat comes after the end of the test: a process that was stopped.
+    # A stopped process: its heartbeat comes after the end of the test.
     async with running(runner_of(records, first, "one", heartbeat_s=600), first) as stopped:
 
-        async def is_renewed() -> bool:  # the first heartbeat comes at once, and would renew the lease
+        async def is_renewed() -> bool:  # the immediate first heartbeat would renew the lease
             return await database.value("select lease_until - started_at > $1 from tasks", LEASE)
 
         await until(is_renewed)
@@ -254,7 +256,7 @@ async def test_a_task_whose_worker_died_is_run_again_and_the_dead_one_writes_not
     assert await database.value("select fence from tasks") == 2
 
 
-async def test_a_runner_that_lost_its_lease_stops_its_work(records: TaskRecords, database: Database):
+async def test_runner_that_lost_its_lease_stops_its_work(records: TaskRecords, database: Database):
     work = Work()
     task_id = await submitted(records)
     async with running(runner_of(records, work), work) as run:
@@ -264,7 +266,7 @@ async def test_a_runner_that_lost_its_lease_stops_its_work(records: TaskRecords,
     assert (await shown(records, task_id)).state is TaskState.RUNNING
 
 
-async def test_a_cancel_of_a_task_whose_worker_died_needs_no_run(records: TaskRecords, database: Database):
+async def test_cancel_of_a_task_of_a_dead_worker_needs_no_run(records: TaskRecords, database: Database):
     task_id = await submitted(records)
     assert await records.claim(worker="dead", lease=LEASE) is not None
     await records.request_cancel(task_id)
@@ -274,7 +276,7 @@ async def test_a_cancel_of_a_task_whose_worker_died_needs_no_run(records: TaskRe
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.CANCELED, 0)
 
 
-async def test_the_sweep_runs_what_waits_one_after_the_other(records: TaskRecords):
+async def test_sweep_runs_waiting_tasks_one_after_the_other(records: TaskRecords):
     work = Work()
     runner = runner_of(records, work, sweep_every_s=0.01)
     ids = [await submitted(records) for _ in range(3)]
@@ -293,7 +295,7 @@ async def test_the_sweep_runs_what_waits_one_after_the_other(records: TaskRecord
 
 
 @pytest.mark.parametrize("by_sweep", [True, False])
-async def test_a_process_that_stops_gives_its_task_back(records: TaskRecords, database: Database, by_sweep: bool):
+async def test_stopping_process_releases_its_task(records: TaskRecords, database: Database, by_sweep: bool):
     work = Work()
     runner = runner_of(records, work, sweep_every_s=0.01 if by_sweep else 600)
     task_id = await submitted(records)
@@ -311,7 +313,7 @@ async def test_a_process_that_stops_gives_its_task_back(records: TaskRecords, da
     assert (await shown(records, task_id)).state is TaskState.FINISHED
 
 
-async def test_a_canceled_caller_gives_it_back_too(records: TaskRecords):
+async def test_cancelled_caller_releases_its_task(records: TaskRecords):
     work = Work()
     runner = runner_of(records, work)
     task_id = await submitted(records)
@@ -322,7 +324,7 @@ async def test_a_canceled_caller_gives_it_back_too(records: TaskRecords):
     assert ((await shown(records, task_id)).state, runner.active) == (TaskState.QUEUED, 0)
 
 
-async def test_in_the_grace_time_of_a_shutdown_it_may_end(records: TaskRecords):
+async def test_task_may_finish_in_the_shutdown_grace_period(records: TaskRecords):
     work = Work()
     runner = runner_of(records, work, sweep_every_s=0.01, shutdown_grace=timedelta(seconds=60))
     task_id = await submitted(records)
@@ -333,7 +335,7 @@ async def test_in_the_grace_time_of_a_shutdown_it_may_end(records: TaskRecords):
 
 
 class Failing(TaskRecords):
-    """Loses the database when `fails` says so."""
+    """Loses the database while `fails` returns true."""
 
     fails: Callable[[], bool] = staticmethod(lambda: False)
 
@@ -343,7 +345,7 @@ class Failing(TaskRecords):
         return await super().finish(claimed, end)
 
 
-async def test_an_end_that_cannot_be_recorded_is_a_run_again_later(database: Database):
+async def test_unrecordable_end_makes_the_task_run_again_later(database: Database):
     records = Failing(database, keep=timedelta(days=30))
     records.fails = lambda: True
     work = Work()
@@ -357,12 +359,12 @@ async def test_an_end_that_cannot_be_recorded_is_a_run_again_later(database: Dat
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.FINISHED, 2)
 
 
-async def test_tasks_of_a_newer_program_are_left_to_it(records: TaskRecords, database: Database):
+async def test_tasks_of_a_newer_version_are_left_alone(records: TaskRecords, database: Database):
     await database.execute("insert into tasks (id, name) values ($1, 'of_tomorrow')", uuid4())
     assert await records.claim(worker="one", lease=LEASE) is None
 
 
-async def test_old_tasks_are_deleted_and_those_that_run_are_not(records: TaskRecords, database: Database):
+async def test_old_tasks_are_deleted_unless_running(records: TaskRecords, database: Database):
     ended, active = [await submitted(records) for _ in range(2)]
     await records.request_cancel(ended)
     await database.execute("update tasks set created_at = now() - interval '99 days'")
@@ -374,7 +376,7 @@ async def test_old_tasks_are_deleted_and_those_that_run_are_not(records: TaskRec
     assert await records.find(active) is not None
 
 
-async def test_a_page_is_read_by_indexes_however_many_statements_there_are(records: TaskRecords, database: Database):
+async def test_page_query_uses_indexes(records: TaskRecords, database: Database):
     await database.execute(
         """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
             statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s,

@@ -1,4 +1,4 @@
-"""When schedules fire, at real changes of the clocks (Contract platform 10.7)."""
+"""Fire times of schedules at real clock changes (Contract platform 10.7)."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -16,7 +16,7 @@ def utc(text: str) -> datetime:
 
 
 def fires(cron: str, zone: str, after: str, until: str) -> list[str]:
-    """All fires of an interval, in UTC without the year."""
+    """Return all fire times of an interval, in UTC without the year."""
     found: list[str] = []
     moment: datetime | None = utc(after)
     while (moment := next_cron_time(cron, require_zone(zone), moment)) is not None and moment <= utc(until):
@@ -24,12 +24,12 @@ def fires(cron: str, zone: str, after: str, until: str) -> list[str]:
     return found
 
 
-def test_a_local_time_that_is_skipped_fires_once_at_the_next_minute_that_exists():
-    # 2026-03-29, 02:00 in Berlin becomes 03:00 (01:00 UTC).
+def test_skipped_local_time_fires_once_at_the_next_existing_minute():
+    # On 2026-03-29, 02:00 in Berlin becomes 03:00 (01:00 UTC).
     around = "2026-03-28T12:00", "2026-03-30T12:00"
     assert fires("30 2 * * *", "Europe/Berlin", *around) == ["03-29 01:00", "03-30 00:30"]
     assert fires("0,30 2 * * *", "Europe/Berlin", *around) == ["03-29 01:00", "03-30 00:00", "03-30 00:30"]
-    # CronSim alone leaves these out, for their minute begins with a star.
+    # CronSim alone skips these times, since their minute starts with a star.
     assert fires("*/20 2 * * *", "Europe/Berlin", *around)[0] == "03-29 01:00"
     assert fires("0 2,3 * * *", "Europe/Berlin", *around) == ["03-29 01:00", "03-30 00:00", "03-30 01:00"]
     assert fires("30 * * * *", "Europe/Berlin", "2026-03-29T00:00", "2026-03-29T02:00") == [
@@ -39,27 +39,27 @@ def test_a_local_time_that_is_skipped_fires_once_at_the_next_minute_that_exists(
     ]
 
 
-def test_a_local_time_that_comes_twice_fires_once():
-    # 2026-10-25, 03:00 in Berlin becomes 02:00 (01:00 UTC): the first 02:30 is 00:30 UTC.
+def test_repeated_local_time_fires_once():
+    # On 2026-10-25, 03:00 in Berlin becomes 02:00 (01:00 UTC); the first 02:30 is 00:30 UTC.
     around = "2026-10-24T12:00", "2026-10-26T12:00"
     assert fires("30 2 * * *", "Europe/Berlin", *around) == ["10-25 00:30", "10-26 01:30"]
     assert fires("30 * * * *", "Europe/Berlin", "2026-10-24T23:00", "2026-10-25T02:00") == [
         "10-24 23:30",
         "10-25 00:30",
     ]
-    # A beat that starts within the second pass does not fire what the first pass had.
+    # A beat started during the second pass does not repeat fires of the first pass.
     assert next_cron_time("30 2 * * *", BERLIN, utc("2026-10-25T01:10")) == utc("2026-10-26T01:30")
 
 
-def test_clocks_that_change_by_half_an_hour_or_a_day():
-    # Lord Howe Island, 2026-10-04: 02:00 becomes 02:30 (15:30 UTC of the day before).
+def test_clock_changes_of_half_an_hour_or_a_day():
+    # On Lord Howe Island, on 2026-10-04, 02:00 becomes 02:30 (15:30 UTC of the day before).
     howe = fires("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00", "2026-10-04T23:00")
     assert howe == ["10-03 15:30", "10-04 15:15"]
-    # Samoa had no 2011-12-30.
+    # Samoa skipped 2011-12-30.
     assert fires("0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00", "2011-12-31T23:00") == ["12-30 10:00"]
 
 
-def test_zones_decide_and_a_fire_is_never_of_the_moment_that_was_given():
+def test_zone_applies_and_fire_time_is_strictly_later():
     assert next_cron_time("0 9 * * mon-fri", BERLIN, utc("2026-01-02T08:00")) == utc("2026-01-05T08:00")
     assert next_cron_time("* * * * *", UTC, utc("2026-01-02T08:00")) == utc("2026-01-02T08:01")
     assert next_cron_time("* * * * *", UTC, utc("2026-01-02T08:00:59.5")) == utc("2026-01-02T08:01")
@@ -68,13 +68,13 @@ def test_zones_decide_and_a_fire_is_never_of_the_moment_that_was_given():
 @pytest.mark.parametrize(
     "text", ["", "* * * *", "* * * * * *", "60 * * * *", "@daily", "0 0 31 2 *", "x * * * *", "*/0 * * * *", "1" * 300]
 )
-def test_wrong_cron_texts_are_refused(text: str):
+def test_invalid_cron_expressions_are_rejected(text: str):
     with pytest.raises(InvalidParameter, match="cron"):
         require_cron(text)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "/etc/localtime", "x\0y", "a" * 5000])
-def test_unknown_zones_are_refused(name: str):
+def test_unknown_zones_are_rejected(name: str):
     with pytest.raises(InvalidParameter, match="IANA"):
         require_zone(name)
 
@@ -83,5 +83,5 @@ def test_missed_fires_of_an_interval_keep_its_grid():
     due, step = utc("2026-01-01T00:00:00"), timedelta(seconds=10)
     assert next_interval_time(due, step, due) == utc("2026-01-01T00:00:10")
     assert next_interval_time(due, step, utc("2026-01-01T00:01:03")) == utc("2026-01-01T00:01:10")
-    # A clock of the database that was set back does not make it fire again at once.
+    # A database clock that was set back does not cause an immediate second fire.
     assert next_interval_time(due, step, utc("2025-12-31T23:59:00")) == utc("2026-01-01T00:00:10")

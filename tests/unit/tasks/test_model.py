@@ -1,4 +1,4 @@
-"""Names and parameters of tasks (Contract platform 10.6)."""
+"""Task names and parameters (Contract platform 10.6)."""
 
 from uuid import UUID
 
@@ -39,15 +39,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "given", "params"), ACCEPTED)
-def test_parameters_have_defaults_and_one_form(name: str, given: dict[str, object], params: dict[str, object]):
+def test_parameters_have_defaults_and_a_canonical_form(name: str, given: dict[str, object], params: dict[str, object]):
     task, found = validate_task(name, given)
     assert (task, found.model_dump()) == (name, params)
-    # As they are stored and read again.
+    # The stored form can be read again.
     assert validate_task(name, found.model_dump())[1] == found
 
 
 @pytest.mark.parametrize(("name", "given", "text"), REFUSED)
-def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: dict[str, object], text: str):
+def test_unknown_or_invalid_parameter_is_rejected_by_name(name: str, given: dict[str, object], text: str):
     with pytest.raises(InvalidParameter) as refused:
         validate_task(name, given)
     assert refused.value.message.startswith(text)
@@ -56,17 +56,17 @@ def test_what_is_unknown_or_out_of_range_is_refused_by_name(name: str, given: di
 @pytest.mark.parametrize(
     ("given", "parameter"), [({"dialect": "hive"}, "age_in_days"), ({"age_in_days": 1}, "dialect")]
 )
-def test_close_sessions_needs_both(given: dict[str, object], parameter: str):
+def test_close_sessions_requires_both_parameters(given: dict[str, object], parameter: str):
     with pytest.raises(MissingParameter, match=f"params.{parameter} is required"):
         validate_task("close_sessions", given)
 
 
-def test_every_name_has_parameters_and_every_state_of_statements_a_state():
+def test_every_task_has_parameters_and_every_statement_state_a_task_state():
     assert set(PARAMETERS) == set(TaskName)
     assert set(STATES_OF_STATEMENTS) == set(TaskState)
     mapped = [state for states in STATES_OF_STATEMENTS.values() for state in states]
     assert sorted(mapped) == sorted(StatementState)
 
 
-def test_the_job_names_the_task_and_its_fence():
+def test_job_id_contains_task_and_fence():
     assert job_id(UUID(int=7), 3) == "task:00000000-0000-0000-0000-000000000007:3"
