@@ -1,4 +1,4 @@
-"""The audit of `make chaos` sees what must not happen."""
+"""The audit of `make chaos` detects forbidden outcomes."""
 
 import pytest
 from tests.chaos.audit import Audit, compare
@@ -6,7 +6,7 @@ from tests.chaos.clients import Entry
 
 
 def faults(entry: Entry, record: dict[str, str | None] | None, times: int) -> list[str]:
-    """The kinds that one statement adds."""
+    """Return the kinds of faults found for one statement."""
     found = Audit()
     compare(found, entry, record, times)
     assert found.clean == (not any(found.faults.values()))
@@ -14,7 +14,7 @@ def faults(entry: Entry, record: dict[str, str | None] | None, times: int) -> li
 
 
 def told(state: str, *, kind: str = "insert", problem: str = "") -> Entry:
-    """What a client was told of its statement."""
+    """Return an entry with the outcome reported to the client."""
     return Entry(kind, "ana", "t", operation="o", state=state, problems=[problem] if problem else [])
 
 
@@ -37,7 +37,7 @@ AVAILABLE = {"state": "available", "error_code": None}
         (told("available", kind="page"), AVAILABLE, 0),
     ],
 )
-def test_what_may_happen_is_no_fault(entry, record, times):
+def test_permitted_outcome_is_not_a_fault(entry, record, times):
     assert faults(entry, record, times) == []
 
 
@@ -55,5 +55,5 @@ def test_what_may_happen_is_no_fault(entry, record, times):
         (told("running", problem="gave up: check_status"), SUCCESS, 1, "given_up"),
     ],
 )
-def test_what_must_not_happen_is_found(entry, record, times, fault):
+def test_forbidden_outcome_is_found(entry, record, times, fault):
     assert fault in faults(entry, record, times)
