@@ -1,4 +1,4 @@
-"""Every section of the contract that code, tests and documents cite exists in docs/contract."""
+"""Every contract section cited in code, tests and documents exists in docs/contract."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _RULE = re.compile(r"\b[Rr]ule (T\d+)")
 
 
 def sections(text: str) -> set[str]:
-    """The numbers of headings, and of the points of numbered lists below them (`9.2` and its point 5: `9.2.5`)."""
+    """Return the numbers of headings and of list items below them (item 5 of section 9.2 is `9.2.5`)."""
     found, heading = set[str](), ""
     for line in text.splitlines():
         if match := re.match(rf"(?:#+ |\*\*)({_SECTION})\.? ", line):
@@ -27,7 +27,7 @@ def sections(text: str) -> set[str]:
 
 
 def citations(text: str) -> Iterator[tuple[str, str]]:
-    """Part and section of each citation in a text."""
+    """Yield the part and section of each citation in a text."""
     for match in _CITATION.finditer(text):
         yield from ((match[1], number) for number in re.findall(_SECTION, match[2]))
         rest = text[match.end() : match.end() + 80].split(")", 1)[0]
@@ -40,7 +40,7 @@ def cited_in(folder: str, pattern: str) -> Iterator[tuple[Path, str]]:
         yield file.relative_to(ROOT), file.read_text(encoding="utf-8")
 
 
-def test_each_cited_section_of_the_contract_exists() -> None:
+def test_each_cited_contract_section_exists() -> None:
     known = {file.stem: sections(file.read_text(encoding="utf-8")) for file in CONTRACT.glob("*.md")}
     texts = [
         *cited_in("src", "*.py"),
@@ -53,7 +53,7 @@ def test_each_cited_section_of_the_contract_exists() -> None:
     assert not [each for each in found if each[2] not in known.get(each[1], set())]
 
 
-def test_each_cited_rule_of_security_exists() -> None:
+def test_each_cited_security_rule_exists() -> None:
     text = (CONTRACT / "security.md").read_text(encoding="utf-8")
     cited = {(file, rule) for file, source in cited_in("src", "*.py") for rule in _RULE.findall(source)}
     assert cited
