@@ -1,4 +1,4 @@
-"""The documents say what is there: links, paths, commands and settings are compared with the project."""
+"""Documents match the project: links, paths, commands and settings."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ PATH = re.compile(r"[\w.@-]+(?:/[\w.@-]+)*/?")
 FOLDERS = {path.name for root in (PROJECT, PACKAGE) for path in root.iterdir() if path.is_dir()}
 SUFFIXES = {".cfg", ".conf", ".js", ".json", ".lock", ".md", ".py", ".service", ".sh", ".toml", ".ts", ".yaml", ".yml"}
 IN_MANY_FOLDERS = {"build.py", "model.py", "repository.py"}
-"""Named without a folder, because most folders of the package have one."""
+"""Named without a folder, since most folders of the package have one."""
 NOT_IN_THE_TREE = {
     "ask.py": "readers save the example of the README under this name",
     "connectors/types": "the contract names a call of the API",
@@ -49,7 +49,7 @@ every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.
 
 
 def prose(document: Path) -> str:
-    """The text without its fenced blocks."""
+    """Return the text without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
@@ -58,12 +58,12 @@ def fenced(document: Path, language: str) -> list[str]:
 
 
 def code_words(document: Path) -> Iterator[str]:
-    """What stands in back-ticks within the text."""
+    """Return the words in backticks outside fenced blocks."""
     return (found[1] for found in re.finditer(r"`([^`\n]+)`", prose(document)))
 
 
 def slug(heading: str) -> str:
-    """How a heading is named in a link."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -72,7 +72,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def is_setting(name: str) -> bool:
-    """Whether the tree of settings has this key or table; below named tables and free names anything is good."""
+    """Return whether this key or table is a setting; names below named tables and free names are all valid."""
     section: type[Section] | None = Settings
     for part in name.split("."):
         if section is None or part not in (known := keys(section)):
@@ -85,28 +85,28 @@ def is_setting(name: str) -> bool:
 
 @cache
 def sources() -> dict[str, str]:
-    """The text of each file of the package."""
+    """Return the text of each file of the package."""
     return {str(file): file.read_text() for file in PACKAGE.rglob("*.py")}
 
 
 def is_path(word: str) -> bool:
-    """Whether a word in back-ticks names a file or folder of the project: by its first folder, or by its suffix."""
+    """Return whether a word in backticks names a project file or folder, by its first folder or its suffix."""
     if not PATH.fullmatch(word):
         return False
     return ("/" in word and word.partition("/")[0] in FOLDERS) or Path(word).suffix in SUFFIXES
 
 
 def paragraphs(document: Path) -> Iterator[list[str]]:
-    """The words in back-ticks of each paragraph, list item and table row."""
+    """Yield the words in backticks of each paragraph, list item and table row."""
     for text in re.split(r"\n(?=\s*[-|]|\s*\d+\.|\s*$)", prose(document)):
         yield re.findall(r"`([^`\n]+)`", text)
 
 
 def missing_files(document: Path) -> Iterator[str]:
-    """Paths that exist neither from the top of the project, nor from the package, nor from the page.
+    """Yield paths that exist neither from the project root, nor from the package, nor from the page.
 
-    A bare name must be in one of these folders, in one that its paragraph names, or below that of a page beside
-    the files it explains.
+    A bare name must be in one of these folders, in a folder that its paragraph names, or, for a page in `deploy`,
+    anywhere below the page's folder.
     """
     roots = [PROJECT, PACKAGE, document.parent]
     for words in paragraphs(document):
@@ -134,25 +134,25 @@ def test_links_resolve(document: Path) -> None:
 
 
 @every_page
-def test_files_named_in_back_ticks_exist(document: Path) -> None:
+def test_files_named_in_backticks_exist(document: Path) -> None:
     assert list(missing_files(document)) == []
 
 
-def test_exceptions_are_named_by_a_page_and_still_missing() -> None:
+def test_path_exceptions_are_named_by_a_page_and_still_missing() -> None:
     named = {word.removeprefix("./") for page in [*DOCUMENTS, *CONTRACT] for word in code_words(page)}
     assert set(NOT_IN_THE_TREE) <= named
     assert [path for path in NOT_IN_THE_TREE if any((root / path).exists() for root in (PROJECT, PACKAGE))] == []
 
 
 @every_document
-def test_make_targets_named_exist(document: Path) -> None:
+def test_named_make_targets_exist(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
     text = "\n".join([*code_words(document), *fenced(document, "sh")])
     assert set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) <= targets
 
 
 @every_document
-def test_commands_named_exist(document: Path) -> None:
+def test_named_commands_exist(document: Path) -> None:
     commands = get_command(app).commands
     names = set(commands) | {f"config {name}" for name in commands["config"].commands}
     text = "\n".join([*code_words(document), *fenced(document, "sh")])
@@ -161,21 +161,21 @@ def test_commands_named_exist(document: Path) -> None:
 
 
 @every_document
-def test_metrics_named_exist(document: Path) -> None:
+def test_named_metrics_exist(document: Path) -> None:
     named = [word for word in code_words(document) if re.fullmatch(r"queryserver_[a-z_]+", word)]
     texts = sources().values()
     assert [name for name in named if not any(f'"{name.removesuffix("_total")}"' in text for text in texts)] == []
 
 
 @every_document
-def test_settings_named_in_back_ticks_exist(document: Path) -> None:
+def test_settings_named_in_backticks_exist(document: Path) -> None:
     sections = "|".join(keys(Settings))
     named = [word for word in code_words(document) if re.fullmatch(rf"(?:{sections})(?:\.[a-z_]+)+", word)]
     assert [name for name in named if not is_setting(name)] == []
 
 
 @every_document
-def test_settings_files_shown_are_valid(document: Path, tmp_path: Path) -> None:
+def test_shown_settings_files_are_valid(document: Path, tmp_path: Path) -> None:
     for number, block in enumerate(fenced(document, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(block)
@@ -183,12 +183,12 @@ def test_settings_files_shown_are_valid(document: Path, tmp_path: Path) -> None:
 
 
 @every_record
-def test_a_record_has_its_headings_in_order(record: Path) -> None:
+def test_record_has_its_headings_in_order(record: Path) -> None:
     assert re.findall(r"^## (.+)$", record.read_text(), re.MULTILINE) == HEADINGS
 
 
 def numbers_in(line: str) -> list[int]:
-    """The records that a line links to."""
+    """Return the record numbers that a line links to."""
     return [int(number) for number in re.findall(r"\[(?:ADR )?(\d+)\]", line)]
 
 
@@ -200,13 +200,13 @@ def records() -> dict[int, "Record"]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The head of an architecture decision record."""
+    """The header of an architecture decision record."""
 
     number: int
     title: str
     file: str
     status: str
-    """As in the index: `accepted`, or by which record it is superseded."""
+    """As in the index: `accepted`, or `superseded by` another record."""
     changes: list[int]
     """The records that it amends or supersedes."""
     changed_by: list[int]
@@ -237,24 +237,24 @@ class Record:
 
 
 @every_record
-def test_the_file_of_a_record_begins_with_its_number(record: Path) -> None:
+def test_record_file_name_starts_with_its_number(record: Path) -> None:
     assert record.name.startswith(f"{Record.of(record).number:04}-")
 
 
 @every_record
-def test_a_changed_record_and_the_one_that_changes_it_name_each_other(record: Path) -> None:
+def test_changed_record_and_changing_record_name_each_other(record: Path) -> None:
     number = Record.of(record).number
     assert Record.of(record).changed_by == [other.number for other in records().values() if number in other.changes]
 
 
-def test_the_index_of_records_lists_all_of_them() -> None:
+def test_record_index_is_complete() -> None:
     rows = [
         line for line in (PROJECT / "docs" / "adr" / "README.md").read_text().splitlines() if line.startswith("| [")
     ]
     assert rows == [record.index_row() for record in records().values()]
 
 
-def test_numbers_of_records_are_unique_and_gapless() -> None:
+def test_record_numbers_are_unique_and_gapless() -> None:
     numbers = [int(record.name[:4]) for record in RECORDS]
     assert numbers == list(range(1, len(RECORDS) + 1))
     assert numbers
@@ -266,7 +266,7 @@ def test_records_named_by_number_exist(document: Path) -> None:
     assert named <= set(range(1, len(RECORDS) + 1))
 
 
-def test_the_newest_version_comes_first_in_the_changelog() -> None:
+def test_newest_version_comes_first_in_the_changelog() -> None:
     headings = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
     versions = [tuple(map(int, heading.split(" ")[0].split("."))) for heading in headings if heading != "Unreleased"]
     assert versions == sorted(versions, reverse=True)
