@@ -1,10 +1,10 @@
-"""The end of messages about what is not there: what is there instead."""
+"""Error messages list the names that exist."""
 
 from queryserver.errors.base import known_names
 from queryserver.errors.statements import UnknownDialect
 
 
-def test_names_are_listed_up_to_twenty():
+def test_up_to_twenty_names_are_listed():
     assert known_names(["duckdb", "sqlite"]) == " Configured: duckdb, sqlite."
     assert known_names([]) == " Configured: nothing that you may use."
     assert known_names(["a"], word="Known") == " Known: a."
@@ -14,6 +14,6 @@ def test_names_are_listed_up_to_twenty():
     assert known_names(["x" * 500]) == f" Configured: {'x' * 100}."
 
 
-def test_a_refused_connector_is_named_and_cut():
+def test_unknown_connector_is_named_and_shortened():
     message = UnknownDialect("y" * 500, ["duckdb"]).message
     assert message == f"The connector {'y' * 100} is not configured. Configured: duckdb."
