@@ -15,11 +15,11 @@ from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.threads import Restarts, restart_pause_s
 
 
-def test_pauses_grow_from_one_second_to_thirty():
+def test_restart_pauses_grow_from_one_to_thirty_seconds():
     assert [restart_pause_s(failures) for failures in (1, 2, 3, 4, 5, 6, 7, 5000)] == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_pauses_are_short_again_after_a_run_that_lasted(monkeypatch: pytest.MonkeyPatch):
+def test_restart_pauses_reset_after_a_long_run(monkeypatch: pytest.MonkeyPatch):
     now = 0.0
     monkeypatch.setattr("queryserver.platform.threads.time.monotonic", lambda: now)
     restarts = Restarts()
@@ -36,14 +36,14 @@ def test_pauses_are_short_again_after_a_run_that_lasted(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("error",
     [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
     DatabaseUnavailable()], ids=lambda error: error.code)  # fmt: skip
-def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(error) -> None:
+def test_startup_error_of_a_worker_reaches_its_parent_unchanged(error) -> None:
     heard: QueryServerError = pickle.loads(pickle.dumps(_error_factory(error)))()  # noqa: S301 our own, as a pipe does it
     assert (type(heard), heard.message) == (type(error), error.message)
     assert vars(heard) == vars(error)
 
 
-def test_a_parent_that_stops_takes_no_connections_and_passes_further_signals_to_stop_on():
-    supervisor: Any = object.__new__(Supervisor)  # without the handlers of signals
+def test_stopping_parent_accepts_no_connections_and_forwards_further_stop_signals():
+    supervisor: Any = object.__new__(Supervisor)  # without signal handlers
     listener = socket.create_server(("127.0.0.1", 0))
     signals = [[], [SIGTERM], [SIGWINCH], []]
     told: list[int] = []
@@ -61,7 +61,7 @@ def test_a_parent_that_stops_takes_no_connections_and_passes_further_signals_to_
     assert listener.fileno() == -1
 
 
-def test_it_names_the_address_the_page_and_the_docs():
+def test_log_names_the_address_the_page_and_the_docs():
     for host, settings, begin, path in (
         ("127.0.0.1", {}, "http://127.0.0.1", "/"),
         ("127.0.0.1", {"url_prefix": "/query"}, "http://127.0.0.1", "/query/"),
@@ -74,7 +74,7 @@ def test_it_names_the_address_the_page_and_the_docs():
             try:
                 listener.bind((host, 0))
             except OSError:
-                assert host == "::1"  # a machine without IPv6
+                assert host == "::1"  # this machine lacks IPv6
                 continue
             url = f"{begin}:{listener.getsockname()[1]}{path}"
             _log_address(DesktopSettings(**settings), listener)
@@ -84,7 +84,7 @@ def test_it_names_the_address_the_page_and_the_docs():
         assert line["docs"].startswith("README.md")
 
 
-def test_a_page_that_is_off_is_not_named():
+def test_disabled_page_is_not_named():
     with socket.socket() as listener, capture_logs() as lines:
         listener.bind(("127.0.0.1", 0))
         _log_address(DesktopSettings(docs_enabled=False), listener)
