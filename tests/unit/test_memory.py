@@ -1,4 +1,4 @@
-"""How the process takes memory from the system."""
+"""How the process allocates and returns memory."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# The C library tells of its heaps in XML, on the output here.
+# The C library reports its heaps as XML, here on standard output.
 _THREADS_THAT_ALLOCATE = """
 import ctypes, sys, threading
 from queryserver.platform.memory import use_one_heap
@@ -40,8 +40,8 @@ def test_threads_share_one_heap() -> None:
     assert _heaps("one") <= 2
 
 
-def test_arrow_takes_its_memory_from_that_heap() -> None:
-    """The choice is made when Arrow is loaded, so nothing may load it before."""
+def test_arrow_uses_the_common_heap() -> None:
+    """Arrow chooses its pool when it is loaded, so nothing may load it earlier."""
     script = """
 import sys
 from queryserver.platform.memory import let_arrow_use_the_common_heap
@@ -55,8 +55,8 @@ print(pyarrow.default_memory_pool().backend_name)
     assert told.split() == ["system"]
 
 
-def test_an_engine_of_duckdb_is_built_without_its_driver() -> None:
-    """An idle server needs only what the engine says about itself."""
+def test_duckdb_engine_is_built_without_loading_its_driver() -> None:
+    """An idle server needs only the engine's capabilities."""
     script = """
 import sys
 from queryserver.engines.duckdb.engine import DuckdbEngine
@@ -66,7 +66,7 @@ assert "duckdb" not in sys.modules
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 
 
-# The last piece stays, at the end of the heap: without help all free memory before it stays with the process.
+# The last object stays at the end of the heap; without trimming, the process would keep all free memory before it.
 _FREE_MEMORY_INSIDE_THE_HEAP = """
 import asyncio, psutil
 from queryserver.platform import memory, threads
@@ -90,6 +90,6 @@ print(asyncio.run(work()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
-def test_free_memory_inside_the_heap_goes_back_to_the_system() -> None:
+def test_free_memory_inside_the_heap_returns_to_the_system() -> None:
     command = [sys.executable, "-c", _FREE_MEMORY_INSIDE_THE_HEAP]
     assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "returned\n"
