@@ -1,4 +1,4 @@
-"""Scripts: progress of the installation, and the Pythons of the smoke test."""
+"""Scripts: installation progress, and Python versions of the smoke test."""
 
 import io
 import sys
@@ -20,7 +20,7 @@ Collecting duckdb==2.0.0
 Installing collected packages: et-xmlfile, duckdb
 Successfully installed duckdb-2.0.0 et-xmlfile-2.0.0
 """
-# Since 23.1 pip reads the metadata of all packages before it fetches the first.
+# Since 23.1, pip reads the metadata of all packages before it downloads the first.
 NEW_PIP = """\
 Collecting et-xmlfile==2.0.0 (from -r service.lock (line 9))
   Downloading et_xmlfile-2.0.0-py3-none-any.whl.metadata (2.7 kB)
@@ -36,7 +36,7 @@ Successfully installed duckdb-2.0.0 et-xmlfile-2.0.0
 
 
 class Terminal(io.StringIO):
-    """A person looks at it."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -60,17 +60,17 @@ def test_each_package_is_a_line(pip: str):
     assert last.startswith("Installed 2 packages in ")
 
 
-def test_on_a_terminal_all_packages_share_one_line():
+def test_packages_share_one_line_on_a_terminal():
     shown = printed(OLD_PIP, Terminal())
     assert shown.count("\n") == 2
     assert "\r\x1b[K    2/2 duckdb 2.0.0 (24.4 MB)" in shown
 
 
-def test_nothing_is_printed_when_everything_is_there():
+def test_nothing_is_printed_if_everything_is_installed():
     assert printed("Requirement already satisfied: idna==3.20 in ./lib (3.20)\n", io.StringIO()) == ""
 
 
-def test_packages_that_are_there_are_not_expected(tmp_path: Path):
+def test_installed_packages_are_not_expected(tmp_path: Path):
     lock = tmp_path / "a.lock"
     lock.write_text(
         f"pytest=={pytest.__version__} \\\n    --hash=sha256:00\nno-such-thing==1.0 ; x == 'y' \\\npytest==0\n"
@@ -80,7 +80,7 @@ def test_packages_that_are_there_are_not_expected(tmp_path: Path):
     assert not_installed([str(lock)]) == 0
 
 
-def test_why_pip_failed_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pip_failure_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scripts.install_locked.pip_command", lambda _: [sys.executable, "-c", "print('no'); exit(4)"])
     target = io.StringIO()
     assert install([], target) == 4
@@ -94,7 +94,7 @@ def test_pip_checks_hashes():
 
 
 def programs(directory: Path, *printed: str) -> Sequence[str]:
-    """Stand-ins for Pythons; an empty text is one that cannot be used."""
+    """Create fake Python programs; an empty text makes an unusable program."""
     made: list[str] = []
     for number, text in enumerate(printed):
         program = directory / f"python{number}"
@@ -104,7 +104,7 @@ def programs(directory: Path, *printed: str) -> Sequence[str]:
     return made
 
 
-def test_versions_in_one_place_are_taken_all_and_one_version_by_two_names_once(tmp_path, monkeypatch) -> None:
+def test_all_versions_are_found_and_duplicates_skipped(tmp_path, monkeypatch) -> None:
     found = programs(
         tmp_path,
         "3.11.2 /usr",
