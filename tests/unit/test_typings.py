@@ -1,4 +1,4 @@
-"""Our type stubs in `typings/` name nothing that the libraries do not have."""
+"""The type stubs in `typings/` declare only names that exist in the libraries."""
 
 import ast
 import importlib
@@ -12,17 +12,17 @@ STUBS = sorted(TYPINGS.rglob("*.pyi"))
 
 
 def is_of_stub(name: str) -> bool:
-    """Whether a name serves the stub only: private bases, aliases of types, and what every object has."""
+    """Return whether a name serves the stub only: private bases, type aliases and the like."""
     return name.startswith("_") or name in {"BufferLike", "TypeLike", "PathLike", "Source", "Sink"}
 
 
 def has(found: ModuleType | type, name: str) -> bool:
-    """Whether it, or a subclass of it, has the name: an array's type decides which members it has."""
+    """Return whether the object or one of its subclasses has the name, since an array's type determines its members."""
     return hasattr(found, name) or (isinstance(found, type) and any(has(one, name) for one in found.__subclasses__()))
 
 
 def missing(found: ModuleType | type, declared: list[ast.stmt]) -> list[str]:
-    """The names of a module or class of the stub that the library's own lacks."""
+    """Return the names in a stub module or class that the library lacks."""
     names: list[str] = []
     for one in declared:
         match one:
@@ -38,12 +38,12 @@ def missing(found: ModuleType | type, declared: list[ast.stmt]) -> list[str]:
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda stub: str(stub.relative_to(TYPINGS)))
-def test_a_stub_names_nothing_that_the_library_lacks(stub: Path):
+def test_stub_declares_only_existing_names(stub: Path):
     module = ".".join(stub.relative_to(TYPINGS).with_suffix("").parts).removesuffix(".__init__")
     tree = ast.parse(stub.read_text(encoding="utf-8"))
     assert missing(importlib.import_module(module), tree.body) == []
 
 
-def test_a_missing_name_is_found():
+def test_missing_name_is_found():
     tree = ast.parse("class ListType:\n    def value_type(self): ...\n    def other(self): ...\ndef nothing(): ...")
     assert missing(importlib.import_module("pyarrow"), tree.body) == ["ListType.other", "nothing"]
