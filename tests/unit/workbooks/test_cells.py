@@ -1,4 +1,4 @@
-"""Formats of numbers that show dates, and the dates that numbers are (Contract importer 12.2)."""
+"""Number formats that show dates, and the dates that numbers represent (Contract importer 12.2)."""
 
 import pytest
 
@@ -48,7 +48,7 @@ from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, tempo
         ('"unclosed y', None),
     ],
 )
-def test_a_code_shows_what_its_letters_say(code, temporal):
+def test_format_code_determines_the_temporal_kind(code, temporal):
     assert temporal_of_format(0, code) is temporal
 
 
@@ -56,11 +56,11 @@ def test_a_code_shows_what_its_letters_say(code, temporal):
     [(0, None), (2, None), (14, Temporal.DATE), (17, Temporal.DATE), (18, Temporal.TIME), (21, Temporal.TIME),
     (22, Temporal.TIMESTAMP), (27, Temporal.MOMENT), (45, Temporal.TIME), (46, Temporal.DURATION), (47, Temporal.TIME),
     (49, None), (58, Temporal.MOMENT), (59, None)])  # fmt: skip
-def test_a_built_in_format_shows_what_its_number_says(number, temporal):
+def test_built_in_format_number_determines_the_temporal_kind(number, temporal):
     assert temporal_of_format(number, None) is temporal
 
 
-def test_a_workbook_may_define_a_built_in_number_anew():
+def test_workbook_may_redefine_a_built_in_format():
     assert temporal_of_format(14, "0.00") is None
 
 
@@ -88,7 +88,7 @@ def test_a_workbook_may_define_a_built_in_number_anew():
         (2958465, Temporal.DATE, "9999-12-31", CellKind.DATE),
     ],
 )
-def test_a_number_is_a_date_of_1900(serial, temporal, text, kind):
+def test_serial_number_is_a_date_since_1900(serial, temporal, text, kind):
     cell = temporal_cell(serial, temporal, is_1904=False)
     assert (cell, cell and cell.kind) == (text, kind)
 
@@ -97,13 +97,13 @@ def test_a_number_is_a_date_of_1900(serial, temporal, text, kind):
 @pytest.mark.parametrize(
     ("serial", "text"), [(0, "1904-01-01"), (43844, "2024-01-15"), (59, "1904-02-29"), (2957003, "9999-12-31")]
 )
-def test_a_number_is_a_date_of_1904(serial, text):
+def test_serial_number_is_a_date_since_1904(serial, text):
     cell = temporal_cell(serial, Temporal.DATE, is_1904=True)
     assert (cell, cell and cell.kind) == (text, CellKind.DATE)
 
 
 @pytest.mark.parametrize("serial", [-1, -0.001, 2958466, 1e300, float("nan"), float("inf")])
-def test_a_number_outside_the_calendar_is_no_date(serial):
+def test_serial_number_outside_the_calendar_is_not_a_date(serial):
     assert temporal_cell(serial, Temporal.DATE, is_1904=False) is None
     assert temporal_cell(serial + 1e9, Temporal.DURATION, is_1904=False) is None
 
@@ -119,11 +119,11 @@ def test_a_number_outside_the_calendar_is_no_date(serial):
         ("P1DT1H", "25:00:00", CellKind.DURATION),
     ],
 )
-def test_a_date_may_stand_as_text(text, shown, kind):
+def test_date_may_be_iso_text(text, shown, kind):
     cell = iso_cell(text)
     assert (cell, cell and cell.kind) == (shown, kind)
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "x", "2024-13-01", "25:00", "2024-01-15T", "-", "TT", "PTPT"])
-def test_other_text_is_no_date(text):
+def test_other_text_is_not_a_date(text):
     assert iso_cell(text) is None

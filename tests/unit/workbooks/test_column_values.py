@@ -1,4 +1,4 @@
-"""Values of files of records that their own types forbid (Contract importer 8a.6)."""
+"""Values in record files that violate their own types (Contract importer 8a.6)."""
 
 from decimal import Decimal
 
@@ -11,7 +11,7 @@ DAY_MS = 86_400_000
 
 
 def ticks(kind: pa.DataType, values: list[int | None]) -> pa.Array:
-    """Values as a file holds them, whether or not they are of the type."""
+    """Return values as a file holds them, valid for the type or not."""
     return pa.array(values, {32: pa.int32(), 64: pa.int64()}[kind.bit_width]).view(kind)
 
 
@@ -25,7 +25,7 @@ def decimals(kind: pa.DataType, values: list[int]) -> pa.Array:
     ("kind", "per_second"),
     [(pa.time32("s"), 1), (pa.time32("ms"), 10**3), (pa.time64("us"), 10**6), (pa.time64("ns"), 10**9)],
 )  # fmt: skip
-def test_times_are_those_of_a_day(kind, per_second):
+def test_times_must_lie_within_a_day(kind, per_second):
     found = settled(
         ticks(kind, [-5 * per_second, 0, 86_400 * per_second, None, 86_399 * per_second]), column_type_of(kind)
     )
@@ -34,12 +34,12 @@ def test_times_are_those_of_a_day(kind, per_second):
     found.values.validate(full=True)
 
 
-def test_a_time_just_before_a_day_is_no_time_however_fine_it_is():
+def test_time_just_before_midnight_is_a_misfit_at_any_resolution():
     assert settled(ticks(pa.time64("ns"), [-5]), column_type_of(pa.time64("ns"))).misfits == {0: "-00:00:00.000000005"}
 
 
 @pytest.mark.parametrize("kind", [pa.decimal32(5, 2), pa.decimal64(5, 2), pa.decimal128(5, 2), pa.decimal256(5, 2)])
-def test_decimals_have_no_more_digits_than_declared(kind):
+def test_decimals_are_limited_to_the_declared_digits(kind):
     found = settled(decimals(kind, [99999, 100000, -99999, -123456789]), column_type_of(kind))
     assert found.misfits == {1: "1000.00", 3: "-1234567.89"}
     assert found.values.to_pylist() == [Decimal("999.99"), None, Decimal("-999.99"), None]
@@ -61,13 +61,13 @@ def test_decimals_have_no_more_digits_than_declared(kind):
         (pa.timestamp("us", "UTC"), [253_402_300_800_000_000, 0, 5, None], {0: "10000-01-01 00:00:00+00:00"}),
     ],
 )
-def test_days_are_of_the_years_1_to_9999(kind, values, misfits):
+def test_dates_must_lie_in_years_1_to_9999(kind, values, misfits):
     plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
     found = settled(ticks(plain, values).view(kind), column_type_of(kind))
     assert found.misfits == misfits
     assert found.values.null_count == len(misfits) + values.count(None)
 
 
-def test_columns_of_dictionaries_have_misfits_too():
+def test_dictionary_columns_have_misfits_too():
     values = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1]), ticks(pa.time32("s"), [-5, 5]))
     assert settled(values, column_type_of(values.type)).misfits == {1: "-00:00:05"}

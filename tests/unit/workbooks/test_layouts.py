@@ -1,4 +1,4 @@
-"""Workbooks as other programs lay them out: names of parts, what is damaged and not needed, what is encrypted."""
+"""Workbook layouts of other programs: part names, damage in unused parts, and encryption."""
 
 import io
 import struct
@@ -41,7 +41,7 @@ def packed(parts: Mapping[str, str | bytes]) -> bytes:
 
 
 def rows_of(content: bytes) -> list[list[str]]:
-    """The cells of the first sheet."""
+    """Return the cells of the first sheet."""
     file = io.BytesIO(content)
     kind = recognise_workbook(file)
     assert kind is not None
@@ -50,7 +50,7 @@ def rows_of(content: bytes) -> list[list[str]]:
 
 
 def ods(table: str = ODS_TABLE, *, spaces: str = SPACES) -> Parts:
-    """As LibreOffice lays a file out."""
+    """Return the parts of a file as written by LibreOffice."""
     space = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
     entry = '<manifest:file-entry manifest:full-path="/"/>'
     body = f"<office:body><office:spreadsheet>{table}</office:spreadsheet></office:body>"
@@ -67,14 +67,14 @@ def ods(table: str = ODS_TABLE, *, spaces: str = SPACES) -> Parts:
 
 
 def xlsx() -> Parts:
-    """A workbook with shared texts and a date."""
+    """Return a workbook with shared strings and a date."""
     sheet = sheet_xml('<row r="1"><c r="A1" t="s"><v>0</v></c><c r="B1" s="0"><v>45306</v></c></row>')
     return dict(workbook_parts({"S": sheet}, strings=["<t>id</t>"], formats=[14]))
 
 
 @pytest.mark.importer(15)
 @pytest.mark.parametrize("name", ["ods_control_ok", "ods_empty_accelerator", "ods_whitespace_between_cells"])
-def test_ods_files_of_the_field_are_read(name):
+def test_field_ods_files_are_read(name):
     assert rows_of((FIELD / f"{name}.ods").read_bytes()) == [["id", "name"], ["1", "a"]]
 
 
@@ -83,7 +83,7 @@ def test_ods_files_of_the_field_are_read(name):
     "part",
     ["Configurations2/accelerator/current.xml", "meta.xml", "settings.xml", "styles.xml", "META-INF/manifest.xml"],
 )  # fmt: skip
-def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
+def test_unused_ods_part_may_have_any_content(part, damage):
     parts = ods()
     if damage is None:
         del parts[part]
@@ -105,14 +105,14 @@ def test_a_part_of_an_ods_that_is_not_read_may_be_anything(part, damage):
     ("<table:table-row>", "<office:forms/><table:shapes><draw:frame/></table:shapes><table:table-row>"),
     ("<table:table-row>", "<table:table-column/><table:table-row>")],
 )  # fmt: skip
-def test_the_content_of_an_ods_may_be_written_in_many_ways(before, after):
+def test_ods_content_may_be_written_in_many_ways(before, after):
     table = ODS_TABLE.replace(before, after)
     if "header-rows" in after:
         table = table.replace("</table:table-row>", "</table:table-row></table:table-header-rows>")
     assert rows_of(packed(ods(table))) == [["id", "1.5"]]
 
 
-def test_the_content_of_an_ods_may_have_other_prefixes():
+def test_ods_content_may_use_other_prefixes():
     parts = ods()
     content = str(parts["content.xml"])
     for prefix in ("office", "table", "text"):
@@ -130,11 +130,11 @@ def test_the_content_of_an_ods_may_have_other_prefixes():
         ("<text:p>a&amp;b &lt;c&gt; &#233;</text:p>", "a&b <c> é"),
     ],
 )
-def test_texts_of_an_ods_keep_their_blanks_and_lines(paragraphs, text):
+def test_ods_text_keeps_blanks_and_line_breaks(paragraphs, text):
     assert rows_of(packed(ods(ODS_TABLE.replace("<text:p>id</text:p>", paragraphs))))[0][0] == text
 
 
-def test_repeated_rows_and_cells_of_an_ods_are_as_many():
+def test_repeated_ods_rows_and_cells_are_expanded():
     cell = '<table:table-cell office:value-type="float" office:value="7" table:number-columns-repeated="3"/>'
     last = '<table:table-cell table:number-columns-repeated="16381"/>'
     row = f'<table:table-row table:number-rows-repeated="2">{cell}{last}</table:table-row>'
@@ -150,7 +150,7 @@ def test_repeated_rows_and_cells_of_an_ods_are_as_many():
         'table:formula="of:=1/0"',
     ],
 )
-def test_errors_of_an_ods_are_null(attributes):
+def test_ods_errors_are_null(attributes):
     spaces = f'{SPACES} xmlns:calcext="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"'
     table = ODS_TABLE.replace('office:value-type="string"', attributes).replace("id", "#DIV/0!")
     assert rows_of(packed(ods(table, spaces=spaces))) == [["1.5"]]
@@ -169,7 +169,7 @@ def test_errors_of_an_ods_are_null(attributes):
         ('office:value-type="string" office:string-value="written"', "written"),
     ],
 )
-def test_cells_of_an_ods_have_the_value_that_their_type_names(attributes, text):
+def test_ods_cell_value_follows_its_type(attributes, text):
     assert rows_of(packed(ods(ODS_TABLE.replace('office:value-type="string"', attributes)))) == [[text, "1.5"]]
 
 
@@ -192,7 +192,7 @@ NAMED = "<table:named-expressions>\n<table:named-range/>\n</table:named-expressi
         ("</table:table>", f"</table:table>{NAMED}"),
     ],
 )
-def test_tables_within_cells_recorded_changes_and_names_of_an_ods_are_no_cells(before, after):
+def test_nested_tables_tracked_changes_and_names_are_not_cells(before, after):
     assert rows_of(packed(ods(ODS_TABLE.replace(before, after)))) == [["id", "1.5"]]
 
 
@@ -210,13 +210,13 @@ def test_tables_within_cells_recorded_changes_and_names_of_an_ods_are_no_cells(b
         ),
     ],
 )
-def test_an_ods_that_repeats_too_much_is_too_complex(table):
+def test_excessive_ods_repetition_is_too_complex(table):
     with raises_code("file_too_complex"):
         rows_of(packed(ods(table)))
 
 
 @pytest.mark.security("T14")
-def test_an_ods_with_entities_in_its_content_is_refused():
+def test_ods_with_entities_is_rejected():
     parts = ods()
     parts["content.xml"] = '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + str(parts["content.xml"])
     with raises_code("file_too_complex"):
@@ -227,7 +227,7 @@ def test_an_ods_with_entities_in_its_content_is_refused():
 @pytest.mark.parametrize(
     "content", ["", "<office:document-content", "\0", str(ods()["content.xml"]).replace('"1.5"', '"1,5"')]
 )
-def test_an_ods_whose_content_is_damaged_is_corrupt(content):
+def test_damaged_ods_content_is_corrupt(content):
     with pytest.raises(FileCorrupt):
         rows_of(packed(ods() | {"content.xml": content}))
 
@@ -236,8 +236,8 @@ ENTRY = '<manifest:file-entry manifest:full-path="content.xml"><manifest:encrypt
 
 
 @pytest.mark.importer(15)
-def test_an_encrypted_ods_says_so():
-    """LibreOffice encrypts each part, or since 24.8 the package as a whole."""
+def test_encrypted_ods_is_reported():
+    """LibreOffice encrypts each part or, since 24.8, the whole package."""
     parts = ods()
     manifest = str(parts["META-INF/manifest.xml"]).replace("</manifest:manifest>", f"{ENTRY}</manifest:manifest>")
     noise = dict.fromkeys(("content.xml", "settings.xml", "styles.xml", "meta.xml"), b"\x8f\x01\xfe" * 50)
@@ -248,7 +248,7 @@ def test_an_encrypted_ods_says_so():
 
 
 def moved(parts: Parts, names: Mapping[str, str], *, target: Callable[[str], str] = lambda name: f"/{name}") -> Parts:
-    """The parts under other names; relationships say where they are."""
+    """Return the parts under other names, with relationships adjusted."""
     found = {names.get(name, name): content for name, content in parts.items()}
     for name, content in found.items():
         if name.endswith(".rels"):
@@ -307,22 +307,22 @@ def rewritten(parts: Parts, texts: Mapping[str, str]) -> Parts:
     lambda parts: rewritten(parts, {'Target="styles.xml"': 'Target="./styles.xml"'}),
     lambda parts: rewritten(parts, STRICT)],
 )  # fmt: skip
-def test_the_parts_of_a_workbook_are_where_relationships_say(change):
+def test_workbook_parts_are_found_through_relationships(change):
     assert rows_of(packed(change(xlsx()))) == [["id", "2024-01-15"]]
 
 
-def test_a_workbook_of_the_field_in_the_root_is_read():
+def test_field_workbook_in_the_package_root_is_read():
     assert rows_of((FIELD / "xlsx_workbook_in_root.xlsx").read_bytes()) == [["1"]]
 
 
-def test_another_document_is_no_workbook_wherever_it_lies():
+def test_other_document_is_not_a_workbook():
     parts = moved(xlsx(), {"xl/workbook.xml": "word/document.xml"})
     parts["word/document.xml"] = '<w:document xmlns:w="urn:w"/>'
     with pytest.raises(UnsupportedFormat):
         recognise_workbook(io.BytesIO(packed(parts)))
 
 
-def test_a_damaged_sheet_leaves_the_others_readable():
+def test_damaged_sheet_leaves_the_others_readable():
     sheets = {"A": sheet_xml('<row r="1"><c r="A1"><v>1</v></c></row>'), "B": "<damaged"}
     file = io.BytesIO(packed(workbook_parts(sheets)))
     workbook = OpenWorkbook(file, WorkbookKind.XLSX)
@@ -343,7 +343,7 @@ def xls(texts: list[str]) -> bytes:
 
 
 def with_record(content: bytes, kind: int, body: bytes, *, instead_of: int) -> bytes:
-    """An xls whose first record of a kind is another."""
+    """Return an xls file in which the first record of a kind is replaced."""
     compound = CompoundFile(io.BytesIO(content))
     stream = compound.stream("WORKBOOK")
     assert stream is not None
@@ -365,8 +365,8 @@ TEXTS = ["plain", "é and ü", "Ελληνικά", "日本", "x" * 9000, "日本
 
 
 @pytest.mark.parametrize("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
-def test_texts_of_an_old_workbook_do_not_depend_on_its_code_page(page):
-    """BIFF8 has UTF-16 and Latin-1 only; calamine finds NUL between the letters where the page says otherwise."""
+def test_xls_text_is_independent_of_the_code_page(page):
+    """BIFF8 has only UTF-16 and Latin-1; calamine finds NUL between the letters if the code page differs."""
     content = with_record(xls(TEXTS), CODE_PAGE, struct.pack("<H", page), instead_of=CODE_PAGE)
     workbook = OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)
     assert workbook.sheet_names() == ["Blätter"]
@@ -375,8 +375,8 @@ def test_texts_of_an_old_workbook_do_not_depend_on_its_code_page(page):
 
 @pytest.mark.importer(15)
 @pytest.mark.parametrize("method", [b"\0\0\x12\x34\x56\x78", b"\1\0\1\0\1\0", b"\1\0\2\0\2\0"])
-def test_an_encrypted_old_workbook_says_so(method):
-    """By XOR, by RC4, and by RC4 with the functions of the system (MS-XLS 2.4.117)."""
+def test_encrypted_xls_is_reported(method):
+    """Encryption by XOR, by RC4, and by RC4 with the system's CryptoAPI (MS-XLS 2.4.117)."""
     content = with_record(xls(["a"]), FILE_PASS, method, instead_of=0x005C)
     with raises_code("file_encrypted"):
         OpenWorkbook(io.BytesIO(content), WorkbookKind.XLS)
@@ -408,7 +408,7 @@ def test_formulas_without_values_are_found():
     assert found == [[1], [1], [1], [], [], []]
 
 
-def test_rows_of_the_sheet_are_skipped_whether_or_not_they_are_in_use():
+def test_leading_sheet_rows_are_skipped_even_if_unused():
     def found(content: bytes, skip: int) -> tuple[list[str], list[int]]:
         file, seen = io.BytesIO(content), SeenRows()
         kind = recognise_workbook(file)

@@ -1,4 +1,4 @@
-"""Kinds of workbooks and the limits of their containers (Contract importer 14.4)."""
+"""Workbook kinds and container limits (Contract importer 14.4)."""
 
 import io
 import struct
@@ -25,17 +25,17 @@ def zipped(*names: str) -> io.BytesIO:
 @pytest.mark.parametrize(
     ("name", "kind"), [("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB)]
 )
-def test_a_zip_file_with_a_workbook_is_one(name, kind):
+def test_zip_file_with_a_workbook_part_is_a_workbook(name, kind):
     assert recognise_workbook(zipped("[Content_Types].xml", name)) is kind
 
 
-def test_a_zip_file_that_says_so_is_an_open_document_spreadsheet(tmp_path):
+def test_zip_file_with_the_ods_mime_type_is_an_ods(tmp_path):
     with write_ods(tmp_path / "a.ods", "").open("rb") as file:
         assert recognise_workbook(file) is WorkbookKind.ODS
 
 
 @pytest.mark.importer(15)
-def test_a_word_file_is_no_workbook():
+def test_word_file_is_not_a_workbook():
     with pytest.raises(UnsupportedFormat):
         recognise_workbook(zipped("[Content_Types].xml", "word/document.xml"))
     with pytest.raises(UnsupportedFormat):
@@ -43,19 +43,19 @@ def test_a_word_file_is_no_workbook():
 
 
 @pytest.mark.parametrize("name", ["Workbook", "Book", "WORKBOOK"])
-def test_a_compound_file_with_a_workbook_is_an_old_one(name):
+def test_compound_file_with_a_workbook_stream_is_an_xls(name):
     assert recognise_workbook(io.BytesIO(compound_file(["other", name]))) is WorkbookKind.XLS
 
 
 @pytest.mark.importer(15)
-def test_a_compound_file_with_an_encrypted_package_is_an_encrypted_workbook():
+def test_compound_file_with_an_encrypted_package_is_encrypted():
     with raises_code("file_encrypted"):
         recognise_workbook(io.BytesIO(compound_file(["EncryptionInfo", "EncryptedPackage"])))
 
 
 @pytest.mark.importer(15)
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
-def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
+def test_truncated_zip_file_is_corrupt(tmp_path, kept):
     path = write_package(tmp_path / "a.xlsx", workbook_parts({"A": column_xml(["<c><v>1</v></c>"] * 1000)}))
     whole = path.read_bytes()
     with pytest.raises(FileCorrupt):
@@ -63,54 +63,54 @@ def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
 
 
 @pytest.mark.parametrize("table", [[0xFFFFFFFD, 1], [0xFFFFFFFD, 2, 1], [0xFFFFFFFD, 5_000_000], [0xFFFFFFFD, 100]])
-def test_a_compound_file_with_a_broken_chain_is_corrupt(table):
+def test_compound_file_with_a_broken_chain_is_corrupt(table):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook", "a", "b", "c", "d"], table=table)))
 
 
-def test_a_compound_file_whose_table_goes_round_is_corrupt():
+def test_compound_file_with_a_cyclic_sector_table_is_corrupt():
     whole = bytearray(compound_file(["Workbook"]))
-    # The table of sectors goes on in sector 0, whose last number says sector 0 again.
+    # The sector table continues in sector 0, whose last entry points to sector 0 again.
     struct.pack_into("<L", whole, 68, 0)
     struct.pack_into("<L", whole, 512 + 508, 0)
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 
-def test_a_directory_whose_entries_are_each_others_neighbours_is_read_once():
+def test_directory_with_cyclic_entries_is_read_once():
     whole = bytearray(compound_file(["Workbook", "a"]))
-    # The right neighbour of the second entry is the first.
+    # The right sibling of the second entry is the first entry.
     struct.pack_into("<L", whole, 1024 + 2 * 128 + 72, 1)
     assert recognise_workbook(io.BytesIO(bytes(whole))) is WorkbookKind.XLS
 
 
 @pytest.mark.parametrize("size", [8, 100, 511, 600, 1100])
-def test_a_compound_file_without_its_end_is_corrupt(size):
+def test_truncated_compound_file_is_corrupt(size):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook"])[:size]))
 
 
 @pytest.mark.importer(17)
-def test_text_is_no_workbook_whatever_its_name():
+def test_text_is_not_a_workbook():
     assert recognise_workbook(io.BytesIO(b"a,b\n1,2\n")) is None
     assert recognise_workbook(io.BytesIO(b"")) is None
 
 
 @pytest.mark.importer(49)
-def test_a_zip_file_of_twenty_thousand_entries_is_too_complex():
+def test_zip_file_of_twenty_thousand_entries_is_too_complex():
     file = zipped("xl/workbook.xml", *(f"part{number}" for number in range(20_000)))
     with raises_code("file_too_complex"):
         recognise_workbook(file)
 
 
-def test_entries_are_counted_and_not_believed():
+def test_zip_entries_are_counted_rather_than_declared():
     whole = bytearray(zipped("xl/workbook.xml", *(f"part{number}" for number in range(10_001))).getvalue())
     struct.pack_into("<2H", whole, len(whole) - 22 + 8, 1, 1)
     with raises_code("file_too_complex"):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 
-def test_a_directory_that_says_it_fills_the_file_is_too_complex_before_it_is_read():
+def test_oversized_zip_directory_is_too_complex_before_it_is_read():
     whole = bytearray(zipped("xl/workbook.xml").getvalue())
     whole[0:0] = b"PK\x03\x04" + bytes(20 * 1024 * 1024)
     struct.pack_into("<2L", whole, len(whole) - 22 + 12, 20 * 1024 * 1024, 4)
@@ -119,7 +119,7 @@ def test_a_directory_that_says_it_fills_the_file_is_too_complex_before_it_is_rea
 
 
 @pytest.mark.importer(49)
-def test_a_part_that_is_packed_too_tightly_is_too_complex():
+def test_highly_compressed_part_is_too_complex():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
         package.writestr("xl/workbook.xml", bytes(3 * 1024 * 1024))
@@ -127,7 +127,7 @@ def test_a_part_that_is_packed_too_tightly_is_too_complex():
         recognise_workbook(file)
 
 
-def test_a_small_part_may_be_packed_tightly():
+def test_small_part_may_be_highly_compressed():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
         package.writestr("xl/workbook.xml", bytes(1024 * 1024))
@@ -135,18 +135,18 @@ def test_a_small_part_may_be_packed_tightly():
 
 
 @pytest.mark.importer(49)
-def test_more_than_512_mib_are_too_complex_before_anything_is_unpacked():
+def test_more_than_512_mib_is_too_complex_before_unpacking():
     whole = bytearray(zipped("xl/workbook.xml", "a", "b").getvalue())
     directory = whole.index(b"PK\x01\x02")
     for _ in range(3):
-        # 200 MiB each, of 2 MiB that are not even there.
+        # 200 MiB each, declared as packed into 2 MiB that do not even exist.
         struct.pack_into("<2L", whole, directory + 20, 2 * 1024**2, 200 * 1024**2)
         directory = whole.find(b"PK\x01\x02", directory + 4)
     with raises_code("file_too_complex", match="512 MiB"):
         recognise_workbook(io.BytesIO(bytes(whole)))
 
 
-def test_a_package_of_more_than_65535_entries_or_4_gib_says_so_elsewhere():
+def test_zip64_package_is_recognized():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as package, package.open("xl/workbook.xml", "w", force_zip64=True) as part:
         part.write(b"x")

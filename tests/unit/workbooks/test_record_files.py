@@ -1,4 +1,4 @@
-"""Files of records as batches and previews (Contract importer 8a)."""
+"""Record files as batches and previews (Contract importer 8a)."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def stream_of(table: pa.Table) -> io.BytesIO:
     return sink
 
 
-def test_a_batch_of_large_rows_comes_in_small_parts() -> None:
+def test_batch_of_large_rows_is_split_into_small_parts() -> None:
     texts = pa.array(["x" * 60_000] * 300)
     for values in (texts, texts.cast(pa.string_view()), texts.dictionary_encode()):
         batches = list(arrow_file(stream_of(pa.table({"s": values}))).batches())
@@ -30,14 +30,14 @@ def test_a_batch_of_large_rows_comes_in_small_parts() -> None:
         assert max(batch.rows.nbytes for batch in batches) < 5 * 1024 * 1024
 
 
-def test_bytes_are_bytes_however_arrow_keeps_them() -> None:
+def test_all_arrow_binary_types_are_binary() -> None:
     plain = pa.array([b"\xff", None], pa.binary())
     file = arrow_file(stream_of(pa.table({"b": plain.cast(pa.binary_view()), "l": plain.cast(pa.large_binary())})))
     assert [column.type.base for column in file.columns] == [BaseType.BINARY] * 2
     assert next(iter(file.batches())).rows.to_pylist() == [{"0": b"\xff", "1": b"\xff"}, {"0": None, "1": None}]
 
 
-def test_a_row_that_no_frame_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_beyond_the_frame_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_BYTES", 1000)
     with raises_code("record_too_long"):
         batch_frame(b"B", RecordPortion(pa.RecordBatch.from_pydict({"0": ["x" * 1000]})))
@@ -49,19 +49,19 @@ def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
     return dict(json.loads(found[HEAD.size :]))
 
 
-def test_a_preview_shows_no_more_text_than_a_sample_has() -> None:
+def test_preview_text_is_limited_to_the_sample_size() -> None:
     text = "x" * (SAMPLE_TEXT_BYTES // 4)
     shown = preview_frame(stream_of(pa.table({"s": [text] * 10})), FileType.ARROW)
     assert (shown["rows"], shown["warnings"]) == ([[text]] * 4, [{"code": "truncated_sample", "count": 1, "rows": []}])
 
 
-def test_half_a_surrogate_pair_makes_a_line_strange_and_no_more() -> None:
+def test_lone_surrogate_invalidates_only_its_line() -> None:
     assert record_of(b'{"a": "\\ud83d"}') is None
     assert record_of(b'{"\\ude00": 1}') is None
     assert record_of(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
-def test_columns_of_json_lines_are_typed_by_the_records_that_have_them() -> None:
+def test_json_lines_columns_are_typed_by_the_records_that_have_them() -> None:
     lines = [json.dumps({f"c{number % 500}": number}) for number in range(2000)]
     shown = preview_frame(io.BytesIO("\n".join(lines).encode()), FileType.NDJSON)
     columns, rows = shown["columns"], shown["rows"]
@@ -71,8 +71,8 @@ def test_columns_of_json_lines_are_typed_by_the_records_that_have_them() -> None
     assert (len(columns), len(rows), rows[1][:3]) == (500, 50, ["", "1", ""])
 
 
-def test_fractions_of_json_lines_keep_their_digits() -> None:
-    """For columns that the caller makes decimals or texts; in the preview they are doubles."""
+def test_json_lines_fractions_keep_their_digits() -> None:
+    """For columns that the caller turns into decimals or text; the preview shows doubles."""
     digits = "0.12345678901234567890123"
     lines = f'{{"a": 1.10, "b": {digits}, "c": 1E+5, "d": [1.5]}}'.encode()
     shown = preview_frame(io.BytesIO(lines), FileType.NDJSON)
@@ -94,8 +94,10 @@ def avro(*types: object) -> io.BytesIO:
     return io.BytesIO(head + b"\x02" + bytes([2 * len(types)]) + b"\x0a" * len(types) + b"S" * 16)
 
 
-def test_logical_types_of_avro_count_where_they_are_allowed() -> None:
-    """The specification has readers ignore those on another type: the values are plain numbers then."""
+def test_avro_logical_types_apply_where_permitted() -> None:
+    """The specification tells readers to ignore a logical type on another base type, so the values
+    are plain numbers.
+    """
     file = avro(
         {"type": "int", "logicalType": "date"},
         {"type": "long", "logicalType": "date"},

@@ -1,4 +1,4 @@
-"""Cells of xlsx files as their reader gives them (Contract importer 12.2)."""
+"""Cells of xlsx files as returned by the reader (Contract importer 12.2)."""
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
@@ -14,7 +14,7 @@ from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind
 
 @pytest.fixture
 def read(tmp_path):
-    """Rows of the first sheet of a workbook of these parts, the same twice: read as a whole, and the first only."""
+    """Return a function that reads the first sheet twice, completely and its head only; both must agree."""
 
     def rows_of(parts):
         with write_package(tmp_path / "a.xlsx", parts).open("rb") as file:
@@ -75,7 +75,7 @@ def read(tmp_path):
         ('<c vm="1"><v>7</v></c>', "7", CellKind.INTEGER),
     ],
 )
-def test_a_cell_is_text_with_a_class(read, cell, text, kind):
+def test_cell_is_text_with_a_class(read, cell, text, kind):
     ((found,),) = read(workbook_parts({"A": column_xml([cell])}, formats=[0, 14, "yyyy\\-mm\\-dd hh:mm", 46]))
     assert (found, found.kind) == (text, kind)
 
@@ -108,7 +108,7 @@ def test_empty_cells_errors_and_formulas_without_a_value_are_null(read, cell):
 
 
 @pytest.mark.importer(44)
-def test_text_that_looks_like_a_number_is_text(read):
+def test_text_resembling_a_number_is_text(read):
     parts = workbook_parts({"A": column_xml(['<c t="s"><v>0</v></c>'])}, strings=["<t>12</t>"])
     ((found,),) = read(parts)
     assert (found, found.kind) == ("12", CellKind.TEXT)
@@ -128,7 +128,7 @@ def test_shared_strings_may_be_rich_and_have_phonetic_text(read):
 
 
 @pytest.mark.importer(42)
-def test_the_range_in_use_has_no_empty_rows_and_no_empty_columns_at_its_sides(read):
+def test_used_range_excludes_empty_rows_and_outer_empty_columns(read):
     rows = (
         '<row r="1"/><row r="2"><c r="A2" s="1"/></row>'
         '<row r="3"><c r="C3"><v>1</v></c></row><row r="4"><c r="A4" t="e"><v>#N/A</v></c></row>'
@@ -138,36 +138,36 @@ def test_the_range_in_use_has_no_empty_rows_and_no_empty_columns_at_its_sides(re
 
 
 @pytest.mark.importer(42)
-def test_of_a_merged_area_the_first_cell_has_the_value(read):
+def test_merged_area_has_its_value_in_the_first_cell(read):
     rows = '<row r="1"><c r="A1"><v>1</v></c><c r="B1" s="0"/><c r="C1"><v>3</v></c></row>'
     merged = '<mergeCells count="1"><mergeCell ref="A1:B1"/></mergeCells>'
     assert read(workbook_parts({"A": sheet_xml(rows, after=merged)})) == [["1", "", "3"]]
 
 
 @pytest.mark.importer(42)
-def test_the_calendar_of_1904_is_honoured(read):
+def test_1904_calendar_is_respected(read):
     cells = ['<c s="0"><v>43844</v></c>', '<c s="0"><v>0</v></c>']
     parts = workbook_parts({"A": column_xml(cells)}, formats=[14], is_1904=True)
     assert read(parts) == [["2024-01-15"], ["1904-01-01"]]
 
 
-def test_a_sheet_without_cells_has_no_rows(read):
+def test_sheet_without_cells_has_no_rows(read):
     assert read(workbook_parts({"A": sheet_xml("")})) == []
     assert read(workbook_parts({"A": sheet_xml("").replace("<sheetData></sheetData>", "<sheetData/>")})) == []
 
 
-def test_cells_without_a_place_follow_each_other(read):
+def test_cells_without_a_reference_follow_each_other(read):
     rows = '<row><c><v>1</v></c><c r="D1"><v>2</v></c><c><v>3</v></c></row><row><c><v>4</v></c></row>'
     assert read(workbook_parts({"A": sheet_xml(rows)})) == [["1", "", "", "2", "3"], ["4", "", "", "", ""]]
 
 
-def test_cells_out_of_order_stand_where_they_say(read):
+def test_cells_out_of_order_are_placed_by_their_references(read):
     rows = '<row r="1"><c r="C1"><v>3</v></c><c r="A1"><v>1</v></c><c r="AB1"><v>28</v></c></row>'
     (row,) = read(workbook_parts({"A": sheet_xml(rows)}))
     assert (row[0], row[2], row[27], len(row)) == ("1", "3", "28", 28)
 
 
-def test_a_dimension_is_not_believed(read):
+def test_declared_dimension_is_ignored(read):
     xml = sheet_xml('<row r="1"><c r="A1"><v>1</v></c><c r="B1"><v>2</v></c></row>')
     for dimension in ("A1", "A1:XFD1048576"):
         told = xml.replace("<sheetData>", f'<dimension ref="{dimension}"/><sheetData>')
@@ -186,14 +186,14 @@ def test_a_dimension_is_not_believed(read):
         lambda xml: xml.replace('"', "'"),
     ],
 )
-def test_a_sheet_may_be_written_in_many_ways(read, change):
+def test_sheet_may_be_written_in_many_ways(read, change):
     xml = column_xml(['<c r="A1" t="inlineStr"><is><t>é</t></is></c>', '<c r="A2"><v>2</v></c>'])
     assert read({**workbook_parts({"A": xml}), "xl/worksheets/sheet1.xml": change(xml)}) == [["é"], ["2"]]
 
 
 @pytest.mark.importer(15)
-def test_what_no_spreadsheet_program_writes_is_refused(read):
-    """calamine reads UTF-8 alone, and the types of cells that the standard has."""
+def test_unusual_encodings_and_cell_types_are_corrupt(read):
+    """calamine reads only UTF-8 and the standard's cell types."""
     xml = column_xml(['<c t="inlineStr"><is><t>é</t></is></c>'])
     for changed in (
         f'<?xml version="1.0" encoding="UTF-16"?>{xml}'.encode("utf-16"),
@@ -215,17 +215,17 @@ def test_what_no_spreadsheet_program_writes_is_refused(read):
         (lambda xml: xml.replace("<v>", '<f t="shared" si="0"/><v>'), "2024-01-15 00:00:00"),
         (lambda xml: xml.replace("<v>", "<f>A1 &lt; 2</f><v>"), "2024-01-15 00:00:00"),
         (lambda xml: xml.replace('<c r="A3"', '<c r="A3" s="0"/><c r="B3"'), "2024-01-15 00:00:00"),
-        # What only the second reading could say is left to calamine, which takes the midnight for a date.
+        # Only the second reading could distinguish these; calamine treats midnight as a date.
         (lambda xml: xml.replace('r="A3" ', ""), "2024-01-15"),
         (lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), "2024-01-15"),
     ],
 )
-def test_a_date_time_at_midnight_is_no_date(read, change, expected):
+def test_timestamp_at_midnight_is_not_a_date(read, change, expected):
     xml = sheet_xml('<row r="3"><c r="A3" s="0"><v>45306</v></c></row>')
     assert read(workbook_parts({"A": change(xml)}, formats=["yyyy-mm-dd hh:mm:ss"]))[0][-1] == expected
 
 
-def test_dates_are_found_however_the_part_is_cut(read, monkeypatch):
+def test_dates_are_found_at_any_chunk_boundary(read, monkeypatch):
     cells = [f'<c r="A{row}" s="{row % 2}"><v>{45000 + row}</v></c>' for row in range(1, 400)]
     monkeypatch.setattr(packages, "PIECE_BYTES", 100)
     found = read(workbook_parts({"A": column_xml(cells)}, formats=[22, 0]))
@@ -233,7 +233,7 @@ def test_dates_are_found_however_the_part_is_cut(read, monkeypatch):
 
 
 @pytest.mark.importer(13)
-def test_sheets_come_in_order_with_hidden_ones_and_without_charts(tmp_path):
+def test_sheets_keep_their_order_with_hidden_sheets_and_without_charts(tmp_path):
     parts = workbook_parts({"B &amp; b": sheet_xml(""), "A": sheet_xml(""), "Chart": sheet_xml(""), "C": sheet_xml("")})
     workbook = parts["xl/workbook.xml"].replace('name="A"', 'name="A" state="veryHidden"')
     relationships = parts["xl/_rels/workbook.xml.rels"].replace(
@@ -248,7 +248,7 @@ def test_sheets_come_in_order_with_hidden_ones_and_without_charts(tmp_path):
             read_head(opened.rows("Chart"))
 
 
-def test_columns_are_those_of_the_head_and_a_later_row_may_be_longer(read, monkeypatch):
+def test_columns_follow_the_head_and_later_rows_may_be_longer(read, monkeypatch):
     monkeypatch.setattr(used_range, "HEAD_ROWS", 2)
     rows = "".join(
         f'<row r="{number}">{cells}</row>'
