@@ -1,7 +1,7 @@
-"""A segment as bytes: an Arrow IPC stream, whose blocks can be decoded one by one.
+"""Encodes a segment as an Arrow IPC stream whose blocks can be decoded one by one.
 
-A block is one record batch or several small ones. Locating the blocks takes 0.1 ms, since only message headers are
-read; decoding takes 0.15 ms for a block of 2,000 rows, and 2.5 ms for the whole segment of 27,000 rows.
+A block is one record batch or several small ones. Locating the blocks takes 0.1 ms, because only message headers are
+read. Decoding takes 0.15 ms for a block with 2,000 rows, and 2.5 ms for the whole segment with 27,000 rows.
 """
 
 import struct
@@ -15,7 +15,7 @@ from queryserver.errors.files import StorageError
 from queryserver.formats.download.encoder import END_OF_STREAM
 
 HEAD_BYTES = 64 * 1024
-"""Length of the head of a segment, long enough for nearly every schema."""
+"""Length of a segment's head, long enough for nearly every schema."""
 _PREFIX_BYTES = 8
 
 # 1,000,000 rows of 10 mixed columns in 20 segments, encoded, written with fsync / read and decoded / size:
@@ -23,20 +23,21 @@ _PREFIX_BYTES = 8
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 
-# Smaller blocks would make whole segments larger and slower, since each column of each block is compressed separately.
+# Smaller blocks would make whole segments larger and slower, because each column in each block is compressed
+# separately.
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ROWS = 512
-# Spares segments with huge rows an additional copy.
+# Avoids an additional copy for segments with huge rows.
 _JOINED_BYTES = 16 * 1024 * 1024
 
-# Positions of fields in the tables `Message` and `RecordBatch` of Arrow's Message.fbs.
+# Field positions in the tables `Message` and `RecordBatch` in Arrow's Message.fbs.
 _MESSAGE_HEADER = 2
 _BATCH_LENGTH = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows [first_row, first_row + rows) of a segment, in its bytes [start, end)."""
+    """Rows [first_row, first_row + rows) of a segment, stored in its bytes [start, end)."""
 
     first_row: int
     rows: int
@@ -46,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockIndex:
-    """Positions of the rows of a segment. `head` contains its schema."""
+    """The positions of a segment's rows. `head` contains its schema."""
 
     head: bytes
     blocks: tuple[Block, ...]
@@ -57,7 +58,7 @@ class BlockIndex:
         return len(self.head) + 128 * len(self.blocks)
 
     def blocks_with(self, start_row: int, rows: int) -> range:
-        """Numbers of the blocks with rows of [start_row, start_row + rows)."""
+        """Return the numbers of the blocks with rows in [start_row, start_row + rows)."""
         numbers = [
             number
             for number, block in enumerate(self.blocks)
@@ -66,11 +67,11 @@ class BlockIndex:
         return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
 
     def decode(self, number: int, stored: bytes | memoryview) -> pa.Table:
-        """Decode the rows of a block. Raises StorageError."""
+        """Decode a block's rows. Raises StorageError."""
         block = self.blocks[number]
         if len(stored) != block.end - block.start:
             raise StorageError("A stored segment is incomplete.")
-        # A block that is the whole stream includes head and end.
+        # A block that is the whole stream includes the head and the end.
         table = _table(bytes(stored) if block.start == 0 else b"".join((self.head, stored, END_OF_STREAM)))
         if table.num_rows != block.rows:
             raise StorageError("Stored rows are damaged.")
@@ -83,8 +84,8 @@ def encode(table: pa.Table) -> bytes:
     size_bytes = table.nbytes
     rows = max(_BLOCK_ROWS, table.num_rows * _BLOCK_BYTES // max(size_bytes, 1))
     if size_bytes <= _JOINED_BYTES:
-        # Engines return batches of a few hundred rows, and one block for each would slow down every reader.
-        with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their batches stay as they are
+        # Engines return batches of a few hundred rows, and one block for each batch would slow down every reader.
+        with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # unions: their batches stay unchanged
             table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema, options=_WRITE) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -92,30 +93,30 @@ def encode(table: pa.Table) -> bytes:
 
 
 def decode(stored: bytes) -> pa.Table:
-    """Decode all rows of a segment. Raises StorageError if it is damaged or incomplete."""
+    """Decode all of a segment's rows. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
     return _table(stored)
 
 
 def require_whole(stored: bytes) -> None:
-    """Raises StorageError for a truncated segment; Arrow does not notice if it ends between two batches."""
+    """Raise StorageError for a truncated segment. Arrow does not notice if it ends between two batches."""
     if not stored.endswith(END_OF_STREAM):
         raise StorageError("A stored segment is incomplete.")
 
 
 def head_bytes(head: bytes) -> int:
-    """Length of the head of a segment, which contains its schema."""
+    """Return the length of a segment's head, which contains its schema."""
     return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
 
 
 def schema_of(head: bytes) -> pa.Schema:
-    """Decode the schema of a segment from its first `head_bytes`. Raises StorageError."""
+    """Decode a segment's schema from its first `head_bytes`. Raises StorageError."""
     with _arrow_errors():
         return pa.ipc.read_schema(pa.py_buffer(head))
 
 
 def index_of(stored: bytes) -> BlockIndex:
-    """Locate the blocks of a segment. Raises StorageError if it is damaged or incomplete."""
+    """Locate a segment's blocks. Raises StorageError if it is damaged or incomplete."""
     require_whole(stored)
     blocks: list[Block] = []
     source, has_dictionaries = pa.BufferReader(stored), False
@@ -146,7 +147,7 @@ def _table(stored: bytes) -> pa.Table:
 
 
 def _rows_of(message: memoryview) -> int:
-    """Number of rows of a record batch, read from its FlatBuffers metadata (Arrow's Message.fbs)."""
+    """Return the number of rows in a record batch, read from its FlatBuffers metadata (Arrow's Message.fbs)."""
     (root,) = struct.unpack_from("<I", message, 0)
     header = _field(message, root, _MESSAGE_HEADER)
     (distance,) = struct.unpack_from("<I", message, header)
@@ -155,7 +156,7 @@ def _rows_of(message: memoryview) -> int:
 
 
 def _field(message: memoryview, table: int, number: int) -> int:
-    """Position of a field of a FlatBuffers table; 0 if the field has its default value."""
+    """Return the position of a field in a FlatBuffers table, or 0 if the field has its default value."""
     (distance,) = struct.unpack_from("<i", message, table)
     vtable = table - distance
     (size,) = struct.unpack_from("<H", message, vtable)

@@ -1,4 +1,4 @@
-"""Caches bytes of remote segments on the local disk, for the lifetime of one process."""
+"""Caches remote segments' bytes on the local disk for the lifetime of one process."""
 
 import asyncio
 import fcntl
@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks, every
 log = structlog.get_logger(__name__)
 
 _LIFE_S = 600.0
-"""Lifetime of a copy, as other processes do not announce deletions. Rereading costs one request."""
+"""A copy's lifetime, because other processes do not announce deletions. Rereading costs one request."""
 _SWEEP_EVERY_S = 60.0
 
 _LOCK = "lock"
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _CachedFile:
-    """Expected size and checksum of a file; it is read only if they match."""
+    """A file's expected size and checksum. The file is only read if they match."""
 
     size_bytes: int
     checksum: int
 
 
 class DiskCache:
-    """At most `most_bytes` in files of mode 0600 below `parent`; evicts the least recently used.
+    """At most `most_bytes` in files with mode 0600 below `parent`; evicts the least recently used.
 
-    Each process creates a directory with a lock at the first `put`, and removes it on exit. Directories of processes
-    that died are removed when another process starts, and at regular intervals. Copies expire `life_s` after they were
-    written, however often they are read. The cache never raises: anything that cannot be written or was altered is
+    Each process creates a directory with a lock at the first `put`, and removes it on exit. Directories of crashed
+    processes are removed when another process starts, and at regular intervals. Copies expire `life_s` after they were
+    written, however often they are read. The cache never raises: content that cannot be written or was altered is
     simply not cached.
     """
 
@@ -85,15 +85,15 @@ class DiskCache:
         self._thread.shutdown()
 
     async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        """Bytes [start, end) of a segment, by default all; None if not cached."""
+        """Return bytes [start, end) of a segment, by default all, or None if not cached."""
         return await self._in_thread(lambda: self._read((statement_id, name), start, end), None)
 
     async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
-        """Cache the bytes of a segment, unless the disk is full."""
+        """Cache a segment's bytes, unless the disk is full."""
         await self._in_thread(lambda: self._put((statement_id, name), stored), None)
 
     async def forget(self, statement_id: UUID) -> None:
-        """Remove all segments of a statement."""
+        """Remove all of a statement's segments."""
 
         def remove() -> None:
             for key in [key for key in self._files if key[0] == statement_id]:
@@ -123,7 +123,7 @@ class DiskCache:
                 length = (cached.size_bytes if end is None else end) - start
                 content = os.pread(file.fileno(), length, start)
                 is_good = os.fstat(file.fileno()).st_size == cached.size_bytes and len(content) == length
-            # The checksum covers whole segments only; parts are checked by length, and when decoded.
+            # The checksum only covers whole segments. Parts are checked by their length, and when they are decoded.
             is_good = is_good and (end is not None or zlib.crc32(content) == cached.checksum)
             return content if is_good else None
         finally:
@@ -173,7 +173,7 @@ class DiskCache:
         lock_file = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT, _PRIVATE_FILE)
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a starting process is removing the directory as that of a dead one
+        except OSError:  # a starting process is removing the directory because it considers its owner dead
             os.close(lock_file)
             raise
         self._lock_file = lock_file

@@ -1,13 +1,13 @@
-"""The stored pieces of a result."""
+"""A result's stored segments."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One stored piece of a result: rows [start_row, start_row + rows), `size_bytes` long in the store.
+    """One stored segment of a result: rows [start_row, start_row + rows), `size_bytes` long in the store.
 
-    `fence` is that of the runner that stored it.
+    `fence` belongs to the runner that stored it.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Results as Arrow segments in any store; concurrent readers of a segment share one load."""
+"""Results as Arrow segments in any store. Concurrent readers of a segment share one load."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class SharedLoads(Generic[K, V]):
-    """The values in `cache` and the loads in progress. Close it before the resources of the loads."""
+    """The values in `cache` and the loads in progress. Close it before the resources that the loads use."""
 
     def __init__(self, cache: LruCache[K, V]) -> None:
         self._cache = cache
@@ -35,7 +35,7 @@ class SharedLoads(Generic[K, V]):
         self._running = Tasks()
 
     async def close(self) -> None:
-        """Stop loads in progress, whose callers get StorageUnavailable. Idempotent."""
+        """Stop loads in progress. Their callers get StorageUnavailable. Idempotent."""
         await self._running.aclose()
         self._cache.clear()
 
@@ -46,11 +46,13 @@ class SharedLoads(Generic[K, V]):
         self._cache.put(key, value)
 
     def is_loading(self, key: K) -> bool:
-        """Whether a load is in progress that has not been forgotten since."""
+        """Return whether a load is in progress that has not been forgotten since."""
         return key in self._loads
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The cached value of `key`, or else the result of `load`. Canceling one caller does not affect the others."""
+        """Return the cached value for `key`, or else the result of `load`. Canceling one caller does not affect the
+        others.
+        """
         value = self._cache.get(key)
         if value is not None:
             return value
@@ -84,17 +86,17 @@ class SharedLoads(Generic[K, V]):
 
 _MIB = 1024 * 1024
 _INDEX_BYTES = 4 * _MIB
-# A page that needs more blocks than this reads the whole segment at once.
+# A page that needs more blocks than this reads the whole segment.
 _FEW_BLOCKS = 2
 _WHOLE = -1
-"""Stands for all blocks of a segment."""
+"""Stands for all of a segment's blocks."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """Names one segment. Its content never changes."""
+    """Identifies one segment. Its content never changes."""
 
     statement_id: UUID
     fence: int
@@ -110,10 +112,10 @@ class SegmentKey:
 
 
 class ResultStore:
-    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
+    """Row segments by statement and number. Raises StorageError, StorageUnavailable, PathNotFound.
 
     A segment is an IPC stream at `<2 digits>/<statement id>/<fence>-<number>.arrow` below `root`. Decoded rows are
-    cached up to `cache_bytes`, stored bytes in `disk_cache`; at most `max_loads` segments or blocks are read
+    cached up to `cache_bytes`, stored bytes in `disk_cache`. At most `max_loads` segments or blocks are read
     concurrently. Close it before the storage.
     """
 
@@ -143,7 +145,7 @@ class ResultStore:
         await self.close()
 
     async def close(self) -> None:
-        """Stop loads in progress, whose readers get StorageUnavailable, and end the threads. Idempotent."""
+        """Stop loads in progress, and end the threads. The loads' readers get StorageUnavailable. Idempotent."""
         await self._indexes.close()
         await self._tables.close()
         # At worst, the threads are encoding or decoding a segment.
@@ -152,7 +154,7 @@ class ResultStore:
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
         """Store a segment durably. A repeated call replaces it.
 
-        `fence` is part of the name, so that a runner that lost its lease never overwrites its successor's bytes.
+        `fence` is part of the name, so that a runner that has lost its lease never overwrites its successor's bytes.
         """
         stored = await self._in_thread(partial(blocks.encode, table))
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)
@@ -162,12 +164,12 @@ class ResultStore:
         return Segment(number=number, start_row=start_row, rows=table.num_rows, size_bytes=written.size_bytes)
 
     async def read(self, statement_id: UUID, *, fence: int, number: int) -> pa.Table:
-        """Read a segment. One deleted by another process may still be served from the cache."""
+        """Read a segment. If another process has deleted it, it may still be served from the cache."""
         key = SegmentKey(statement_id, fence, number)
         return await self._tables.get((key, _WHOLE), partial(self._load, key))
 
     async def rows(self, statement_id: UUID, *, fence: int, number: int, start_row: int, rows: int) -> pa.Table:
-        """Rows [start_row, start_row + rows) of a segment, counted from its first row.
+        """Return rows [start_row, start_row + rows) of a segment, counted from its first row.
 
         A few rows of a large segment are read and decoded without the rest.
         """
@@ -186,7 +188,7 @@ class ResultStore:
         return table.slice(start_row - index.blocks[numbers[0]].first_row, rows)
 
     async def head(self, statement_id: UUID, *, fence: int, number: int) -> bytes:
-        """The schema message at the head of a segment; reading the first 64 KiB usually suffices."""
+        """Return the schema message at a segment's head. Reading the first 64 KiB usually suffices."""
         path = SegmentKey(statement_id, fence, number).path
         async with self._slots:
             head = await self._read(path, length=blocks.HEAD_BYTES)
@@ -194,7 +196,9 @@ class ResultStore:
             return head[:needed] if len(head) >= needed else await self._read(path, length=needed)
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
-        """The stored bytes [start, stop) of a segment, fewer if it is shorter; neither decoded nor checked."""
+        """Return a segment's stored bytes [start, stop), or fewer if it is shorter. They are neither decoded nor
+        checked.
+        """
         key = SegmentKey(statement_id, fence, number)
         async with self._slots:
             cached = None
@@ -203,13 +207,13 @@ class ResultStore:
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
-        """A file descriptor of a segment, to be closed by the caller; None if the store has no local files."""
+        """Return a segment's file descriptor, which the caller closes, or None if the store has no local files."""
         if not isinstance(self._storage, PrivateStorage):
             return None
         return await self._storage.open_file(self._at(SegmentKey(statement_id, fence, number).path))
 
     async def delete(self, statement_id: UUID) -> None:
-        """Delete all segments of a statement, if any.
+        """Delete all of a statement's segments, if any.
 
         Loads in progress still return to their readers, but are not cached.
         """
@@ -269,7 +273,7 @@ class ResultStore:
             return await self._in_thread(partial(index.decode, number, cached))
 
     async def _stored(self, key: SegmentKey) -> bytes:
-        """All bytes of a segment; puts complete ones into the disk cache."""
+        """Return all of a segment's bytes. Complete segments are added to the disk cache."""
         if self._disk_cache is None:
             return await self._read(key.path)
         stored = await self._disk_cache.read(key.statement_id, key.name)
@@ -286,7 +290,7 @@ class ResultStore:
         except (StorageError, PathNotFound):
             raise
         except QueryServerError as error:
-            # The store refuses this service, not the user who reads the result.
+            # The store denies access to this service, not to the user who reads the result.
             raise StorageError("The result store refuses to give what was stored.") from error
 
     def _at(self, path: str) -> str:
@@ -297,16 +301,16 @@ class ResultStore:
 
 
 PINGS = "ping"
-"""Directory of the small objects for checking the store."""
+"""Directory with the small objects that are used to check the store."""
 
 
 def directory_of(statement_id: UUID) -> str:
-    """Directory of the segments of a statement."""
-    # The last digits are random in every UUID version; the first ones are a timestamp in version 7.
-    # The 256 directories exist before long, so each statement takes one mkdir; 100,000 statements are 400 in each.
+    """Return the directory of a statement's segments."""
+    # The last digits are random in every UUID version; the first ones are a timestamp in version 7. All 256 directories
+    # exist after a short time, so each statement takes one mkdir. With 100,000 statements, each directory has 400.
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 
 async def single_piece(content: bytes) -> AsyncIterator[bytes]:
-    """Content for a store in a single piece."""
+    """Yield the content for a store as a single chunk."""
     yield content

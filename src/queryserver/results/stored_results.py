@@ -1,4 +1,4 @@
-"""Lists the results in a store, independently of the database records."""
+"""Lists a store's results, independently of the database records."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -20,23 +20,23 @@ _OWNER = "owner"
 
 @dataclass(frozen=True, slots=True)
 class StoredStatement:
-    """A statement that has a directory in the store."""
+    """A statement with a directory in the store."""
 
     id: UUID
     directory: FileStatus
 
 
 class StoredResults:
-    """Reads the directories of a result store in batches."""
+    """Reads a result store's directories in batches."""
 
     def __init__(self, storage: Storage, root: str = "") -> None:
         self._storage = storage
         self._root = root
 
     async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
-        """Whether the store belongs to the database. With `claims`, takes over a store without an owner.
+        """Return whether the store belongs to the database. With `claims`, takes over a store without an owner.
 
-        The sweep of any other database would delete all results here, as it knows none of them.
+        Another database's sweep would delete all results here, because it does not know any of them.
         """
         path = self._at(_OWNER)
         for _ in range(2):
@@ -50,7 +50,7 @@ class StoredResults:
         return False
 
     async def statements(self) -> AsyncGenerator[Sequence[StoredStatement]]:
-        """All statements with a directory, in batches of at most 500. Other entries are skipped."""
+        """Yield all statements with a directory, in batches of at most 500. Other entries are skipped."""
         shards = [entry async for entry in self._entries("") if len(entry.name) == _SHARD_DIGITS]
         batch: list[StoredStatement] = []
         for shard in shards:
@@ -65,15 +65,15 @@ class StoredResults:
             yield batch
 
     async def last_written(self, stored: StoredStatement) -> datetime | None:
-        """Time of the last write by the clock of the store; None if unknown."""
+        """Return the time of the last write by the store's clock, or None if unknown."""
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
-        # Without files, only the directory has a time, and none in an object store.
+        # Without files, only the directory has a time, which object stores do not provide.
         known = [time for time in (times or [stored.directory.modified_at]) if time is not None]
         return max(known, default=None)
 
     async def remove_orphans(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
-        """Delete, or just count, the leftovers of writes and checks by processes that died."""
+        """Delete (or with `dry_run` only count) leftovers from crashed processes' writes and checks."""
         removed = 0
         async for entry in self._entries(PINGS):
             if entry.is_file and entry.modified_at is not None and now - entry.modified_at > older_than:
@@ -82,12 +82,12 @@ class StoredResults:
                     with suppress(PathNotFound):
                         await self._storage.delete(self._at(f"{PINGS}/{entry.name}"), recursive=False)
         if isinstance(self._storage, PrivateStorage):
-            # Other stores hide incomplete files, or keep them in the directory of the statement.
+            # Other stores hide incomplete files, or keep them in the statement's directory.
             removed += await self._storage.sweep_everywhere(older_than, dry_run=dry_run)
         return removed
 
     async def _entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """The entries of a directory; none if it does not exist."""
+        """Yield a directory's entries, or nothing if it does not exist."""
         with suppress(PathNotFound):
             async with aclosing(self._storage.list_directory(self._at(path))) as batches:
                 async for batch in batches:

@@ -1,6 +1,6 @@
 """Builds the result store from `desktop.task_server.result_file_storage` (Contract platform 10.3).
 
-The store is accessed with its own credentials, whoever runs the statements.
+The store is accessed with its own credentials, regardless of who runs the statements.
 """
 
 import re
@@ -26,7 +26,7 @@ from queryserver.results.stored_results import StoredResults
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
-# Remote stores are bound by latency, so more concurrent loads are free.
+# Remote stores are latency-bound, so more concurrent loads cost nothing.
 _REMOTE_LOADS = 8
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _SERVICE = StorageUser("queryserver")
@@ -34,7 +34,7 @@ _SERVICE = StorageUser("queryserver")
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """A store and the location of the results in it. The owner closes it."""
+    """A store and the location of its results. The owner closes it."""
 
     storage: Storage
     root: str
@@ -51,9 +51,9 @@ class OpenResults:
 
 
 def build_result_files(settings: Settings) -> ResultFiles:
-    """Open the configured store, by default a local directory, which is created. Does not connect to a remote one.
+    """Open the configured store, by default a local directory, which is created. Does not connect to a remote store.
 
-    Raises ConfigurationError, whose problems quote no values.
+    Raises ConfigurationError, whose problems do not quote values.
     """
     store = settings.desktop.task_server.result_file_storage
     if store is None or isinstance(store, LocalResults):
@@ -70,20 +70,20 @@ def build_result_files(settings: Settings) -> ResultFiles:
 
 
 def results_directory(settings: Settings) -> Path:
-    """The directory of local results."""
+    """Return the directory for local results."""
     store = settings.desktop.task_server.result_file_storage
     return Path(store.location) if isinstance(store, LocalResults) else settings.results_dir
 
 
 def is_remote(settings: Settings) -> bool:
-    """Whether results are in a store that all hosts can reach."""
+    """Return whether results are in a store that all hosts can access."""
     store = settings.desktop.task_server.result_file_storage
     return store is not None and not isinstance(store, LocalResults)
 
 
 @asynccontextmanager
 async def open_results(settings: Settings) -> AsyncGenerator[OpenResults]:
-    """The configured results, closed on exit. Does not connect. Raises ConfigurationError, OSError."""
+    """Yield the configured results and close them on exit. Does not connect. Raises ConfigurationError, OSError."""
     async with AsyncExitStack() as stack:
         files = build_result_files(settings)
         stack.push_async_callback(files.close)
@@ -115,10 +115,10 @@ def _s3(store: S3Results) -> ResultFiles:
     if store.endpoint:
         _require_url("endpoint", store.endpoint)
     options = S3Options(
-        # Stores other than AWS accept any region; for AWS the environment may name it.
+        # Stores other than AWS accept any region. For AWS the environment may specify it.
         region=store.region or ("us-east-1" if store.endpoint else ""),
         endpoint=store.endpoint.rstrip("/"),
-        # Only AWS is certain to have a host name per bucket.
+        # Only AWS is certain to have a separate host name for each bucket.
         path_style=bool(store.endpoint) and not (urlsplit(store.endpoint).hostname or "").endswith("amazonaws.com"),
         keys=S3Keys(key_id, secret, token) if key_id else None,
         encryption=store.sse,
@@ -134,7 +134,7 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
         raise _problem("location: names no directory.")
     cluster = _cluster(store, settings)
     if store.user and not cluster.security_enabled:
-        # Without Kerberos, the service can log in with any name, and needs no proxy user right.
+        # Without Kerberos, the service can log in with any name, and does not need proxy user rights.
         cluster = cluster.model_copy(update={"service_user": store.user})
     cluster_address = replace(address(RESULTS, cluster, settings), umask=_PRIVATE_UMASK)
     user = StorageUser(store.user or cluster.service_user)
@@ -142,7 +142,7 @@ def _hdfs(store: HdfsResults, settings: Settings) -> ResultFiles:
 
 
 def _cluster(store: HdfsResults, settings: Settings) -> HdfsClusterSettings:
-    """The cluster named by the location, by default the first one. `webhdfs_url` overrides its address."""
+    """Return the cluster named in the location, by default the first one. `webhdfs_url` overrides its address."""
     clusters = list(settings.hadoop.hdfs_clusters.values())
     authority = urlsplit(store.location).netloc
     if authority:
@@ -184,7 +184,7 @@ def _remote(file_system: FileSystem, root: str, user: StorageUser = _SERVICE) ->
 
 
 def _checked_root(path: str) -> str:
-    """A path in a store, without leading and trailing slashes."""
+    """Return a path in a store, without leading and trailing slashes."""
     try:
         names_of(root := path.strip("/"))
     except InvalidPath as error:
