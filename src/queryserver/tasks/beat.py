@@ -1,4 +1,4 @@
-"""Fires the schedules, each fire exactly once no matter how many beats run (Contract platform 10.4)."""
+"""Fires schedules. Each fire happens exactly once, no matter how many beats run (Contract platform 10.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -28,7 +28,9 @@ _PRIORITY = 1
 
 
 class _CannotRun(Exception):
-    """The owner, the connector or the owner's right to it is gone, so no later fire could succeed either."""
+    """The owner, the connector or the owner's permission for it no longer exists, so later fires cannot succeed
+    either.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Beat:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Fire schedules for the duration of the context."""
+        """Fire schedules inside the context."""
         async with (
             background(every(_FIRE_EVERY_S, self.fire), "schedule-fires"),
             background(every(_ENDS_EVERY_S, self.record_ends), "schedule-ends"),
@@ -72,7 +74,7 @@ class Beat:
                 await self.runs.end(end)
             except errors.DatabaseUnavailable:
                 raise
-            except Exception:  # a row written by a newer version must not keep the others from ending
+            except Exception:  # a row written by a newer version must not prevent other runs from ending
                 log.exception("end of a run not recorded", fire_id=end.fire_id)
 
     async def forget(self) -> None:
@@ -97,12 +99,12 @@ class Beat:
             log.warning("run not submitted in time", fire_id=run.fire_id)
             if run.is_late:
                 await self._fail(run, "It could not be submitted in time.")
-        except Exception:  # last resort of a task: a bug in one run must not keep the others from starting
+        except Exception:  # last resort of a task: a bug in one run must not prevent other runs from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
 
     async def _submit(self, run: DueRun) -> None:
-        """Raises _CannotRun, and as Submissions.submit."""
+        """Submit a run's statement or task. Raises _CannotRun, and the errors of Submissions.submit."""
         user = await self.callers.user(run.owner_id)
         if user is None:
             raise _CannotRun("The owner of the schedule is disabled.")
@@ -126,11 +128,11 @@ class Beat:
                 run_all=True,
             ),
         )
-        if await self.runs.submitted(run.fire_id, recorded.record.status.id):  # else another beat has counted it
+        if await self.runs.submitted(run.fire_id, recorded.record.status.id):  # otherwise another beat has counted it
             self._count("submitted")
 
     async def _require_connector(self, user: User, key: str) -> None:
-        """Check this exact connector, since a name may resolve to another one of the same dialect. Raises
+        """Check exactly this connector, because a name may resolve to another connector of the same dialect. Raises
         _CannotRun.
         """
         await self.connectors.at_least(user.connectors_version)

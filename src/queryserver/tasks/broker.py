@@ -1,7 +1,7 @@
-"""The queue of the fleet in Redis or Valkey, by arq (Contract platform 10.2).
+"""The fleet's queue in Redis or Valkey, via arq (Contract platform 10.2).
 
-The queue only wakes processes: the work itself is recorded in the service database, where sweeps find it too.
-So a job carries nothing but the id of a record; a lost job costs seconds, and a duplicate finds nothing to do.
+The queue only wakes processes. The work itself is recorded in the service database, where sweeps also find it. A job
+therefore only carries a record's id: a lost job costs seconds, and a duplicate finds nothing to do.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ _MOST_UNSENT = 10_000
 # which then reads the queue. A token is lost if its worker dies, so the queue is also polled without one.
 _POLL_S = 0.1
 _MOST_TOKENS = 1_000
-# Jobs only start work. If a worker dies during a job, another worker gets it after this time.
+# Jobs only start work. If a worker dies during a job, another worker gets the job after this time.
 _JOB_WITHIN_S = 30
 _JOB_KEPT_S = 24 * 3600
-# In the past by any clock: arq compares the clock of the sender with that of the worker.
+# In the past for any clock, because arq compares the sender's clock with the worker's clock.
 _DUE = datetime(2000, 1, 1, tzinfo=UTC)
 _SEPARATOR = " "
 
@@ -61,14 +61,14 @@ class _Pipeline(Pipeline):
     async def reset(self) -> None:
         """Always release the connection; redis-py would leak it after an error."""
         if self.connection is not None and not self.connection.is_connected:
-            # Nothing is watched on a closed connection. redis-py would reconnect, to a broker that may not answer.
+            # Closed connections watch no keys. redis-py would reconnect, to a broker that may not respond.
             self.watching = False
         try:
             await super().reset()
         finally:
             connection, self.connection = self.connection, None
             if connection is not None:
-                pool: Any = self.connection_pool  # the type of redis-py includes the pool of its blocking client
+                pool: Any = self.connection_pool  # redis-py's type also includes the pool of its blocking client
                 await connection.disconnect(nowait=True)
                 await pool.release(connection)
 
@@ -82,7 +82,7 @@ class _Redis(ArqRedis):
 class RedisBroker:
     """A connection pool shared by the tasks that send and listen. Use `running()`.
 
-    A single task sends the messages in call order. Messages are dropped while the broker is unreachable.
+    A single task sends the messages in call order. Messages are dropped while the broker is unavailable.
     """
 
     def __init__(self, settings: TaskServerSettings) -> None:
@@ -94,7 +94,7 @@ class RedisBroker:
         self._changed: dict[UUID, None] = {}
         self._has_news = asyncio.Event()
         self.is_reachable: bool | None = None
-        """According to the last call; None before the first."""
+        """The result of the last call; None before the first call."""
 
     def running(self) -> AbstractAsyncContextManager[object]:
         return _background(self._send_all(), "broker-messages")
@@ -108,15 +108,15 @@ class RedisBroker:
         self._enqueue("task", job_id)
 
     def statement_changed(self, statement_id: UUID) -> None:
-        """Wake the calls waiting for the statement on all servers."""
+        """Wake all servers' calls that wait for the statement."""
         if len(self._changed) < _MOST_UNSENT:
             self._changed[statement_id] = None
             self._has_news.set()
 
     def listening(self, changed: Callable[[UUID], None]) -> AbstractAsyncContextManager[object]:
-        """Call `changed` for each statement that other processes report, for the duration of the context.
+        """Call `changed` for each statement that other processes report, inside the context.
 
-        Reconnects by itself.
+        Reconnects automatically.
         """
         return _background(self._listen(changed), "broker-changes")
 
@@ -179,12 +179,14 @@ class RedisBroker:
             await asyncio.sleep(_RETRY_S)
 
     async def serve(self, jobs: dict[str, Job], *, room: Callable[[], int]) -> None:
-        """Take and run jobs forever, never more than there is `room` for. Resumes when the broker comes back."""
+        """Take and run jobs forever, but never more than there is `room` for. Resumes when the broker is available
+        again.
+        """
         while True:
             with suppress(*_OUT_OF_REACH):  # `_send_all` logs it
                 async with self._connected() as redis:
                     await self._serve(redis, jobs, room)
-            # arq's worker exits at the first call that the broker does not answer.
+            # arq's worker exits at the first call without a response from the broker.
             await asyncio.sleep(_RETRY_S)
 
     async def _serve(self, redis: ArqRedis, jobs: dict[str, Job], room: Callable[[], int]) -> None:
@@ -207,7 +209,7 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            # Jobs take milliseconds. Canceling one would leave a task of arq behind whose exception nobody retrieves.
+            # Jobs take milliseconds. Canceling a job would leave an arq task behind whose exception nobody retrieves.
             jobs_left = list(worker.tasks.values())
             if jobs_left:
                 await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)
@@ -230,7 +232,7 @@ class RedisBroker:
 
 @asynccontextmanager
 async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenerator["asyncio.Task[None]"]:
-    """Run the work in a task of its own for the duration of the context, and wait for it to end.
+    """Run the work in a separate task inside the context, and wait for it to end.
 
     The task is canceled repeatedly, because redis-py swallows a cancellation that coincides with a reply.
     """
@@ -245,7 +247,7 @@ async def _background(work: Coroutine[Any, Any, None], name: str) -> AsyncGenera
 
 
 class _GatedWorker(Worker):
-    """Takes no more jobs than there is room for, and leaves the rest to other processes."""
+    """Takes no more jobs than there is room for, and leaves the others to other processes."""
 
     def __init__(self, *arguments: Any, room: Callable[[], int], tokens: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -256,7 +258,7 @@ class _GatedWorker(Worker):
         if self._room() > self.job_counter:
             await self.pool.execute_command("BRPOP", self._tokens, _POLL_S)
         else:
-            await asyncio.sleep(_POLL_S)  # the token is for a worker that has room
+            await asyncio.sleep(_POLL_S)  # the token is for a worker with room
         self.allow_pick_jobs = self._room() > self.job_counter
         await super()._poll_iteration()
 
@@ -269,7 +271,7 @@ class _GatedWorker(Worker):
 
 def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None]]":
     async def do(ctx: dict[Any, Any], job_id: str) -> None:
-        del ctx  # arq passes it
+        del ctx  # passed by arq
         try:
             await job(job_id)
         except Exception:  # last resort of a task: the sweep makes up for this job
@@ -279,7 +281,7 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
 
 
 def _ids(data: object) -> Sequence[UUID]:
-    """The ids in a message; none in a message of another program."""
+    """Return the ids in a message, or nothing for another program's message."""
     try:
         return [UUID(one) for one in data.decode().split(_SEPARATOR)] if isinstance(data, bytes) else ()
     except ValueError:

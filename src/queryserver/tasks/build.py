@@ -1,4 +1,4 @@
-"""Builds the services of the fleet from the settings."""
+"""Builds the fleet's services from the settings."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -67,7 +67,7 @@ def task_services(
 ) -> TaskServices:
     """Build the task services; `broker` is None if the task server is off.
 
-    The clean-up of `statements` also deletes old tasks.
+    The clean-up in `statements` also deletes old tasks.
     """
     records = task_records(settings, database)
     statements.retention.include(records.clean_up)
@@ -105,7 +105,7 @@ def task_services(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleServices:
-    """Schedules, the beat that fires them, and the notifications about their runs and about statements."""
+    """Schedules, the beat that fires them, and notifications about runs and statements."""
 
     schedules: Schedules
     beat: Beat
@@ -124,7 +124,7 @@ def schedule_services(
     threads: Threads,
     metrics: Metrics,
 ) -> ScheduleServices:
-    """Build the services; nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
+    """Build the services. Nothing runs in the background until `beat.running` and `deliveries.running` are entered."""
     tasks = settings.desktop.task_server
     outbox, rules = Outbox(database), webhook_rules(settings)
     recipients = Recipients(database, tasks, rules)
@@ -152,7 +152,7 @@ def schedule_services(
 
 @asynccontextmanager
 async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
-    """Schedule administration for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open schedule administration for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         sealer = AesSealer(await open_keyring(settings.desktop, database))

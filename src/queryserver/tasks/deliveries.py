@@ -1,4 +1,6 @@
-"""Mails and webhooks: an outbox written in the same transaction as the end it reports, and its loop (ADR 58)."""
+"""Emails and webhooks: an outbox that is written in the same transaction as the reported completion, and its loop
+(ADR 58).
+"""
 
 import asyncio
 import hashlib
@@ -37,7 +39,7 @@ _redacted = Redactor()
 
 
 def clean_message(text: str) -> str:
-    """Reduce the text of an engine or server to one line of at most 500 characters, with secrets redacted."""
+    """Reduce an engine's or server's text to one line of at most 500 characters, with secrets redacted."""
     return escaped(" ".join(_redacted(text[: 10 * _LONGEST_ERROR]).split()))[:_LONGEST_ERROR]
 
 
@@ -57,7 +59,7 @@ class DeliveryFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The content of a notification about the end of a run or statement."""
+    """The content of a notification about a finished run or statement."""
 
     event: str
     name: str
@@ -107,7 +109,7 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivery that is due and claimed. `moment` is the time of the claim by the clock of the database."""
+    """A delivery that is due and claimed. `moment` is the claim time by the database clock."""
 
     key: str
     kind: DeliveryKind
@@ -121,12 +123,12 @@ class Sender(Protocol):
     """Sends deliveries of one kind."""
 
     async def send(self, delivery: Delivery) -> None:
-        """Return once the receiver has accepted the delivery. Raises DeliveryFailed."""
+        """Send the delivery, and return once the receiver has accepted it. Raises DeliveryFailed."""
         ...
 
 
 def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewDelivery]:
-    """The deliveries that one end calls for; `about` names the statement, or the run if it has none."""
+    """Return the deliveries for one completion; `about` names the statement, or the run if it has none."""
     if message.event not in notify.on:
         return ()
     content = message.stored()
@@ -139,12 +141,12 @@ def deliveries_of(about: str, message: Message, notify: Notify) -> Sequence[NewD
 
 def _delivery(about: str, event: str, kind: DeliveryKind, recipient: str, content: Mapping[str, Any]) -> NewDelivery:
     normalized = recipient.lower() if kind is DeliveryKind.EMAIL else recipient
-    # A digest, because the path of a webhook URL may be a secret, and keys are logged and sent.
+    # A digest is used, because a webhook URL's path may be a secret, and keys are logged and sent.
     digest = hashlib.sha256(normalized.encode()).hexdigest()
     return NewDelivery(f"{about}:{event}:{kind}:{digest}", kind, recipient, content)
 
 
-# A mail of a schedule takes the place of the plain one to the owner that no worker has begun to send.
+# A schedule's email replaces the plain email to the owner, unless a worker has begun to send it.
 _ADD = """
 insert into deliveries as known (key, kind, recipient, content) values ($1, $2, $3, $4)
 on conflict (key) do update set content = excluded.content
@@ -152,10 +154,10 @@ on conflict (key) do update set content = excluded.content
 """
 
 _RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
-"""The mail address, or the host of a webhook."""
+"""The email address, or a webhook's host."""
 
-# One delivery at a time per receiver, so a slow one occupies a single slot. The lock repeats the check, in case
-# another worker has sent a delivery since `turns` was read.
+# Each receiver gets one delivery at a time, so a slow receiver occupies a single slot. The lock repeats the check, in
+# case another worker has sent a delivery since `turns` was read.
 _CLAIM = f"""
 with turns as (
     select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
@@ -176,7 +178,7 @@ where key in (
 returning key, kind, recipient, content, tries, now() as moment
 """
 
-# Has no effect once the claim of the worker has expired.
+# Has no effect once the worker's claim has expired.
 _RECORD = """
 update deliveries set claimed_until = null, error = $3,
     delivered_at = case when $3 = '' then now() end,
@@ -195,7 +197,7 @@ order by s.history_id limit 200 for update of s skip locked
 
 
 class Outbox:
-    """The table of deliveries. All calls raise DatabaseUnavailable."""
+    """The deliveries table. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -210,11 +212,11 @@ class Outbox:
         return [_delivery_of(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, most, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
-        """Record the outcome of an attempt, empty `error` for success; `pause=None` stops retries."""
+        """Record an attempt's outcome, with an empty `error` for success; `pause=None` stops retries."""
         await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
-        """Add the deliveries about ended statements; `mailed_after=None` sends no mail to owners."""
+        """Add the deliveries about finished statements; `mailed_after=None` disables emails to owners."""
         async with self._database.transaction() as connection:
             rows = await connection.fetch(_ENDED, mailed_after)
             added: list[UUID] = []
@@ -230,7 +232,7 @@ class Outbox:
                 await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def forget(self) -> None:
-        """Delete deliveries created over a week ago that were sent or abandoned."""
+        """Delete deliveries created more than a week ago that were sent or abandoned."""
         await self._database.execute(
             "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _RETENTION
         )
@@ -266,7 +268,7 @@ def _delivery_of(row: Row) -> Delivery:
 
 
 def _facts(delivery: Delivery) -> dict[str, str]:
-    """The fields of log lines."""
+    """Return the fields for log lines."""
     if delivery.kind is DeliveryKind.EMAIL:
         host = delivery.recipient.rpartition("@")[2]
     else:
@@ -275,7 +277,7 @@ def _facts(delivery: Delivery) -> dict[str, str]:
 
 
 class Deliveries:
-    """Sends due deliveries, with up to five attempts and growing pauses. Failures affect no statement and no run."""
+    """Sends due deliveries, with up to five attempts and growing pauses. Failures do not affect statements or runs."""
 
     def __init__(
         self,
@@ -294,7 +296,7 @@ class Deliveries:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Create and send deliveries for the duration of the context. Deliveries canceled on exit are retried later."""
+        """Create and send deliveries inside the context. Deliveries canceled on exit are retried later."""
         async with (
             self._sending.running(),
             background(every(_ROUND_EVERY_S, self.round), "deliveries"),
@@ -310,7 +312,7 @@ class Deliveries:
 
     async def _fill(self, kind: DeliveryKind) -> None:
         if slots := self._slots[kind]:
-            self._slots[kind] = 0  # reserved while the claim is under way
+            self._slots[kind] = 0  # reserved while the claim is in progress
             claimed: Sequence[Delivery] = ()
             try:
                 claimed = await self._outbox.claim(kind, slots)
@@ -322,7 +324,7 @@ class Deliveries:
     async def _send(self, delivery: Delivery) -> None:
         try:
             await self._send_and_record(delivery)
-            # The next delivery to this receiver has waited for this one.
+            # The next delivery to this receiver may have waited for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
             log.warning("the database is out of reach: a delivery may be repeated", **_facts(delivery))
@@ -341,7 +343,7 @@ class Deliveries:
             self._slots[delivery.kind] += 1
 
     async def _try_to_send(self, delivery: Delivery) -> tuple[str, bool]:
-        """Try to send; the reason of the failure (empty for success) and whether it is final."""
+        """Try to send. Return the failure reason (empty for success) and whether the failure is final."""
         if delivery.tries > MOST_TRIES:
             return "The worker that sent it died each time.", True
         try:

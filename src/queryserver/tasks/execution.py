@@ -1,4 +1,4 @@
-"""Runs tasks in this process: claims them, reports progress, cancels them, and releases them at shutdown."""
+"""Runs tasks in this process: claims them, reports progress, cancels them, and releases them on shutdown."""
 
 import asyncio
 import random
@@ -19,10 +19,10 @@ from queryserver.tasks.repository import TaskRecords
 log = structlog.get_logger(__name__)
 
 CANCEL = "task-cancel"
-"""Kind of the notice that a cancel was requested in the record of a task; its subject is the task id."""
+"""The kind of notices that a task's record requests a cancel. Their subject is the task id."""
 
 Job: TypeAlias = Callable[[ClaimedTask, Progress], Awaitable[TaskEnd]]
-"""The work of a task. May be interrupted at any moment and started over."""
+"""A task's work. May be interrupted at any moment and restarted."""
 
 _SWEEP_EVERY_S = 5.0
 _REPORT_EVERY_S = 1.0
@@ -54,13 +54,14 @@ class _Run:
 
 
 class _Report:
-    """The progress of the work, for the next heartbeat."""
+    """The work's progress, for the next heartbeat."""
 
     def __init__(self) -> None:
         self.progress = 0
         self.message = ""
         self.changed = asyncio.Event()
-        # Send the first heartbeat at once: a cancel notice may have arrived before this process had the task.
+        # Send the first heartbeat immediately, because a cancel notice may have arrived before this process had the
+        # task.
         self.changed.set()
 
     def __call__(self, share: float, text: str) -> None:
@@ -70,7 +71,7 @@ class _Report:
 
 
 class TaskRunner:
-    """Runs tasks under leases. If a process dies, another reruns its task, so every task must be repeatable."""
+    """Runs tasks under leases. If a process dies, another process reruns its task, so every task must be repeatable."""
 
     def __init__(
         self,
@@ -103,9 +104,9 @@ class TaskRunner:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Sweep for waiting tasks and run them one by one, for the duration of the context; needs no broker.
+        """Sweep for waiting tasks and run them one by one inside the context. Needs no broker.
 
-        On exit, running tasks get the grace time of the shutdown and are then released.
+        On exit, running tasks get the shutdown grace period and are then released.
         """
         self._is_stopping = False
         try:
@@ -115,14 +116,14 @@ class TaskRunner:
                 finally:
                     await self.drain()
         finally:
-            for run in self._runs.values():  # whose callers are still running
+            for run in self._runs.values():  # runs whose callers are still waiting
                 run.work.cancel()
             await self._tasks.aclose(grace_s=_RECORDED_WITHIN_S)
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Stop claiming, and give running tasks the grace time of the shutdown. Repeated calls do nothing.
+        """Stop claiming, and give running tasks the shutdown grace period. Repeated calls do nothing.
 
-        With `at_once` there is no grace time.
+        With `at_once` there is no grace period.
         """
         if not self._is_stopping:
             self._is_stopping = True
@@ -130,7 +131,7 @@ class TaskRunner:
                 await asyncio.wait([run.work for run in self._runs.values()], timeout=self._grace_s)
 
     async def run_next(self) -> bool:
-        """Claim a task and run it to its end; False if none is waiting. Raises DatabaseUnavailable.
+        """Claim a task and run it to completion. Return False if no task is waiting. Raises DatabaseUnavailable.
 
         Canceling the caller releases the task.
         """
@@ -140,14 +141,14 @@ class TaskRunner:
         if claimed is None:
             return False
         log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
-        if claimed.cancel_requested:  # the previous process died before it noticed
+        if claimed.cancel_requested:  # the previous process died before it noticed the request
             await self._record_end(claimed, _CANCELED)
         else:
             await self._run(claimed)
         return True
 
     def notified(self, kind: str, subject: str) -> bool:
-        """Handle a notice of an instance; False if it is not about a task."""
+        """Handle an instance's notice. Return False if it is not about a task."""
         if kind != CANCEL:
             return False
         with suppress(ValueError):
@@ -156,7 +157,7 @@ class TaskRunner:
         return True
 
     def wake(self) -> None:
-        """Make `running` look for a waiting task now."""
+        """Make `running` look for a waiting task immediately."""
         self._woken.set()
 
     async def _sweep(self) -> None:
@@ -189,7 +190,7 @@ class TaskRunner:
             raise
 
     async def _follow(self, run: _Run) -> None:
-        """Keep the lease until the work has ended, and record the end."""
+        """Keep the lease until the work has ended, and record how it ended."""
         claimed, work = run.claimed, run.work
         try:
             async with background(self._renew_lease(run), "task-lease"):
@@ -200,7 +201,7 @@ class TaskRunner:
                 await self._record_end(claimed, work.result())
             elif run.is_canceled:
                 await self._record_end(claimed, _CANCELED)
-            else:  # this process stops
+            else:  # this process is stopping
                 await self._give_back(claimed)
         finally:
             del self._runs[claimed.id]
@@ -211,12 +212,12 @@ class TaskRunner:
         except QueryServerError as error:
             log.warning("task failed", task=claimed.name, task_id=str(claimed.id), code=error.code)
             return TaskEnd(TaskState.FAILED, error.message)
-        except Exception:  # last resort of a task: its record must get an end
+        except Exception:  # last resort of a task: its record must be completed
             log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
             return _FAULT
 
     async def _renew_lease(self, run: _Run) -> None:
-        """Renew the lease at each heartbeat and soon after each progress report; stop the work on request."""
+        """Renew the lease at each heartbeat and soon after each progress report. Stop the work on request."""
         report = run.report
         while True:
             with suppress(TimeoutError):
@@ -243,11 +244,11 @@ class TaskRunner:
             if await self._records.finish(claimed, end):
                 self._metrics.tasks_ended.labels(claimed.name.value, end.state.value).inc()
                 log.info("task ended", task=claimed.name, task_id=str(claimed.id), state=end.state)
-        except DatabaseUnavailable:  # its lease runs out, and it is run again
+        except DatabaseUnavailable:  # the lease expires, and the task is run again
             log.warning("end of a task not recorded", task=claimed.name, task_id=str(claimed.id))
 
     async def _give_back(self, claimed: ClaimedTask) -> None:
         try:
             await self._records.give_back(claimed)
-        except DatabaseUnavailable:  # its lease runs out
+        except DatabaseUnavailable:  # the lease expires
             log.warning("task not given back", task_id=str(claimed.id))

@@ -1,4 +1,6 @@
-"""Checks the fleet for the doctor: live and dead processes, and whether the database has room for them."""
+"""Checks the fleet for the doctor: live and dead processes, and whether the database has enough connections for
+them.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,7 @@ INSTANCES, CONNECTIONS = "instances", "database"
 
 _NAMED = 5
 _OTHER_CONNECTIONS = 2
-"""Connections of a process besides its pool: one that listens, and one for its readiness checks."""
+"""A process's connections besides its pool: one for listening, and one for its readiness checks."""
 _FULL, _NEARLY_FULL = 1.0, 0.8
 
 _CONNECTIONS_LEFT = """
@@ -23,7 +25,7 @@ _CONNECTIONS_LEFT = """
 
 
 async def examine_fleet(settings: Settings, database: Database) -> Sequence[Finding]:
-    """Reads only. Raises DatabaseUnavailable."""
+    """Check the fleet without changing anything. Raises DatabaseUnavailable."""
     heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
     instances = await Instances(database, heartbeat=heartbeat).recent()
     living = [instance for instance, lives in instances if lives]
@@ -61,7 +63,7 @@ def _count_text(count: Counter[Role]) -> str:
 
 
 def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
-    """Name the newest, and count the others."""
+    """Report the newest dead processes by name, and count the others."""
     newest_first = sorted(dead, key=lambda instance: instance.heartbeat_at, reverse=True)
     for one in newest_first[:_NAMED]:
         at = f"{one.heartbeat_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
@@ -74,7 +76,7 @@ def _dead(dead: Sequence[Instance]) -> Iterator[Finding]:
 
 
 def connections_finding(processes: int, pool_max: int, connections: int) -> Finding:
-    """Compare the connections that `processes` may open with those that the database offers."""
+    """Compare the connections that `processes` may open with those available in the database."""
     needed = processes * (pool_max + _OTHER_CONNECTIONS)
     what = (
         f"{processes} processes may open {needed} connections (desktop.database.pool_max = {pool_max}), "

@@ -1,4 +1,4 @@
-"""The live processes of the fleet, by the clock of the database (Contract platform 10.6)."""
+"""The fleet's live processes, by the database clock (Contract platform 10.6)."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ on conflict (id) do update set heartbeat_at = now(), running = excluded.running,
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One process of the fleet. `running` and `capacity` count statements and tasks."""
+    """One process in the fleet. `running` and `capacity` count statements and tasks."""
 
     id: str
     kind: Role
@@ -44,14 +44,16 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much a process runs, and how much it can run at once; capacity 0 takes nothing from the queue."""
+    """How much a process runs, and how much it can run concurrently. With capacity 0 it takes nothing from the
+    queue.
+    """
 
     running: int = 0
     capacity: int = 0
 
 
 class Instances:
-    """Records of processes. A process is alive while its last heartbeat is less than three intervals old."""
+    """Process records. A process is alive while its last heartbeat is less than three intervals old."""
 
     def __init__(self, database: Database, *, heartbeat: timedelta) -> None:
         self._database = database
@@ -59,7 +61,7 @@ class Instances:
 
     @asynccontextmanager
     async def present(self, instance_id: str, role: Role, load: Callable[[], Load] = Load) -> AsyncGenerator[None]:
-        """Count as alive for the duration of the context. Raises DatabaseUnavailable on entry only."""
+        """Register this process as alive inside the context. Raises DatabaseUnavailable on entry only."""
 
         async def beat() -> None:
             now = load()
@@ -78,7 +80,7 @@ class Instances:
                     await self._database.execute("delete from instances where id = $1", instance_id)
 
     async def living(self, role: Role | None = None) -> Sequence[Instance]:
-        """Live processes in the order of their starts."""
+        """Return live processes, ordered by start time."""
         rows = await self._database.fetch(
             """select * from instances where heartbeat_at > now() - $1::interval and ($2::text is null or kind = $2)
             order by started_at, id""",
@@ -88,7 +90,7 @@ class Instances:
         return [_instance(row) for row in rows]
 
     async def recent(self) -> Sequence[tuple[Instance, bool]]:
-        """Live processes and those that died within a day, with True for the live ones."""
+        """Return live processes (with True) and those that died within a day (with False)."""
         rows = await self._database.fetch(
             """select *, heartbeat_at > now() - $1::interval as lives from instances
             where heartbeat_at > now() - $2::interval order by started_at, id""",
@@ -98,7 +100,7 @@ class Instances:
         return [(_instance(row), row["lives"]) for row in rows]
 
     async def lives_here(self, role: Role) -> bool:
-        """Whether a process of that role is alive on this host."""
+        """Return whether a process with that role is alive on this host."""
         host = socket.gethostname()
         return any(instance.name.rpartition("-")[0] == host for instance in await self.living(role))
 

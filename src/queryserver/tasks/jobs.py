@@ -1,4 +1,4 @@
-"""The work of each task, like the command of the same name (Contract platform 10.6, 12.1, 12.2)."""
+"""The work of each task, which equals the command with the same name (Contract platform 10.6, 12.1, 12.2)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,20 +29,20 @@ from queryserver.tasks.model import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskJobs:
-    """Does the work of tasks, all of which may be interrupted at any moment and started over."""
+    """Does the tasks' work, which may be interrupted at any moment and restarted."""
 
     retention: RetentionSweep
     orphans: OrphanSweep
     area: UploadAreaSweep
     refresh: IndexRefresh | None
-    """None without an index of the metadata search."""
+    """None without a metadata search index."""
     connectors: Connectors
     users: UserDirectory
     matching_keys: Callable[[str], Awaitable[list[str] | None]]
-    """Keys of the connectors that a dialect refers to; None for all."""
+    """Returns the keys of the connectors that a dialect refers to, or None for all."""
 
     async def run(self, task: ClaimedTask, progress: Progress) -> TaskEnd:
-        """Raises QueryServerError if the work was not, or only partly, done."""
+        """Run a task. Raises QueryServerError if the work was not, or only partly, done."""
         _, params = validate_task(task.name, task.params)
         known = cast(
             "DocumentCleanup | ResultCleanup | UploadCleanup | CloseQueries | CloseSessions | MetadataRefresh", params
@@ -89,7 +89,7 @@ class TaskJobs:
         return _closed("sessions", await self.retention.close_sessions(connectors, age, progress=progress))
 
     async def _refresh_metadata(self, params: MetadataRefresh, owner_id: int | None, progress: Progress) -> TaskEnd:
-        """Refresh with the current rights of the user who submitted the task."""
+        """Refresh with the current permissions of the user who submitted the task."""
         if self.refresh is None:
             raise NotSupported("The index of the metadata search is switched off.")
         owner = None if owner_id is None else await self.users.user(owner_id)
@@ -105,7 +105,7 @@ def _finished(message: str, result: Mapping[str, Any]) -> TaskEnd:
 
 
 def _closed(kind: str, report: CloseReport) -> TaskEnd:
-    """Raises like the command if one could not be closed."""
+    """Return the task's end. Raises the command's error if any statement or session could not be closed."""
     message = f"{report.closed} {kind} closed. {report.already_closed} {kind} already closed."
     result = {kind: report.closed, "already_closed": report.already_closed}
     if report.in_use:

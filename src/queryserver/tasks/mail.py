@@ -1,4 +1,4 @@
-"""Permitted recipients, notification mails and test mails (Contract platform 10.5, 10.8)."""
+"""Permitted recipients, notification emails and test emails (Contract platform 10.5, 10.8)."""
 
 import asyncio
 import re
@@ -32,7 +32,9 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9](?:[A-
 
 
 class Recipients:
-    """Checks addresses when they are configured; webhooks are checked again when sent, as DNS may change."""
+    """Checks addresses when they are configured. Webhooks are checked again when they are sent, because DNS may
+    change.
+    """
 
     def __init__(self, database: Database, settings: TaskServerSettings, rules: AddressRules) -> None:
         self._database = database
@@ -41,7 +43,7 @@ class Recipients:
         self._rules = rules
 
     async def require_addresses(self, addresses: Sequence[str], field: str) -> None:
-        """Raises InvalidParameter unless mail may be sent to all of them."""
+        """Raise InvalidParameter unless emails may be sent to all of the addresses."""
         domains = {address: _domain(address, field) for address in addresses}
         if self._domains:
             refused = [address for address, domain in domains.items() if domain not in self._domains]
@@ -53,7 +55,7 @@ class Recipients:
             raise InvalidParameter(f"{field}: mail may not go to {refused[0][:_LONGEST_ADDRESS]}: {reason}.")
 
     async def require_url(self, url: str, field: str) -> None:
-        """Raises InvalidParameter unless webhooks may be sent there. Host names need not resolve yet."""
+        """Raise InvalidParameter unless webhooks may be sent to the URL. Host names need not resolve yet."""
         if not self._signs:
             raise InvalidParameter(f"{field} needs the setting desktop.task_server.webhook_secret.")
         if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
@@ -79,7 +81,7 @@ class Recipients:
 
 
 def _domain(address: str, field: str) -> str:
-    """The domain of an address, in lower case. Rejects line breaks and address lists. Raises InvalidParameter."""
+    """Return an address's domain in lower case. Rejects line breaks and address lists. Raises InvalidParameter."""
     match = _ADDRESS.fullmatch(address)
     if match is None or len(address) > _LONGEST_ADDRESS:
         raise InvalidParameter(f"{field} must hold email addresses such as ana@example.org.")
@@ -94,7 +96,7 @@ _LINE_BREAKS = frozenset("\r\n\0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvAttachments:
-    """Results as CSV files, within the limits of the settings, read on behalf of their owners."""
+    """Results as CSV files, within the settings' limits, read on behalf of their owners."""
 
     downloads: Downloads
     callers: CallerRepository
@@ -102,7 +104,7 @@ class CsvAttachments:
     settings: TaskServerSettings
 
     async def of(self, message: Message) -> tuple[bytes | None, str]:
-        """The attachment, or None with the reason. Raises DeliveryFailed if a retry may succeed."""
+        """Return the attachment, or None with the reason. Raises DeliveryFailed if a retry may succeed."""
         user = await self.callers.user(message.owner_id)
         if user is None or message.history_uuid is None:
             return None, "its owner is disabled" if user is None else "there was no statement"
@@ -129,9 +131,9 @@ class CsvAttachments:
 
 
 class Mails:
-    """Sends mail through the server of the settings, verifying its certificate.
+    """Sends emails through the configured server and verifies its certificate.
 
-    `tls` creates the TLS context; aiosmtplib's own would verify too, but be created anew for each connection.
+    `tls` creates the TLS context. aiosmtplib's own context would also verify, but would be created for each connection.
     """
 
     def __init__(
@@ -167,7 +169,9 @@ class Mails:
         await self._transmit(mail)
 
     async def test(self, to: str) -> str:
-        """Send a test mail; the reason if it was refused, else empty. Raises InvalidParameter."""
+        """Send a test email. Return the reason if the server rejects it, else an empty text. Raises
+        InvalidParameter.
+        """
         await self._recipients.require_addresses([to], "to")
         mail = self._mail(to, "[queryserver] test", "This is a test: mail of queryserver arrives here.\n")
         try:
@@ -177,7 +181,7 @@ class Mails:
         return ""
 
     def _mail(self, to: str, subject: str, text: str) -> EmailMessage:
-        """Raises DeliveryFailed for line breaks in headers."""
+        """Create an email. Raises DeliveryFailed for line breaks in headers."""
         sender = self._settings.default_from_email or "queryserver@localhost"
         for value in (sender, to, subject):
             if _LINE_BREAKS & set(value):
@@ -204,7 +208,7 @@ class Mails:
             password=settings.password.get_secret_value() if settings.user else None,
             timeout=_TIMEOUT_S,
             use_tls=settings.tls == "tls",
-            start_tls=settings.tls == "starttls",  # True fails if the server does not support it
+            start_tls=settings.tls == "starttls",  # with True, sending fails if the server does not support STARTTLS
             tls_context=self._context,
         )
         try:
@@ -212,7 +216,8 @@ class Mails:
                 async with server:
                     await server.send_message(mail)
         except aiosmtplib.SMTPResponseException as error:
-            # Refusals of the greeting, TLS or login concern the service, and its settings or the server may get fixed.
+            # If the server rejects the greeting, TLS or login, the cause is the service itself, and its settings or the
+            # server may get fixed.
             is_about_mail = isinstance(error, aiosmtplib.SMTPSenderRefused | aiosmtplib.SMTPDataError)
             final = is_about_mail and error.code in _FINAL_CODES and error.code not in _NOT_LOGGED_IN
             raise DeliveryFailed(clean_message(f"{error.code} {error.message}"), final=final) from error

@@ -13,10 +13,10 @@ from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.statements.states import StatementState
 
 STATEMENT = "statement"
-"""Name of statement jobs in the list."""
+"""The name of statement jobs in the task list."""
 
 _CENTURY_DAYS = 36_500
-_SHOWN = 100  # characters of an unknown name in a message
+_SHOWN = 100  # displayed characters of an unknown name in a message
 
 
 class TaskState(StrEnum):
@@ -42,7 +42,7 @@ STATES_OF_STATEMENTS: Mapping[TaskState, tuple[StatementState, ...]] = {
 
 
 class TaskName(StrEnum):
-    """The tasks that can be submitted."""
+    """The tasks that users can submit."""
 
     DOCUMENT_CLEANUP = "document_cleanup"
     RESULT_CLEANUP = "result_cleanup"
@@ -68,17 +68,17 @@ Days: TypeAlias = Annotated[int, Field(ge=0, le=_CENTURY_DAYS), BeforeValidator(
 Name: TypeAlias = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), BeforeValidator(_as_text)
 ]
-"""A name, or the id of a connector as an integer."""
+"""A name, or a connector's id as an integer."""
 
 
 class TaskParameters(BaseModel):
-    """Parameters of the tasks of one name."""
+    """Parameters of tasks with the same name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DocumentCleanup(TaskParameters):
-    """Same as the command `cleanup`."""
+    """Implements the command `cleanup`."""
 
     keep_days: Annotated[int, Field(ge=1, le=_CENTURY_DAYS), BeforeValidator(_no_flag)] = 30
 
@@ -88,26 +88,26 @@ class ResultCleanup(TaskParameters):
 
 
 class UploadCleanup(TaskParameters):
-    """Deletes leftovers of uploads; uploads in progress keep their own expiry."""
+    """Deletes upload leftovers. Uploads in progress have their own expiry."""
 
     older_than_minutes: Annotated[int, Field(ge=10, le=_CENTURY_DAYS * 24 * 60), BeforeValidator(_no_flag)] = 60
 
 
 class CloseQueries(TaskParameters):
-    """Same as the command `close_queries`."""
+    """Implements the command `close_queries`."""
 
     age_in_days: Days = 7
 
 
 class CloseSessions(TaskParameters):
-    """Same as the command `close_sessions`: `dialect` is a dialect, the key or id of a connector, or `all`."""
+    """Implements the command `close_sessions`: `dialect` is a dialect, a connector's key or id, or `all`."""
 
     age_in_days: Days
     dialect: Name
 
 
 class MetadataRefresh(TaskParameters):
-    """Refreshes the index of the metadata search for one connector."""
+    """Refreshes one connector's metadata search index."""
 
     connector: Name
 
@@ -147,7 +147,7 @@ def validate_task(name: str, params: Mapping[str, Any]) -> tuple[TaskName, TaskP
 
 
 def _rule(model: type[TaskParameters], name: str) -> str:
-    """The constraint of the parameter in words."""
+    """Return the parameter's constraint in words."""
     schema = model.model_json_schema()["properties"][name]
     if schema["type"] == "integer":
         return f"must be an integer from {schema['minimum']} to {schema['maximum']}."
@@ -156,14 +156,14 @@ def _rule(model: type[TaskParameters], name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, or the job of a statement, as it is listed."""
+    """A listed task or statement job."""
 
     id: UUID
     name: str
     params: Mapping[str, Any]
     state: TaskState
     owner: str
-    """Name of the user who submitted it; empty if that user no longer exists."""
+    """The name of the user who submitted it; empty if that user no longer exists."""
     created: datetime
     started: datetime | None
     ended: datetime | None
@@ -174,7 +174,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks are listed; None matches any."""
+    """Which tasks to list; None matches any."""
 
     state: TaskState | None = None
     name: str | None = None
@@ -190,7 +190,7 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """The right of one process to run a task. Every write carries the fence; writes with an older fence are refused."""
+    """One process's right to run a task. Every write includes the fence; writes with an older fence are rejected."""
 
     id: UUID
     name: TaskName
@@ -203,7 +203,7 @@ class ClaimedTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """How a task ended."""
+    """A task's outcome."""
 
     state: TaskState
     message: str
@@ -212,15 +212,15 @@ class TaskEnd:
 
 @dataclass(frozen=True, slots=True)
 class ActiveCounts:
-    """What is waiting and running in all processes."""
+    """Counts of waiting and running work in all processes."""
 
     queued: int
-    """Statements and tasks."""
+    """Number of queued statements and tasks."""
     running: int
-    """Statements and tasks."""
+    """Number of running statements and tasks."""
     queued_tasks: int
 
 
 def job_id(task_id: UUID, fence: int) -> str:
-    """The id of the broker's job that runs the task."""
+    """Return the id of the broker job that runs the task."""
     return f"task:{task_id}:{fence}"

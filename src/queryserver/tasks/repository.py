@@ -1,4 +1,4 @@
-"""Task records, listed together with statement jobs. All times are by the clock of the database."""
+"""Task records, which are listed together with statement jobs. All times are by the database clock."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +25,7 @@ _SUBMIT = """
 insert into tasks (id, name, params, owner_id) values ($1, $2, $3, $4) on conflict (id) do nothing
 """
 
-# If the worker died, the task keeps its first start, since that is when its work began.
+# If the worker died, the task keeps its first start time, because its work began then.
 _CLAIM = """
 update tasks set state = 'running', worker = $1, fence = fence + 1, lease_until = now() + $2::interval,
     started_at = coalesce(started_at, now()), progress = 0, message = ''
@@ -52,7 +52,7 @@ update tasks set state = $4, ended_at = now(), message = $5, result = $6, lease_
 where {_FENCED}
 """
 
-# If a cancel was requested meanwhile, no other worker needs to run the task.
+# If a cancel has been requested since, no other worker needs to run the task.
 _GIVE_BACK = f"""
 update tasks set worker = null, lease_until = null,
     state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
@@ -72,7 +72,7 @@ returning state
 
 _FORGOTTEN = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
 
-# `state in` is the condition of the partial index.
+# `state in` is the partial index's condition.
 _COUNT_ACTIVE = """
 select
     (select count(*) from tasks where state = 'queued') as queued_tasks,
@@ -90,7 +90,7 @@ _STATES = " ".join(
     f"when state in ({', '.join(repr(one.value) for one in states)}) then '{state}'"
     for state, states in STATES_OF_STATEMENTS.items()
 )
-# An engine's message may quote the statement; its error code does not.
+# An engine's message may quote the statement, but its error code does not.
 _STATEMENT_COLUMNS = f"""id, '{STATEMENT}' as name,
     jsonb_build_object('connector', connector, 'history_uuid', id) as params,
     case {_STATES} end as state, user_id as owner_id, recorded_at as created_at, sent_at as started_at, ended_at,
@@ -111,9 +111,9 @@ async def submit_with(connection: Connection, new: NewTask) -> None:
 
 
 class TaskRecords:
-    """Each method is one transaction; all raise DatabaseUnavailable.
+    """Each method is one transaction. All raise DatabaseUnavailable.
 
-    `keep`: how long tasks and the jobs of statements are listed.
+    `keep` is how long tasks and statement jobs are listed.
     """
 
     def __init__(self, database: Database, *, keep: timedelta) -> None:
@@ -121,12 +121,12 @@ class TaskRecords:
         self._keep = keep
 
     async def submit(self, new: NewTask) -> None:
-        """Repeated calls with the same id have no effect."""
+        """Submit a task. Repeated calls with the same id have no effect."""
         async with self._database.connection() as connection:
             await submit_with(connection, new)
 
     async def claim(self, *, worker: str, lease: timedelta) -> ClaimedTask | None:
-        """Claim the oldest task that is waiting or whose worker died; None if there is none."""
+        """Claim the oldest task that is waiting or whose worker died. Return None if there is none."""
         # A newer version may have submitted tasks unknown to this one.
         row = await self._database.row(_CLAIM, worker, lease, [name.value for name in TaskName])
         if row is None:
@@ -134,36 +134,40 @@ class TaskRecords:
         return ClaimedTask(**{name: row[name] for name in _CLAIMED}, name=TaskName(row["name"]))
 
     async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
-        """Whether a cancel is requested; None if another worker has the task or it has ended."""
+        """Renew the lease. Return whether a cancel is requested, or None if another worker has the task or it has
+        ended.
+        """
         row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
         return None if row is None else row["cancel_requested"]
 
     async def finish(self, claimed: ClaimedTask, end: TaskEnd) -> bool:
-        """False if another worker has the task."""
+        """Record the end of a task. Return False if another worker has the task."""
         result = None if end.result is None else dict(end.result)
         return await self._database.execute(_FINISH, *_fence(claimed), end.state, end.message, result) == 1
 
     async def give_back(self, claimed: ClaimedTask) -> bool:
-        """Release the task for another worker at once. False if another one has it already."""
+        """Release the task for another worker immediately. Return False if another worker already has it."""
         return await self._database.execute(_GIVE_BACK, *_fence(claimed)) == 1
 
     async def request_cancel(self, task_id: UUID) -> TaskState | None:
-        """Return the new state; a waiting task is canceled at once. None if the task has ended or is unknown."""
+        """Request a cancel and return the new state. Waiting tasks are canceled immediately. Return None if the task
+        has ended or is unknown.
+        """
         state = await self._database.value(_CANCEL, task_id)
         return None if state is None else TaskState(state)
 
     async def find(self, task_id: UUID) -> Task | None:
-        """A task, or a statement job of any age."""
+        """Return a task, or a statement job of any age."""
         rows = f"""select {_COLUMNS} from tasks where id = $1
             union all select {_STATEMENT_COLUMNS} from statements where id = $1"""
         row = await self._database.row(_SHOWN.format(rows=rows), task_id)
         return None if row is None else _task(row)
 
     async def page(self, filters: TaskFilter, *, offset: int, limit: int) -> tuple[Sequence[Task], int]:
-        """Tasks and recent statement jobs, newest first, and their total number."""
+        """Return tasks and recent statement jobs, newest first, and their total number."""
         sources, arguments = self._sources(filters)
         offset_at, limit_at = f"${len(arguments) + 1}::bigint", f"${len(arguments) + 2}::bigint"
-        # Read each source in index order, and no further than the end of the page.
+        # Read each source in index order, and only up to the end of the page.
         parts = [
             f"(select {columns} from {table} where {condition} order by {moment} desc, id desc"
             f" limit {offset_at} + {limit_at})"
@@ -178,7 +182,7 @@ class TaskRecords:
         return [_task(row) for row in page], await self._database.value(f"select {counts}", *arguments)
 
     def _sources(self, filters: TaskFilter) -> tuple[Sequence[tuple[str, str, str, str]], list[Any]]:
-        """Columns, table, condition and time column of each source, and the arguments of the conditions."""
+        """Return each source's columns, table, condition and time column, and the conditions' arguments."""
         arguments: list[Any] = []
         sources: list[tuple[str, str, str, str]] = []
         if filters.name != STATEMENT:
@@ -218,7 +222,7 @@ class TaskRecords:
 
 
 def _statements_in(state: TaskState | None) -> Sequence[str]:
-    """Disjoint conditions for the listed statements, each served by a single index."""
+    """Return disjoint conditions for the listed statements, each served by a single index."""
     if state is None:
         return _RECENT, f"{_ACTIVE} and not {_RECENT}"
     states = f"state in ({', '.join(repr(one.value) for one in STATES_OF_STATEMENTS[state])})"

@@ -1,4 +1,4 @@
-"""When schedules fire, and the values of schedules and their runs (Contract platform 10.7)."""
+"""When schedules fire, and the values in schedules and their runs (Contract platform 10.7)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 def require_zone(name: str) -> tzinfo:
-    """The time zone of an IANA name. Raises InvalidParameter."""
+    """Return the time zone with an IANA name. Raises InvalidParameter."""
     try:
         return time_zone(name)
     except ValueError as error:
@@ -27,7 +27,7 @@ def require_zone(name: str) -> tzinfo:
 
 
 def require_cron(text: str) -> None:
-    """Raises InvalidParameter unless the text has five fields and matches some future time."""
+    """Raise InvalidParameter unless the text has five fields and matches some future time."""
     if len(text) > _LONGEST_CRON or len(text.split()) != _FIELDS:
         raise InvalidParameter("schedule.cron must have five fields: minute, hour, day of month, month, day of week.")
     try:
@@ -39,11 +39,11 @@ def require_cron(text: str) -> None:
 
 
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
-    """The first time after `after` that matches the cron text in the zone, in UTC; None if there is none.
+    """Return the first time after `after` that matches the cron text in the zone, in UTC, or None if there is none.
 
-    Each local time fires once. If it occurs twice because clocks are set back, the first occurrence counts; if it is
-    skipped because they are set forward, the next existing minute does. CronSim itself does so only if neither minute
-    nor hour begins with a star, so it is passed local times without a zone.
+    Each local time fires once. If it occurs twice because clocks are set back, the first occurrence counts. If it is
+    skipped because clocks are set forward, the next existing minute counts. CronSim itself only behaves this way if
+    neither minute nor hour starts with a star, so it is passed local times without a zone.
     """
     for local in _local_times(text, after.astimezone(zone).replace(tzinfo=None)):
         moment = _moment(local, zone)
@@ -53,7 +53,7 @@ def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
 
 
 def next_interval_time(due: datetime, interval: timedelta, now: datetime) -> datetime:
-    """The first time after `now` that is a whole number of intervals after `due`."""
+    """Return the first time after `now` that is a whole number of intervals after `due`."""
     missed = max((now - due) // interval, 0)
     return due + interval * (missed + 1)
 
@@ -79,14 +79,14 @@ class ScheduleKind(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a fire does while the previous run is still running."""
+    """What a fire does while the previous run is still in progress."""
 
     SKIP = "skip"
     QUEUE = "queue"
 
 
 class RunStatus(StrEnum):
-    """Status of a run, and of the last run of a schedule."""
+    """The status of a run, or of a schedule's last run."""
 
     OPEN = ""
     FINISHED = "finished"
@@ -96,7 +96,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Who is notified about which outcomes: `to` by mail, `url` by a signed webhook."""
+    """Who is notified about which outcomes: `to` by email, `url` by a signed webhook."""
 
     on: tuple[str, ...] = (RunStatus.FINISHED, RunStatus.FAILED)
     to: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The definition of a schedule by an administrator."""
+    """A schedule's definition by an administrator."""
 
     name: str
     owner: str
@@ -132,13 +132,13 @@ class Plan:
     notify: Notify | None = None
 
     def times(self) -> tuple[object, ...]:
-        """The values that determine when the schedule fires."""
+        """Return the values that determine when the schedule fires."""
         return self.enabled, self.cron, self.interval_s, self.timezone, self.expires_at
 
     def next_time(self, now: datetime, *, due: datetime | None = None) -> datetime | None:
-        """The first fire after `now`; intervals are counted from `due`, or else from `now`.
+        """Return the first fire after `now`. Intervals are counted from `due`, or else from `now`.
 
-        None if it never fires again. Raises ValueError or InvalidParameter for times that were not validated.
+        Return None if it never fires again. Raises ValueError or InvalidParameter for times that were not validated.
         """
         if not self.enabled:
             return None
@@ -166,7 +166,7 @@ class Schedule:
     total_runs: int
 
     def job(self) -> dict[str, Any]:
-        """A snapshot of what a fire runs, unaffected by later changes to the schedule."""
+        """Return a snapshot of what a fire runs, which later changes to the schedule do not affect."""
         plan = self.plan
         return {
             "name": plan.name,
@@ -182,29 +182,29 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class DueRun:
-    """A recorded fire whose statement or task is not recorded yet."""
+    """A recorded fire whose statement or task has not been recorded yet."""
 
     fire_id: str
     schedule_id: int
     owner_id: int
     job: Mapping[str, Any]
     is_late: bool
-    """Submission has failed for so long that the next failure is final."""
+    """Whether submission has failed for so long that the next failure is final."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended. `message` is the reason of a failure."""
+    """How a run ended. `message` is the failure reason."""
 
     fire_id: str
     status: RunStatus
     message: str = ""
     state: str = ""
-    """State of its statement or task; empty if there was none."""
+    """The state of the run's statement or task; empty if there was none."""
     started: datetime | None = None
     duration_ms: int = 0
     rows: int = 0
     switches_off: bool = False
-    """Disables the schedule, because its owner, connector or right is gone."""
+    """Whether to disable the schedule, because its owner, connector or permission no longer exists."""
     was_submitted: bool = False
-    """Whether the statement or task ended; else submission was given up."""
+    """Whether the statement or task ended. Otherwise submission was given up."""

@@ -9,7 +9,7 @@ from queryserver import errors
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.tasks.schedule_model import Notify, Overlap, Plan, Schedule, ScheduleKind
 
-# Columns named like a field of the plan; enumerations and `notify` are converted separately.
+# Columns with the same name as a plan field. Enumerations and `notify` are converted separately.
 _PLAN = (
     "name", "enabled", "connector", "database", "statement", "task", "params", "cron", "interval_s", "timezone",
     "expires_at",
@@ -23,19 +23,19 @@ FIRE_ID = "'beat:' || {schedule} || ':' || floor(extract(epoch from {due}) * 100
 
 
 class ScheduleRecords:
-    """The table of schedules. All calls raise DatabaseUnavailable."""
+    """The schedules table. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def now(self) -> datetime:
-        """The current time by the clock that fires schedules."""
+        """Return the current time by the clock that fires schedules."""
         return await self._database.value("select now()")
 
     async def page(
         self, *, enabled: bool | None, owner_key: str | None, offset: int, limit: int
     ) -> tuple[int, Sequence[Schedule]]:
-        """The number of matches, and one page of them sorted by name."""
+        """Return the number of matches, and one page of them sorted by name."""
         count = await self._database.value(f"select count(*) from {SCHEDULES} {_FILTER}", enabled, owner_key)
         rows = await self._database.fetch(
             f"""select {COLUMNS} from {SCHEDULES} {_FILTER}
@@ -48,14 +48,14 @@ class ScheduleRecords:
         return count, [schedule_of(row) for row in rows]
 
     async def read(self, schedule_id: int) -> Schedule:
-        """Raises schedule_not_found."""
+        """Return a schedule. Raises schedule_not_found."""
         row = await self._database.row(f"select {COLUMNS} from {SCHEDULES} where s.id = $1", schedule_id)
         if row is None:
             raise errors.schedule_not_found(schedule_id)
         return schedule_of(row)
 
     async def active_user(self, username_key: str) -> tuple[int, str] | None:
-        """Id and name of an active user, or None."""
+        """Return an active user's id and name, or None."""
         row = await self._database.row(
             "select id, username from users where username_key = $1 and is_active", username_key
         )
@@ -78,7 +78,7 @@ class ScheduleRecords:
     async def update(
         self, schedule_id: int, version: int, plan: Plan, owner_id: int, next_run: datetime | None, *, new_times: bool
     ) -> bool:
-        """Update the schedule; False if it no longer has this version. Raises NameTaken."""
+        """Update the schedule. Return False if it no longer has this version. Raises NameTaken."""
         changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(plan), 6))
         changed = await self._write(
             plan,
@@ -95,12 +95,13 @@ class ScheduleRecords:
         return changed is not None
 
     async def delete(self, schedule_id: int) -> None:
-        """Raises schedule_not_found."""
+        """Delete a schedule. Raises schedule_not_found."""
         if not await self._database.execute("delete from schedules where id = $1", schedule_id):
             raise errors.schedule_not_found(schedule_id)
 
     async def fire_now(self, schedule_id: int) -> str:
-        """Record a run that is due at once, and return its fire id; if one is already queued, return that one.
+        """Record a run that is due immediately, and return its fire id. If a run is already queued, return its id
+        instead.
 
         Raises schedule_not_found, schedule_running.
         """
@@ -138,7 +139,7 @@ class ScheduleRecords:
 
 
 async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
-    """Record the fire due at that time, if not recorded yet, and return its id."""
+    """Record the fire due at that time unless it is already recorded, and return its id."""
     fire_id = await connection.fetchval(f"select {FIRE_ID.format(schedule='$1::text', due='$2::timestamptz')}",
                                         str(schedule.id), due)  # fmt: skip
     await connection.execute(
@@ -166,7 +167,7 @@ def _columns(plan: Plan) -> dict[str, object]:
 
 
 def schedule_of(row: Row) -> Schedule:
-    """Convert a row with COLUMNS."""
+    """Convert a row with the columns in COLUMNS."""
     notify = row["notify"]
     plan = Plan(
         **{name: row[name] for name in _PLAN},

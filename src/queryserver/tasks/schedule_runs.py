@@ -1,4 +1,4 @@
-"""Schedule runs in the service database: claim, submit, end. All times are by the clock of the database."""
+"""Schedule runs in the service database: claim, submit, end. All times are by the database clock."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ _LATE_AFTER = timedelta(minutes=10)
 # Idempotency keys are kept for 24 hours; later, a retry would submit the statement a second time.
 _SUBMITTED_WITHIN = timedelta(hours=20)
 
-# Schedules waiting for their previous run are left out, or 50 of them would block all others.
+# Schedules waiting for their previous run are excluded, or 50 of them would block all others.
 _DUE = f"""
 select {COLUMNS}, now() as read_at from {SCHEDULES}
 where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists (
@@ -31,7 +31,7 @@ where s.enabled and s.next_run_at <= now() and (s.overlap = 'skip' or not exists
 order by s.next_run_at limit {_BATCH} for update of s skip locked
 """
 
-# The first run of each schedule that has none in progress, least recently tried first: otherwise 50 runs that always
+# The first run of each schedule that has no run in progress, least recently tried first. Otherwise 50 runs that always
 # fail would block all others.
 _UNSUBMITTED = f"""
 with first as (
@@ -61,7 +61,7 @@ where r.status = '' and (r.statement_id is not null or r.task_id is not null)
 limit 200
 """
 
-# A run ends without a statement if it could not be submitted, unless another beat has submitted it meanwhile.
+# A run ends without a statement if it could not be submitted, unless another beat has submitted it since.
 _END = """
 update schedule_runs set status = $2, message = $3, ended_at = now()
 where fire_id = $1 and status = '' and ($4 or (statement_id is null and task_id is null))
@@ -72,20 +72,20 @@ _GOOD = frozenset({"available", "success", "expired", "closed", "finished"})
 
 
 class ScheduleRuns:
-    """The runs that beats work on. Any number of beats may call each method concurrently."""
+    """The runs that beats process. Any number of beats may call each method concurrently."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
         self._outbox = outbox
 
     async def claim_due(self) -> Sequence[RunStatus]:
-        """Record a run for each due schedule and set its next time; the statuses of the recorded runs.
+        """Record a run for each due schedule and set its next time. Return the recorded runs' statuses.
 
-        Missed fires are made up for by a single run, that of the first of them.
+        A single run, at the time of the first missed fire, makes up for all missed fires.
         """
         async with self._database.transaction() as connection:
             due = await connection.fetch(_DUE)
-            # Read once the rows are locked: a call may have started a run meanwhile.
+            # Read once the rows are locked, because a call may have started a run since.
             running = {
                 row["schedule_id"]
                 for row in await connection.fetch(
@@ -102,7 +102,7 @@ class ScheduleRuns:
                 return await self._claim(connection, schedule_of(row), row["read_at"], is_running=is_running)
         except (asyncpg.InterfaceError, OSError):  # the connection failed, not the row
             raise
-        except Exception:  # a row written by a newer version must not keep the others from firing
+        except Exception:  # a row written by a newer version must not prevent other schedules from firing
             log.exception("schedule not read", schedule=row["id"])
             return None
 
@@ -114,7 +114,7 @@ class ScheduleRuns:
             return None
         try:
             next_time = plan.next_time(now, due=due)
-        except (ValueError, InvalidParameter) as error:  # a zone that this system no longer knows
+        except (ValueError, InvalidParameter) as error:  # a time zone that this system no longer knows
             log.warning("schedule switched off", schedule=schedule.id, reason=str(error))
             await connection.execute(
                 "update schedules set enabled = false, version = version + 1 where id = $1", schedule.id
@@ -141,12 +141,12 @@ class ScheduleRuns:
         return None if is_over else status
 
     async def unsubmitted(self) -> Sequence[DueRun]:
-        """Runs without a recorded statement or task, whether of this beat or of one that died."""
+        """Return runs without a recorded statement or task, from this beat or from a beat that died."""
         rows = await self._database.fetch(_UNSUBMITTED, _LATE_AFTER)
         return [DueRun(row["fire_id"], row["schedule_id"], row["owner_id"], row["job"], row["is_late"]) for row in rows]
 
     async def begin(self, fire_id: str) -> bool:
-        """Whether the run may be submitted: False if its first attempt is so old that its idempotency key has
+        """Return whether the run may be submitted. False if its first attempt is so old that its idempotency key has
         expired.
         """
         return bool(
@@ -159,7 +159,7 @@ class ScheduleRuns:
         )
 
     async def submitted(self, fire_id: str, statement_id: UUID) -> bool:
-        """Record the statement of the run; False if another beat has already recorded the same one."""
+        """Record the run's statement. Return False if another beat has already recorded the same statement."""
         return bool(
             await self._database.execute(
                 """with run as (
@@ -172,7 +172,7 @@ class ScheduleRuns:
         )
 
     async def queue_task(self, run: DueRun) -> bool:
-        """Queue the task of the run once; False if already queued."""
+        """Queue the run's task once. Return False if it is already queued."""
         async with self._database.transaction() as connection:
             is_open = await connection.fetchval(
                 "select true from schedule_runs where fire_id = $1 and status = '' and task_id is null for update",
@@ -188,11 +188,11 @@ class ScheduleRuns:
         return bool(is_open)
 
     async def find_ended(self) -> Sequence[RunEnd]:
-        """The ends of statements and tasks whose runs are still open."""
+        """Return the ends of statements and tasks whose runs are still open."""
         return [_end_of(row) for row in await self._database.fetch(_ENDED)]
 
     async def end(self, end: RunEnd) -> bool:
-        """Record an end and its notifications in one transaction; False if already recorded."""
+        """Record an end and its notifications in one transaction. Return False if already recorded."""
         async with self._database.transaction() as connection:
             run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message, end.was_submitted)
             if run is None:
@@ -225,7 +225,7 @@ class ScheduleRuns:
         return True
 
     async def forget(self, *, older_than: timedelta) -> None:
-        """Delete the records of runs that ended longer than `older_than` ago."""
+        """Delete the records of runs that ended more than `older_than` ago."""
         await self._database.execute(
             "delete from schedule_runs where status <> '' and ended_at < now() - $1::interval", older_than
         )

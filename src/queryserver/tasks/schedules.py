@@ -1,4 +1,4 @@
-"""Administration of schedules: list, create, update, delete, fire (Contract platform 10.7)."""
+"""Schedule administration: list, create, update, delete, fire (Contract platform 10.7)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,20 @@ _CHANGE_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes schedules: a user, who owns the new ones, or the system account that runs a command."""
+    """Who changes schedules: a user, who owns the new schedules, or the system account that runs a command."""
 
     name: str
     is_user: bool = True
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Facts of audit events."""
+        """Facts for audit events."""
         return {} if self.is_user else {"by": "command"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedules:
-    """Operations on schedules for calls and commands. All raise DatabaseUnavailable."""
+    """Schedule operations for calls and commands. All raise DatabaseUnavailable."""
 
     records: ScheduleRecords
     callers: CallerRepository
@@ -53,7 +53,7 @@ class Schedules:
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
     ) -> tuple[int, Sequence[Schedule]]:
-        """The number of matches, and one page of them sorted by name."""
+        """Return the number of matches, and one page of them sorted by name."""
         try:
             owner_key = self.usernames.read(owner).key if owner else None
         except errors.InvalidUsername:
@@ -65,11 +65,11 @@ class Schedules:
         return bool(await self.instances.living(Role.BEAT))
 
     async def get(self, schedule_id: int) -> Schedule:
-        """Raises schedule_not_found."""
+        """Return a schedule. Raises schedule_not_found."""
         return await self.records.read(schedule_id)
 
     async def create(self, by: Author, fields: Mapping[str, Any]) -> Schedule:
-        """Create a schedule from `fields`, named like those of Plan.
+        """Create a schedule from `fields`, which are named like Plan's fields.
 
         Raises MissingParameter, InvalidParameter, UnknownDialect, NameTaken.
         """
@@ -89,9 +89,9 @@ class Schedules:
     async def update(
         self, by: Author, schedule_id: int, changes: Mapping[str, Any], *, version: int | None = None
     ) -> Schedule:
-        """Apply `changes` and leave other members alone. None resets an optional member.
+        """Apply `changes` and keep other members unchanged. None resets an optional member.
 
-        Raises schedule_not_found, VersionConflict, and as `create`.
+        Raises schedule_not_found, VersionConflict, and the errors of `create`.
         """
         with AUDIT.event(by.name, "schedule.update", str(schedule_id), facts=by.facts):
             for _ in range(_CHANGE_ATTEMPTS):
@@ -103,12 +103,12 @@ class Schedules:
             raise errors.VersionConflict((await self.records.read(schedule_id)).version)
 
     async def delete(self, by: Author, schedule_id: int) -> None:
-        """Delete a schedule; runs in progress continue. Raises schedule_not_found."""
+        """Delete a schedule. Runs in progress continue. Raises schedule_not_found."""
         with AUDIT.event(by.name, "schedule.delete", str(schedule_id), facts=by.facts):
             await self.records.delete(schedule_id)
 
     async def run(self, by: Author, schedule_id: int) -> str:
-        """Fire now, and return the fire id.
+        """Fire the schedule now, and return the fire id.
 
         Raises schedule_not_found, schedule_running, task_server_disabled.
         """
@@ -118,11 +118,11 @@ class Schedules:
             return await self.records.fire_now(schedule_id)
 
     async def _apply_changes(self, stored: Schedule, changes: Mapping[str, Any]) -> bool:
-        """Apply the changes; False if the version is outdated."""
+        """Apply the changes. Return False if the version is outdated."""
         before = stored.plan
         plan = _merge(before, changes, self.time_zone)
         owner_id = stored.owner_id
-        # A schedule whose owner or connector is gone can still be disabled and renamed.
+        # A schedule whose owner or connector no longer exists can still be disabled and renamed.
         if plan.enabled or changes.keys() & {"owner", "connector", "kind"}:
             plan, owner_id = await self._checked(plan)
         else:
@@ -134,7 +134,7 @@ class Schedules:
         return await self.records.update(stored.id, stored.version, plan, owner_id, next_run, new_times=new_times)
 
     async def _checked(self, plan: Plan) -> tuple[Plan, int]:
-        """The plan in its stored form, and the id of its owner. Raises as `create`."""
+        """Return the plan in its stored form, and its owner's id. Raises the errors of `create`."""
         await self._require_rules(plan)
         try:
             owner = await self.records.active_user(self.usernames.read(plan.owner).key)
@@ -158,7 +158,7 @@ class Schedules:
         return _with_parameters(replace(plan, connector=None, database=None, statement=None)), owner[0]
 
     async def _require_rules(self, plan: Plan) -> None:
-        """Check the rules that involve no other objects."""
+        """Check the rules that do not involve other objects."""
         if not plan.name.strip() or len(plan.name) > _LONGEST_NAME or not plan.name.isprintable():
             raise errors.InvalidParameter(
                 f"schedule.name must have 1 to {_LONGEST_NAME} characters that print, and no line break."
@@ -183,7 +183,7 @@ class Schedules:
 
 
 def _with_parameters(plan: Plan) -> Plan:
-    """The plan with all parameters of its task, if it has one. Raises InvalidParameter."""
+    """Return the plan with all of its task's parameters, if it has a task. Raises InvalidParameter."""
     if plan.kind is not ScheduleKind.TASK:
         return replace(plan, task=None, params={})
     return replace(plan, params=validate_task(plan.task or "", plan.params)[1].model_dump())
@@ -193,7 +193,7 @@ _MAY_BE_ABSENT = {"connector", "database", "statement", "task", "cron", "interva
 
 
 def _merge(before: Plan, changes: Mapping[str, Any], time_zone: str) -> Plan:
-    """The plan with `changes` applied; None resets optional members and leaves others alone."""
+    """Return the plan with `changes` applied. None resets optional members and keeps others unchanged."""
     members = {name: value for name, value in changes.items() if value is not None or name in _MAY_BE_ABSENT}
     if "timezone" in changes and changes["timezone"] is None:
         members["timezone"] = time_zone

@@ -1,4 +1,4 @@
-"""Task administration (submit, list, show, cancel) and the state of the fleet (Contract platform 10.6)."""
+"""Task administration (submit, list, show, cancel) and the fleet's state (Contract platform 10.6)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ _LARGEST_OFFSET = 2**62  # offsets are 64-bit signed in the database
 
 
 class TaskBroker(Protocol):
-    """Wakes a worker. A lost message only costs seconds, since workers also sweep."""
+    """Wakes a worker. A lost message only costs seconds, because workers also sweep."""
 
     def task_waits(self, job_id: str) -> None:
-        """Returns at once, never raises."""
+        """Wake one worker. Returns immediately and never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """State of the task server; counts cover all processes."""
+    """The task server's state. Counts cover all processes."""
 
     enabled: bool
     beat_enabled: bool
@@ -59,7 +59,7 @@ class TaskService:
     metrics: Metrics
 
     def require_enabled(self) -> None:
-        """Raises task_server_disabled."""
+        """Raise task_server_disabled."""
         if not self.settings.enabled:
             raise task_server_disabled("The task server is switched off.")
 
@@ -77,15 +77,15 @@ class TaskService:
         return await self._find(task_id)
 
     async def page(self, filters: TaskFilter, *, page: int, limit: int) -> tuple[Sequence[Task], int]:
-        """Tasks and recent statement jobs, newest first, and their total number."""
+        """Return tasks and recent statement jobs, newest first, and their total number."""
         return await self.records.page(filters, offset=min((page - 1) * limit, _LARGEST_OFFSET), limit=limit)
 
     async def show(self, task_id: str) -> Task:
-        """Raises task_not_found."""
+        """Return a task. Raises task_not_found."""
         return await self._find(_uuid(task_id))
 
     async def cancel(self, user: User, task_id: str) -> Task:
-        """Cancel a waiting task at once, a running one within a heartbeat. No effect on a task that has ended.
+        """Cancel a waiting task immediately, a running task within a heartbeat. No effect on a task that has ended.
 
         Raises task_not_found.
         """
@@ -104,7 +104,7 @@ class TaskService:
         return await self._find(key)
 
     async def status(self) -> FleetStatus:
-        """Works even with the task server off."""
+        """Return the fleet's status, even if the task server is off."""
         active = await self.records.active()
         living = await self.instances.living()
         return FleetStatus(
@@ -118,7 +118,7 @@ class TaskService:
         )
 
     async def gauges(self) -> tuple[int, int]:
-        """Waiting tasks and live workers, for the metrics. Raises DatabaseUnavailable."""
+        """Return the numbers of waiting tasks and live workers, for the metrics. Raises DatabaseUnavailable."""
         return (await self.records.active()).queued_tasks, len(await self.instances.living(Role.WORKER))
 
     async def _reaches_broker(self) -> bool:
@@ -138,7 +138,7 @@ class TaskService:
 
 
 def _uuid(text: str) -> UUID:
-    """Raises task_not_found unless the text is a UUID in canonical form."""
+    """Parse the id. Raises task_not_found unless the text is a UUID in canonical form."""
     try:
         parsed = UUID(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Signed calls about the ends of runs and statements."""
+"""Signed webhooks about finished runs and statements."""
 
 import hashlib
 import hmac
@@ -19,13 +19,13 @@ _SUCCESS = range(200, 300)
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """The header `X-Queryserver-Signature`: seconds since 1970, and the HMAC-SHA256 of `<timestamp>.<body>`."""
+    """Return the header `X-Queryserver-Signature`: seconds since 1970, and the HMAC-SHA256 of `<timestamp>.<body>`."""
     digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={digest}"
 
 
 class Webhooks:
-    """POSTs JSON to permitted addresses. Redirects are not followed, and any status but 2xx is a failure."""
+    """POSTs JSON to permitted addresses. Redirects are not followed, and any status except 2xx is a failure."""
 
     def __init__(self, rules: AddressRules, secret: Secret) -> None:
         self._rules = rules
@@ -63,7 +63,7 @@ class Webhooks:
             within_s=_WITHIN.total_seconds(),
         )
         try:
-            # A new connection for each, since calls are rare and the receiver may restart in between.
+            # Each webhook uses a new connection, because calls are rare and the receiver may restart in between.
             async with HttpClient(self._rules) as exchanges:
                 answer = await exchanges.send(request)
         except HostRefused as error:
