@@ -1,7 +1,7 @@
-"""Cases that are judged as one test: the contract suites mark a test that an adapter does not pass yet as xfail.
+"""Several cases in one test, because the contract suites mark a test that an adapter does not pass yet as xfail.
 
-Elsewhere cases are `pytest.mark.parametrize` or `subtests`. pytest applies a strict xfail mark to each of these by
-itself, so a single case that passes would fail the test.
+Other tests use `pytest.mark.parametrize` or `subtests` for cases. pytest applies a strict xfail mark to each of these
+individually, so a single passing case would fail the test.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 FAILURES = (Exception, pytest.fail.Exception)
-"""The second is what `pytest.fail` and `pytest.raises` raise; it is no Exception."""
+"""`pytest.fail` and `pytest.raises` raise the second one, which is not an Exception."""
 
 
 @contextmanager
 def every_case() -> Iterator[Callable[[str], AbstractContextManager[None]]]:
-    """A context for each case, by its name. Runs all of them, and raises all failures at the end as one group."""
+    """Yield a context manager factory for named cases. Runs all cases, and finally raises all failures as one group."""
     tried, errors = 0, list[BaseException]()
 
     @contextmanager

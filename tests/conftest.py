@@ -1,4 +1,4 @@
-"""What all tests share. The fixtures themselves live in `tests/fixtures`, one file per subject."""
+"""Configuration that all tests share. The fixtures themselves are in `tests/fixtures`, one file per subject."""
 
 import atexit
 import gc
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The tests of the editor are the same with a task server (Contract platform, item 102)."""
+    """Enable `--task-server`: the editor's tests also pass with a task server (Contract platform, item 102)."""
     if config.getoption("--task-server"):
         os.environ[TASK_SERVER] = "1"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -54,34 +54,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As the default, which asyncio replaces by one for each test; `signal` then makes a text of its task.
+    """Handle SIGINT like the default, which asyncio replaces for each test; `signal` then renders the test's task as
+    text.
 
-    With all that a test holds, such a text takes milliseconds. Ctrl-C interrupts the loop of a test instead.
+    With everything that a test holds, that takes milliseconds. Ctrl-C interrupts a test's loop instead.
     """
     signal.default_int_handler(number, frame)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Before the workers start: each of them would spend 20 s of processor time on test files that are new."""
+    """Rewrite assertions before the workers start; each would otherwise spend 20 s of processor time on new test
+    files."""
     rewrite_assertions(config.rootpath / "tests")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Without the garbage collector: it visits everything that is collected again and again, 40 % of the time."""
+    """Collect without the garbage collector, which visits all collected objects repeatedly and takes 40 % of the
+    time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-        # Extension modules complain at the end of the process about what is never freed.
+        # Extension modules complain at process exit about objects that were never freed.
         atexit.register(gc.unfreeze)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import the modules of which no test will run, because of --engine or for want of it."""
+    """Skip importing modules whose tests will not run, depending on --engine."""
     if not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text(encoding="utf-8")
@@ -95,16 +98,16 @@ _NEEDS_ENGINES = re.compile(r"^pytestmark = .*\bmark\.engine\(", re.MULTILINE)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[Any] | None:
-    """Make no items of classes and functions that need engines, when none is asked for."""
+    """Skip classes and functions that need engines unless an engine is requested."""
     marks = getattr(obj, "pytestmark", ())
     needs_engines = isinstance(marks, list) and any(mark.name == "engine" for mark in marks)
     return [] if needs_engines and collector.config.getoption("--engine") is None else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `engine(name)` run when their engine is asked for, and then nothing else runs.
+    """Run tests marked `engine(name)` only if their engine is requested, and then nothing else.
 
-    Others that may take many minutes come first: one at the end would run alone, the other processors idle.
+    Among the others, long tests come first: a long test at the end would run alone, with the other processors idle.
     """
     wanted = config.getoption("--engine")
     if wanted is None:
@@ -116,10 +119,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Ids that can be read and typed after `-k`: small literals as they are written, long texts cut.
+    """Make ids readable and typable after `-k`: short literals unchanged, long texts cut.
 
-    Functions without a name, and bytes that are no text, get the name of the argument and a number: an id must be
-    the same in all processes of pytest-xdist. None leaves the choice to pytest.
+    Functions without a name, and bytes that are not text, get the argument's name and a number: an id must be the same
+    in all pytest-xdist processes. None leaves the choice to pytest.
     """
     if isinstance(val, str):
         return f"{ascii(val[:_ID_CHARACTERS])[1:-1]}..." if len(val) > _ID_CHARACTERS else None

@@ -1,4 +1,4 @@
-"""Programs of other environments that the tests run; each prints what it found as JSON in its last line."""
+"""Programs in other environments that the tests run; each prints its findings as JSON in its last line."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ JOB_WITHIN_S = 180
 
 
 async def found_by(*command: str | Path, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """The value in the last line that the program prints; it runs in `folder`, which is also its home."""
+    """Run a program in `folder`, which is also its home, and return the value in its last line."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,

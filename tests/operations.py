@@ -1,4 +1,4 @@
-"""The calls of the service: the rows of operations.yaml, with what their routes say."""
+"""The service's calls: the rows of operations.yaml, combined with their routes."""
 
 import re
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ NO_SCOPE = "none"
 class Operation:
     method: str
     path: str
-    """Without the types of its parameters."""
+    """The path without its parameters' types."""
     also: Sequence[str]
     rights: str
     scope: str
     group: str
     request: type[Fields] | None
     response: frozenset[str]
-    """The models of its success."""
+    """The models of its successful responses."""
     http: int
     """Its usual status."""
     other_statuses: frozenset[int]
-    """Of its other successes."""
+    """The statuses of its other successful responses."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,13 +41,13 @@ class Operation:
 
 
 def shape(path: str) -> str:
-    """A path template without parameter names and last slash."""
+    """Return a path template without parameter names and trailing slash."""
     return re.sub(r"\{[^}]*\}", "{}", path).rstrip("/")
 
 
 @cache
 def read_operations() -> tuple[Operation, ...]:
-    """In the order of the table."""
+    """Return the operations in table order."""
     routes = {(route.name, route.path): route for route in routes_of(create_application())}
     return tuple(_operation(row, routes[name, row.path]) for name, row in rows().items())
 

@@ -1,4 +1,4 @@
-"""The rewritten assertions of test files, made once for all workers of a run."""
+"""The rewritten assertions of test files, generated once for all workers of a run."""
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -9,7 +9,7 @@ from _pytest.assertion import rewrite
 
 
 def rewrite_assertions(folder: Path) -> None:
-    """Writes the byte code that pytest keeps of test files, where it is missing or old, on all processors."""
+    """Write pytest's bytecode of test files where it is missing or outdated, using all processors."""
     if sys.dont_write_bytecode:
         return
     files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py"), *folder.glob("contract/*_*.py")]

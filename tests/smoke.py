@@ -1,11 +1,11 @@
-"""Install what the lock files pin with every Python of this machine, and use the server with each as a newcomer would.
+"""Install the lock files' packages with every Python on this machine, and use the server with each as a newcomer would.
 
-The system's own Python gets `make run` in a copy of the project, with nothing but the system's programs on PATH: pip
-installs, and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of
-server and client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read,
-also by the client, by SQLAlchemy and by `qs`, the server stops with exit code 0. A Python that only the client
-supports, or else the oldest one, has the oldest packages that the client and its extras take, and uses a server of
-this environment.
+The system's own Python gets `make run` in a copy of the project, with only the system's programs on PATH: pip installs,
+and checks the hashes. All others get an environment by uv, whose cache makes that quick, with the wheels of server and
+client. Then a server starts on a free port, a user logs in, a statement runs on DuckDB, its rows are read, also by the
+client, by SQLAlchemy and by `qs`, and the server stops with exit code 0. A Python that only the client supports, or
+else the oldest one, has the oldest packages that the client and its extras accept, and uses a server of this
+environment.
 """
 
 import json
@@ -35,10 +35,10 @@ LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "servic
 UV = find_uv_bin()
 WHEELS = "dist/*.whl"
 EXTRAS = ("arrow", "cli", "sqlalchemy")
-"""Of the client; pandas and polars are left out, which are large, and which only their own names import."""
+"""The client's extras; pandas and polars are omitted because they are large, and only their own modules import them."""
 PASSWORD = "a password for a minute"
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
-LISTENS_WITHIN_S = 360  # `make run` installs in this time, perhaps on a busy machine
+LISTENS_WITHIN_S = 360  # `make run` installs within this time, even on a busy machine
 ENDS_WITHIN_S = 120
 TERMINATED = 143
 STATEMENT_ENDS_WITHIN_S = 120
@@ -79,41 +79,43 @@ print("%d.%d.%d" % sys.version_info[:3], sys.base_prefix)
 
 
 class SmokeError(Exception):
-    """What went wrong; the text has the output of the server."""
+    """A failure; the text contains the server's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """One installation that can make environments."""
+    """An installation that can create environments."""
 
     version: str
     prefix: str
     program: str
     is_for_client: bool = False
-    """Whether it is tried with the client alone although the server supports it."""
+    """Whether only the client is tested although the server supports it."""
 
     @property
     def is_system(self) -> bool:
-        """Whether it is what the operating system calls python3."""
+        """Whether it is the operating system's python3."""
         return self.has_server and self.program == "/usr/bin/python3"
 
     @property
     def has_server(self) -> bool:
-        """Whether it is one of those that the server supports."""
+        """Whether the server supports it and is tested with it."""
         return self.minor >= FIRST and not self.is_for_client
 
     @property
     def minor(self) -> tuple[int, ...]:
-        """(3, 12) of 3.12.1."""
+        """The minor version, such as (3, 12) for 3.12.1."""
         return tuple(int(part) for part in self.version.split(".")[:2])
 
 
 def pythons() -> list[Python]:
-    """Every installation that server or client supports, the system's first; at least one for the client alone."""
+    """Return every installation that server or client supports, the system's first; at least one for the client
+    only."""
     found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
     for program in candidates():
         described = subprocess.run([program, "-c", _DESCRIBE], capture_output=True, text=True, check=False)
-        if described.returncode == 0:  # else a shim of a version that is not chosen, or a Python without ensurepip
+        # otherwise a shim of a version that is not selected, or a Python without ensurepip
+        if described.returncode == 0:
             version, prefix = described.stdout.strip().split(" ", 1)
             python = Python(version, prefix, program)
             if FIRST_OF_CLIENT <= python.minor < BEYOND:
@@ -125,7 +127,7 @@ def pythons() -> list[Python]:
 
 
 def candidates() -> Iterator[str]:
-    """Programs that may be a Python: the system's, those on PATH, those that pyenv keeps."""
+    """Yield programs that may be a Python: the system's, those on PATH, those that pyenv manages."""
     names = ["python3", *(f"python3.{minor}" for minor in range(FIRST_OF_CLIENT[1], BEYOND[1]))]
     directories = [*SYSTEM_PATH.split(":"), *os.get_exec_path()]
     if pyenv := shutil.which("pyenv"):
@@ -134,13 +136,13 @@ def candidates() -> Iterator[str]:
     for directory in directories:
         for name in names:
             program = Path(directory, name)
-            # The environment of this very script is no installation of its own.
+            # This script's own environment is not a separate installation.
             if program.exists() and not program.is_relative_to(sys.prefix):
                 yield str(program)
 
 
 def copy_project(target: Path) -> None:
-    """The files that git knows or would add, as a fresh clone has them."""
+    """Copy the files that git tracks or would add, like a fresh clone."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -150,7 +152,7 @@ def copy_project(target: Path) -> None:
 
 
 def environment_of(python: Python, clone: Path) -> Path:
-    """An environment with the wheels in it, or with that of the client alone; the client has all its extras."""
+    """Create an environment with both wheels, or only the client's; the client has all its extras."""
     place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
     run_uv(clone, "venv", f"--python={python.program}", str(place))
     install = ("pip", "install", "--only-binary=:all:", f"--python={place}")
@@ -159,9 +161,9 @@ def environment_of(python: Python, clone: Path) -> Path:
     if python.has_server:
         run_uv(clone, *install, "--require-hashes", *LOCKS)
         run_uv(clone, *install, "--no-deps", "--no-index", *wheels)
-        run_uv(clone, *install, f"{client}[{','.join(EXTRAS)}]")  # what the server's lock files lack of it
+        run_uv(clone, *install, f"{client}[{','.join(EXTRAS)}]")  # client packages that the server's lock files lack
     else:
-        # Of a wheel "direct" would mean the wheel itself, and its packages would be the newest ones.
+        # With a wheel, "direct" would mean the wheel itself, and its packages would be the newest ones.
         extras = [f"--extra={extra}" for extra in EXTRAS]
         oldest = ("--resolution=lowest-direct", "--requirement=clients/python/pyproject.toml", *extras)
         run_uv(clone, *install, *oldest)
@@ -170,14 +172,14 @@ def environment_of(python: Python, clone: Path) -> Path:
 
 
 def build_wheels(clone: Path) -> None:
-    """Those of the server and of its client, as they would be published. Raises SmokeError."""
+    """Build the wheels of the server and its client as they would be published. Raises SmokeError."""
     with_our_tools = (f"--python={sys.executable}", "--no-build-isolation", "--no-index")
     for project in (".", "clients/python"):
         run_uv(clone, "build", "--wheel", *with_our_tools, "--out-dir=dist", project)
 
 
 def run_uv(clone: Path, *arguments: str) -> None:
-    """Raises SmokeError."""
+    """Run uv. Raises SmokeError."""
     command = [UV, "--quiet", "--system-certs", *arguments]
     ended = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
@@ -186,7 +188,7 @@ def run_uv(clone: Path, *arguments: str) -> None:
 
 
 def smoke(python: Python, clone: Path) -> str:
-    """Install, serve, use, stop; one line about it. Raises SmokeError."""
+    """Install, serve, use and stop; return a line about it. Raises SmokeError."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         port, data_dir = free_port(), Path(directory, "data")
@@ -209,7 +211,7 @@ def smoke(python: Python, clone: Path) -> str:
 def use_server(
     command: list[str], client: tuple[str, ...], environment: Mapping[str, str], clone: Path, output: Path
 ) -> None:
-    """Start it, run a statement, also by `client` where there is one, stop it. Raises SmokeError."""
+    """Start the server, run a statement, also through `client` if set, and stop it. Raises SmokeError."""
     with output.open("wb") as file:
         server = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
     try:
@@ -241,7 +243,7 @@ def use_client(client: tuple[str, ...], url: str) -> None:
         "QUERYSERVER_URL": url,
         "QUERYSERVER_USER": "admin",
         "QUERYSERVER_PASSWORD": PASSWORD,
-        "PYTHONUTF8": "1",  # the lines of tables, in whatever locale
+        "PYTHONUTF8": "1",  # for the lines of tables, in any locale
     }
     ended = subprocess.run(
         client, env=environment, capture_output=True, text=True, timeout=STATEMENT_ENDS_WITHIN_S, check=False
@@ -252,7 +254,7 @@ def use_client(client: tuple[str, ...], url: str) -> None:
 
 
 def address(server: subprocess.Popen[bytes], output: Path) -> str:
-    """Where it listens, as its log says. Raises SmokeError."""
+    """Return the server's address from its log. Raises SmokeError."""
     until = time.monotonic() + LISTENS_WITHIN_S
     while time.monotonic() < until and server.poll() is None:
         if found := LISTENS.search(output.read_text(errors="replace")):
@@ -263,7 +265,7 @@ def address(server: subprocess.Popen[bytes], output: Path) -> str:
 
 
 def rows_of(url: str, statement: str) -> list[list[Any]]:
-    """The result of a statement on DuckDB, by the calls of the README."""
+    """Return the result of a statement on DuckDB, using the README's calls."""
     login = called(f"{url}api/v1/token/auth", {"username": "admin", "password": PASSWORD})
     token = login["access"]
     started = called(f"{url}api/v1/editor/execute/duckdb", {"statement": statement}, token)
@@ -277,7 +279,7 @@ def rows_of(url: str, statement: str) -> list[list[Any]]:
 
 
 def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """The answer of one call."""
+    """Make a call and return its response."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 our own server
     with urlopen(request, timeout=60) as answer:  # noqa: S310 as above
@@ -285,16 +287,16 @@ def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def main() -> int:
-    """Exit code 1 when one of them fails."""
+    """Test all installations; exit with code 1 if one fails."""
     failed = 0
-    # By default SIGTERM ends a process without removing its temporary files, here some gigabytes.
+    # By default, SIGTERM ends a process without removing its temporary files, which are several gigabytes here.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as threads:
         clone = Path(directory)

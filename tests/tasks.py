@@ -1,4 +1,4 @@
-"""The tasks that a test begins, in a loop that it shares with the servers of other tests."""
+"""Tracks the tasks that a test starts, in a loop shared with other tests' servers."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -8,19 +8,19 @@ from typing import Any
 
 
 class TasksBegun:
-    """The tasks that began since, without those that an earlier task began: such a one is no business of this test."""
+    """The tasks started since, except those started by earlier tasks, which do not concern this test."""
 
     def __init__(self, earlier: set[asyncio.Task[Any]]) -> None:
         self._earlier = earlier
         self._begun: set[asyncio.Task[Any]] = set()
 
     def add(self, task: asyncio.Task[Any]) -> None:
-        """Note a task that is just being made by the current one."""
+        """Record a task that the current one is creating."""
         maker = asyncio.current_task(task.get_loop())
         (self._earlier if maker in self._earlier else self._begun).add(task)
 
     def left(self, *names: str) -> list[asyncio.Task[Any]]:
-        """Those that have not ended, but for the current one; only those of `names`, if there are any."""
+        """Return the unfinished tasks except the current one, optionally only those with the given names."""
         return [
             task
             for task in self._begun
@@ -30,7 +30,7 @@ class TasksBegun:
 
 @contextmanager
 def tasks_begun() -> Iterator[TasksBegun]:
-    """Follow the tasks that begin within. Servers that other tests share go on in the same loop, at any moment."""
+    """Track the tasks that start inside the context. Servers shared with other tests continue in the same loop."""
     loop, current = asyncio.get_running_loop(), asyncio.current_task()
     begun = TasksBegun({task for task in asyncio.all_tasks() if task is not current})
     former = loop.get_task_factory()

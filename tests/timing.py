@@ -1,6 +1,6 @@
-"""Bounds on time that a busy machine does not break.
+"""Time limits that a busy machine does not exceed.
 
-What is slow by itself is slow every time; what other work holds up is hardly held up three times in a row.
+Slow code is slow every time; other work rarely delays it three times in a row.
 """
 
 import asyncio
@@ -17,13 +17,14 @@ TRIES = 3
 
 
 async def settle() -> None:
-    """Lets every task run until it waits for something that does not come by itself."""
+    """Let every task run until it waits for an external event."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Returns once it holds, or once what is awaited of it does; fails after a minute, which no busy machine takes."""
+    """Wait until the condition, awaited if necessary, is true; fail after a minute, which not even a busy machine
+    takes."""
     async with asyncio.timeout(60):
         while True:
             held = holds()
@@ -33,7 +34,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
-    """What the call gave; fails unless one of three took less than `within_s` from its beginning to its end."""
+    """Return the call's result; fail unless one of three attempts takes less than `within_s`."""
 
     async def took() -> tuple[float, T]:
         began = time.monotonic()
@@ -44,7 +45,7 @@ async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
 
 
 async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s: float) -> T:
-    """What came with the first measure below `below_s`, in seconds; fails when none of three is."""
+    """Return the result of the first measurement below `below_s` seconds; fail if none of three is."""
     measures: list[float] = []
     for _ in range(TRIES):
         seconds, given = await measure()
@@ -56,7 +57,8 @@ async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s:
 
 
 def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
-    """The longest time, in seconds, for which another thread did not run meanwhile, and what the work gave."""
+    """Return the longest time, in seconds, for which another thread was blocked during the work, and the work's
+    result."""
     ticks, done = [time.monotonic()], threading.Event()
 
     def tick() -> None:
@@ -74,7 +76,7 @@ def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def processor_s(work: Callable[[], object]) -> float:
-    """Seconds of processor time that this thread spent; others' work does not count."""
+    """Return the processor seconds that this thread spent, excluding other threads' work."""
     began = time.thread_time()
     work()
     return time.thread_time() - began

@@ -1,4 +1,4 @@
-"""A fake engine whose metadata can be read: what is in it, how long a look takes and how it fails are fields."""
+"""A fake engine whose metadata can be read: its fields set its content, the duration of lookups and their failures."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ TAGS = "array<struct<k:string,v:map<string,int>>>"
 
 
 def table(database: str, name: str, **more: object) -> TableDescription:
-    """A table with a key, an array and a partition."""
+    """Return a table with a key, an array and a partition."""
     columns = (
         TableColumn("id", "int", comment="a key", nullable=False, primary_key=True),
         TableColumn("tags", TAGS),
@@ -39,10 +39,10 @@ def table(database: str, name: str, **more: object) -> TableDescription:
 
 
 class FakeCatalogEngine(FakeEngine):
-    """`looks` tells what was asked; each look takes `look_s`, waits for `may_look`, and fails with `failure`, if given.
+    """`looks` records the lookups; each takes `look_s`, waits for `may_look`, and raises `failure`, if set.
 
-    `statements` of samples is `rows 3`; of statistics `ddl`; explaining gives back the statement, as a refusal what
-    begins with `no plan:`.
+    Sample statements are `rows 3`, analyze statements `ddl`; explain returns the statement itself, but refuses one that
+    starts with `no plan:`.
     """
 
     def __init__(self, *, dialect: str = "fake", lists_functions: bool = True) -> None:
@@ -71,11 +71,11 @@ class FakeCatalogEngine(FakeEngine):
         return self.lists
 
     def act_as_caller(self, acts: bool) -> None:
-        """Whether each caller may see something else."""
+        """Set whether each caller may see different content."""
         self._capabilities = replace(self.capabilities, acts_as_caller=acts)
 
     def give_files(self) -> None:
-        """Statements and samples can name files from now on."""
+        """Let statements and samples name files from now on."""
         self._capabilities = replace(self.capabilities, reads_files=True, writes_files=True)
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class FakeCatalogEngine(FakeEngine):
 
 
 class FakeCatalog:
-    """One look at the engine's content."""
+    """One lookup in the engine's content."""
 
     def __init__(self, engine: FakeCatalogEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Computations in this process, for tests of what wants them."""
+"""Computations in this process, for tests of code that needs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from queryserver.platform.computation import Task
 
 @dataclass
 class InlineComputations:
-    """A ComputationExecutor without processes. What goes in and comes out passes through JSON all the same.
+    """A ComputationExecutor without processes. Input and output still pass through JSON.
 
-    `fails`: the error of the next computations; `done`: the tasks of all, in order.
+    `fails`: the error of the next computations; `done`: all tasks, in order.
     """
 
     fails: QueryServerError | None = None

@@ -1,4 +1,4 @@
-"""A directory that a test fills with entries, and that keeps what it was asked."""
+"""An LDAP directory that a test fills with entries, and that records its searches."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -11,10 +11,11 @@ BASE = "dc=example,dc=test"
 
 @dataclass
 class FakeDirectory:
-    """Answers a search by the first text that is in its filter, or is its base; a `DirectorySession`."""
+    """Implements `DirectorySession`: answers a search by the first text contained in its filter or equal to its
+    base."""
 
     passwords: dict[str, str] = field(default_factory=dict)
-    """By distinguished name."""
+    """Passwords by distinguished name."""
     answers: dict[str, Sequence[Entry]] = field(default_factory=dict)
     logins: list[tuple[str, str]] = field(default_factory=list)
     searches: list[LdapSearch] = field(default_factory=list)
@@ -38,7 +39,7 @@ class FakeDirectory:
 
 
 def person(uid: str, *names: str, **attributes: str) -> Entry:
-    """An entry below `ou=people`."""
+    """Return an entry below `ou=people`."""
     values = {name: (value,) for name, value in attributes.items()}
     return Entry(f"uid={uid},ou=people,{BASE}", {"uid": names or (uid,), **values})
 

@@ -1,4 +1,4 @@
-"""StatementFiles over a directory, and a channel on which a thread calls those of several sessions."""
+"""StatementFiles over a directory, and a channel on which a thread calls the files of several sessions."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from queryserver.engines.reach import FileSink, StoredFile
 
 
 class DirectoryFiles:
-    """The files below a directory for one user. `may_read` gets a path without its scheme; what is read is noted."""
+    """The files below a directory for one user. `may_read` receives a path without its scheme; reads are recorded."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class FileChannel:
-    """Calls of threads to the files of sessions, by their numbers. To be closed."""
+    """Passes threads' calls to the files of sessions, by session number. Must be closed."""
 
     def __init__(self, sessions: Mapping[int, DirectoryFiles]) -> None:
         self.calls = list[tuple[int, str]]()

@@ -54,9 +54,9 @@ from queryserver.sql.parameters import ParameterSupport, ParameterType
 TAKES_WORDS = EngineCapabilities(
     reports_progress=True, parameters=ParameterSupport({ParameterType.BIGINT, ParameterType.VARCHAR})
 )
-"""Of a fake whose statements have parameters."""
+"""The capabilities of a fake whose statements have parameters."""
 READS_FILES = EngineCapabilities(reads_files=True, writes_files=True)
-"""Of a fake whose statements read and write files of stores."""
+"""The capabilities of a fake whose statements read and write store files."""
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -79,7 +79,7 @@ class Script:
     assign: tuple[str, str] | None = None
     file: str | None = None
     content: str | None = None
-    """What is written to the file; None: it is read."""
+    """Content to write to the file; None to read it."""
 
     @property
     def has_result_set(self) -> bool:
@@ -99,10 +99,10 @@ class _Operation:
 
 
 class FakeEngine:
-    """Counts what services do: `executions`, `cancels`, `sessions_opened`, `running`.
+    """Counts calls by services: `executions`, `cancels`, `sessions_opened`, `running`.
 
-    `reachable` may be switched off and on at any time; `finish` ends what works; `databases` are the names that
-    sessions may ask for.
+    `reachable` may be toggled at any time; `finish` completes working statements; `databases` are the names that
+    sessions may request.
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
@@ -128,7 +128,7 @@ class FakeEngine:
 
     @property
     def running(self) -> int:
-        """Statements at work just now."""
+        """The number of running statements."""
         return sum(session.is_running for session in self._sessions)
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class FakeEngine:
 
 
 class FakeSession:
-    """One session of the fake. `is_lost` may be set by a test: the session then takes no statement."""
+    """One session of the fake. A test may set `is_lost`, after which the session accepts no statement."""
 
     def __init__(self, engine: FakeEngine, files: StatementFiles | None = None) -> None:
         self._engine = engine
@@ -321,7 +321,7 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
 
 
 def parse(statement: str, variables: Mapping[str, str]) -> Script:
-    """The script of a statement. Raises StatementRejected for any other text."""
+    """Return the script of a statement. Raises StatementRejected for any other text."""
     for pattern, script in _GRAMMAR:
         if found := re.fullmatch(pattern, statement, re.DOTALL):
             return script(found)

@@ -1,4 +1,4 @@
-"""The server's side of TCLIService: calls from bytes, answers to bytes."""
+"""The server side of TCLIService: decodes calls from bytes, encodes responses to bytes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +33,11 @@ class Call:
 
 
 class _Nothing(Struct):
-    """Whatever it held is skipped."""
+    """A struct whose fields are all skipped."""
 
 
 def decode_call(raw: bytes) -> Call:
-    """The call in `raw`. Raises IncompleteMessage, MalformedMessage."""
+    """Decode the call in `raw`. Raises IncompleteMessage, MalformedMessage."""
     reader = _Reader(raw)
     name, kind, sequence = reader.header()
     if kind != _CALL:
@@ -49,12 +49,12 @@ def decode_call(raw: bytes) -> Call:
 
 
 def encode_reply(call: Call, reply: Struct) -> bytes:
-    """The bytes of the answer to `call`."""
+    """Encode the response to `call`."""
     return encode_message(call.name, _REPLY, call.sequence, reply, field=0)
 
 
 def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
-    """The bytes of a refusal of `call`."""
+    """Encode an exception in response to `call`."""
     return encode_message(
         call.name, _EXCEPTION, call.sequence, TApplicationException(message=message, type=kind), field=None
     )

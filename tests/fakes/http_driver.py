@@ -1,7 +1,7 @@
-"""A DBAPI driver that speaks HTTP by urllib, as those of other packages do: it goes where the server sends it.
+"""A DBAPI driver that speaks HTTP through urllib, like those of other packages, and follows redirects.
 
-It asks for a statement's rows by one GET; the answer is `{"rows": [...], "next": <url>}`, with one column. With
-`"report_to": <url>` it tells somebody else of it, and does without when that fails; `"error": <text>` is its error.
+It requests a statement's rows with one GET; the response is `{"rows": [...], "next": <url>}`, with one column. With
+`"report_to": <url>` it notifies another server and ignores failures of that; `"error": <text>` raises an error.
 """
 
 import json
@@ -17,23 +17,23 @@ NAME = "qshttp"
 
 
 _straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A proxy in the environment of the tests would be all that they see."""
+"""Proxies from the environment are disabled, since otherwise the tests would see only the proxy."""
 
 
 class Error(Exception):
-    """As PEP 249 has it."""
+    """See PEP 249."""
 
 
 class OperationalError(Error):
-    """As above; also what hides every failure of the line."""
+    """See PEP 249; it also hides every connection failure."""
 
 
 usual_port = 80
-"""For urls without one; SQLAlchemy does not know it."""
+"""The port for urls without one; SQLAlchemy does not know it."""
 
 
 def connect(host: str, port: int | None = None, database: str = "", **_login: object) -> "Connection":
-    """Asks the server for nothing, as such drivers do; the database `login` has it ask."""
+    """Connect without a request to the server, as such drivers do; only the database `login` makes one."""
     connection = Connection(f"http://{host}:{port or usual_port}/")
     if database == "login":
         connection.cursor().execute("SELECT 1")
@@ -41,7 +41,7 @@ def connect(host: str, port: int | None = None, database: str = "", **_login: ob
 
 
 class Connection:
-    """Nothing is open between two statements."""
+    """A connection that keeps nothing open between two statements."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -60,7 +60,7 @@ class Connection:
 
 
 class Cursor:
-    """One statement at a time."""
+    """A cursor that runs one statement at a time."""
 
     rowcount = -1
     arraysize = 1
@@ -110,7 +110,7 @@ def _answer(url: str) -> dict[str, Any]:
 
 
 class HttpDialect(DefaultDialect):
-    """The driver in SQLAlchemy."""
+    """The driver's SQLAlchemy dialect."""
 
     name = NAME
     driver = "urllib"
@@ -122,5 +122,5 @@ class HttpDialect(DefaultDialect):
 
 
 def register() -> None:
-    """From here on `qshttp://` is a url of SQLAlchemy's."""
+    """Register `qshttp://` as a SQLAlchemy url scheme."""
     registry.register(NAME, __name__, HttpDialect.__name__)

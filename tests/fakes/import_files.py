@@ -1,4 +1,4 @@
-"""Files and workbooks in memory, for tests of what reads files to import them."""
+"""In-memory files and workbooks, for tests of code that reads files to import them."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from queryserver.workbooks.reader import SheetRows
 
 @dataclass
 class MemoryFile:
-    """An ImportFile that counts what is read of it."""
+    """An ImportFile that counts the bytes read."""
 
     content: bytes
     fixed_identity: str | None = None
@@ -45,7 +45,7 @@ class MemoryFile:
 
 @dataclass
 class MemoryWorkbooks:
-    """As ProcessWorkbooks, with one workbook, whatever file it is given."""
+    """Stands in for ProcessWorkbooks with one workbook, whatever the file."""
 
     sheets: Mapping[str, Sequence[Sequence[TypedText]]] = field(default_factory=dict)
     looks: int = 0

@@ -1,4 +1,4 @@
-"""Records of uploads in memory, which fail when they are told to."""
+"""In-memory upload records that fail on request."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -9,14 +9,14 @@ from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, Upl
 
 
 class MemoryImportUploads:
-    """See `ImportUploadRecords`."""
+    """Implements `ImportUploadRecords`."""
 
     def __init__(self) -> None:
         self.uploads: dict[bytes, tuple[NewImportUpload, datetime]] = {}
         self.is_down = False
         self.hangs = False
         self.asked = asyncio.Event()
-        """Set when a file is to be kept while this hangs."""
+        """Set once a file is to be kept, while that call hangs."""
 
     async def usage(self, user_id: int) -> UploadUsage:
         sizes = [new.size_bytes for new, end in self.uploads.values() if new.user_id == user_id and end > _now()]

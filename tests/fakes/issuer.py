@@ -1,4 +1,4 @@
-"""An issuer of tokens: real RSA keys, and a key server on loopback whose answers a test may change."""
+"""A token issuer: real RSA keys, and a key server on loopback whose responses a test may change."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ AUDIENCE = "queryserver"
 
 @cache
 def rsa_key(name: str, bits: int = 2048) -> RSAPrivateKey:
-    """A key of that name, made once per process: it takes a tenth of a second. The name tells two apart."""
+    """Return a named key, created once per process because that takes a tenth of a second. Names distinguish keys."""
     assert name
     return generate_private_key(public_exponent=65537, key_size=bits)
 
@@ -32,21 +32,21 @@ def public_pem(key: RSAPrivateKey) -> str:
 
 
 def jwk(key: RSAPrivateKey, kid: str | None, **more: Any) -> dict[str, Any]:
-    """One entry of a JWKS document."""
+    """Return one entry of a JWKS document."""
     numbers = key.public_key().public_numbers()
     entry = {"kty": "RSA", "n": _number(numbers.n), "e": _number(numbers.e), **more}
     return entry if kid is None else {**entry, "kid": kid}
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Good claims with some changed; None leaves a claim out."""
+    """Return valid claims with some changed; None omits a claim."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ana", "iat": now, "exp": now + 600}
     return {name: value for name, value in {**good, **changes}.items() if value is not None}
 
 
 def raw(header: Mapping[str, Any], content: Mapping[str, Any], signature: str = "") -> str:
-    """A token of any header, with a signature that nobody made."""
+    """Return a token with any header and an arbitrary signature."""
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, content)]
     return ".".join([*parts, signature])
 
@@ -57,15 +57,15 @@ class Issuer:
 
     keys: dict[str, RSAPrivateKey] = field(default_factory=lambda: {"one": rsa_key("one")})
     served: list[dict[str, Any]] | None = None
-    """Entries of the document, where they are not simply all `keys`."""
+    """Entries of the document, if they are not simply all `keys`."""
     answer: Answer | None = None
-    """What is answered instead of the keys."""
+    """Sent instead of the keys."""
     script: Script | None = None
-    """Makes the answers instead."""
+    """Computes the responses instead."""
     servers: list[ScriptedNameNode] = field(default_factory=list)
 
     def token(self, kid: str | None = "one", *, key: RSAPrivateKey | None = None, **changes: Any) -> str:
-        """A token, by default one that is good. `header` adds to its header."""
+        """Return a token, valid by default. `header` adds to its header."""
         header = dict(changes.pop("header", {})) | ({} if kid is None else {"kid": kid})
         signer = key or self.keys[kid or "one"]
         return jwt.encode(claims(**changes), _signing(signer), algorithm="RS256", headers=header)
@@ -76,7 +76,7 @@ class Issuer:
 
     @property
     def fetches(self) -> int:
-        """How often the keys were asked for."""
+        """Return how often the keys were fetched."""
         return sum(len(server.asked) for server in self.servers)
 
     async def serve(self, asked: Asked) -> Answer:
@@ -86,7 +86,7 @@ class Issuer:
 
     @asynccontextmanager
     async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncGenerator[str]:
-        """The address of the document, while it is served."""
+        """Serve the document and yield its address."""
         async with scripted_name_node(self.serve, tls) as server:
             self.servers.append(server)
             yield f"{'https' if tls else 'http'}://127.0.0.1:{server.port}/keys"
@@ -94,7 +94,7 @@ class Issuer:
 
 @cache
 def _signing(key: RSAPrivateKey) -> Any:
-    """The key as the library wants it: reading one takes it tens of milliseconds."""
+    """Convert the key for the library once, because that takes tens of milliseconds."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     return construct(pem, algorithm="RS256")
 

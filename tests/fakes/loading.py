@@ -45,7 +45,7 @@ _LONGEST_NAME = 128
 
 
 def quoted(name: str) -> str:
-    """A name as statements write it."""
+    """Return a name as statements write it."""
     return json.dumps(name)
 
 
@@ -63,9 +63,9 @@ class StoredTable:
 
 
 class FakeLoadingEngine(FakeEngine):
-    """`tables` by name; `loads` counts.
+    """`tables` holds tables by name; `loads` counts loads.
 
-    With `read_only` it refuses to make tables. `refuse_drops` makes each drop fail, as an engine out of reach does.
+    With `read_only`, it refuses to create tables. `refuse_drops` makes each drop fail, as in an unavailable engine.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class FakeLoadingEngine(FakeEngine):
         self._released = asyncio.Event()
 
     def hold(self, *, after: int = 0) -> None:
-        """Each load waits for `release` once it has taken this many batches."""
+        """Make each load wait for `release` once it has consumed this many batches."""
         self._held_after = after
         self._released.clear()
 
     def release(self) -> None:
-        """Loads go on, and later ones do not wait."""
+        """Let loads continue, including later ones."""
         self._held_after = None
         self._released.set()
 
     async def take_turn(self, taken: int) -> None:
-        """Returns when a load that has taken this many batches may take another."""
-        await asyncio.sleep(0)  # others run between two batches, as with an engine
+        """Wait until a load that has consumed this many batches may continue."""
+        await asyncio.sleep(0)  # other tasks run between two batches, as with a real engine
         if self._held_after is not None and taken >= self._held_after:
             await self._released.wait()
 
@@ -110,7 +110,7 @@ class FakeLoadingEngine(FakeEngine):
         return self.tables.get(self.place(table))
 
     def place(self, table: TableName) -> TableName:
-        """The name with its database. Raises StatementRejected when that is unknown."""
+        """Return the qualified name. Raises StatementRejected for an unknown database."""
         database = table.database or "main"
         if database not in self.databases:
             raise StatementRejected(f"unknown database {database}")
@@ -118,7 +118,7 @@ class FakeLoadingEngine(FakeEngine):
 
 
 class FakeLoader:
-    """See TableLoader. Rows lie in the staging table first, which is there for all to see."""
+    """Implements `TableLoader`. Rows are first stored in the staging table, which is visible to everybody."""
 
     def __init__(self, engine: FakeLoadingEngine, session: EngineSession) -> None:
         self._engine = engine
@@ -179,7 +179,7 @@ class FakeLoader:
         return found
 
     def _publish(self, load: TableLoad, target: TableName, staged: StoredTable) -> None:
-        """No other task runs between the look and the change."""
+        """Check and change the target without letting another task run in between."""
         found = self._refuse_target(load)
         if found is None or load.replace:
             self._engine.tables[target] = StoredTable(staged.schema, list(staged.batches))
@@ -191,7 +191,7 @@ class FakeLoader:
 
 
 class TablesSession:
-    """A session that also answers statements about tables; all others go to the fake session."""
+    """A session that also runs statements about tables; it passes all others to the fake session."""
 
     def __init__(self, engine: FakeLoadingEngine, session: FakeSession) -> None:
         self._engine = engine
@@ -278,7 +278,7 @@ def _check_nulls(load: TableLoad, batch: pa.RecordBatch) -> None:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows under the columns of an older table, by name."""
+    """Match the rows to an existing table's columns by name."""
     given, rows = batch.schema.names, batch.num_rows
     arrays = [
         batch.column(place.name).cast(place.type) if place.name in given else pa.nulls(rows, place.type)

@@ -1,4 +1,4 @@
-"""A store whose root holds as many entries as a test wants; they are made while they are listed."""
+"""A store whose root has as many entries as a test wants, created while they are listed."""
 
 import asyncio
 import resource
@@ -16,15 +16,16 @@ _TIME = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Return this process's resident memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class LongDirectory(MemoryFileSystem):
-    """Counts what is asked of it in `calls`, and keeps the cursors that it is given in `cursors`.
+    """Counts calls in `calls`, and records the received cursors in `cursors`.
 
-    `tells_remaining`: as HDFS does. `late_after`, `fails_after`: from that call on a batch takes 60 s, or fails.
-    A cursor in `unknown` fails, as tokens do that a store has forgotten. `peak_bytes`: most memory at any call, if set.
+    `tells_remaining`: reports the remaining count, as HDFS does. `late_after`, `fails_after`: from that call on, a
+    batch takes 60 s, or fails. A cursor in `unknown` fails, like a token that a store has forgotten. `peak_bytes`: the
+    highest memory use at any call, if set.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class LongDirectory(MemoryFileSystem):
         return _LongStorage(self, user)
 
     def entry(self, number: int) -> FileStatus:
-        """The entry of that number in the order of names."""
+        """Return the entry with that number in name order."""
         return FileStatus(
             path=f"{number:07}.csv",
             kind=EntryKind.FILE,
@@ -82,7 +83,7 @@ class _LongStorage(MemoryStorage):
     async def _ask(self, cursor: str | None) -> None:
         directory = self._directory
         directory.calls += 1
-        await asyncio.sleep(0)  # as any answer that comes over a line
+        await asyncio.sleep(0)  # yields, as any network response does
         if directory.peak_bytes:
             directory.peak_bytes = max(directory.peak_bytes, resident_bytes())
         if directory.late_after is not None and directory.calls > directory.late_after:

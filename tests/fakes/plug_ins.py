@@ -1,4 +1,4 @@
-"""Authenticators and login back ends as others might write them, good and bad ones."""
+"""Authenticators and login back ends as third parties might write them, good and bad."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class Journal:
-    """What the classes here were asked, in order; tests clear it."""
+    """Records the calls to these classes, in order; tests clear it."""
 
     asked: ClassVar[list[str]] = []
     threads: ClassVar[list[str]] = []
@@ -27,7 +27,7 @@ class Journal:
 
 
 def wanted(request: Any, name: str) -> str | None:
-    """The word that a call sends to the class of that name."""
+    """Return the value of a request's header for the class with that name, and record the call."""
     Journal.asked.append(name)
     Journal.requests.append(request)
     Journal.threads.append(threading.current_thread().name)
@@ -35,7 +35,7 @@ def wanted(request: Any, name: str) -> str | None:
 
 
 class Sync:
-    """Knows whom `X-Sync` names."""
+    """Authenticates the user in `X-Sync`."""
 
     def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Sync")
@@ -49,7 +49,7 @@ class Sync:
 
 
 class Async:
-    """Knows whom `X-Async` names, and gives a tuple."""
+    """Authenticates the user in `X-Async`, and returns a tuple."""
 
     def __init__(self, settings: Settings) -> None:
         Journal.built.append(settings)
@@ -66,7 +66,7 @@ class Async:
 
 
 class Grouped:
-    """Names `X-Grouped` with the groups of `X-Groups`."""
+    """Authenticates the user in `X-Grouped` with the groups in `X-Groups`."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Grouped")
@@ -96,7 +96,7 @@ GIVEN: dict[str, object] = {
 
 
 class Misbehaving:
-    """Does what `X-Misbehaving` says."""
+    """Misbehaves as `X-Misbehaving` says."""
 
     def authenticate(self, request: Any) -> Any:
         word = wanted(request, "Misbehaving")
@@ -110,7 +110,7 @@ class Misbehaving:
 
 
 class Stubborn:
-    """Does what `X-Stubborn` says to the event loop."""
+    """Mistreats the event loop as `X-Stubborn` says."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         match wanted(request, "Stubborn"):
@@ -128,7 +128,7 @@ class Stubborn:
 
 
 class Slow:
-    """Takes longer than anybody waits."""
+    """Takes longer than any caller waits."""
 
     def authenticate(self, request: Any) -> None:
         if wanted(request, "Slow"):
@@ -136,7 +136,7 @@ class Slow:
 
 
 class NoMethod:
-    """Cannot be asked."""
+    """Lacks the required method."""
 
 
 class Unbuildable:
@@ -145,7 +145,7 @@ class Unbuildable:
 
 
 class Door:
-    """A login back end that does what the password says."""
+    """A login back end that behaves as the password says."""
 
     async def login(self, username: str, password: str, request: Any) -> AuthenticatedUser | None:
         Journal.asked.append(f"Door {username} {request.client}")

@@ -1,4 +1,4 @@
-"""A ResultStore in memory."""
+"""An in-memory ResultStore."""
 
 from uuid import UUID
 
@@ -52,7 +52,7 @@ class MemoryResults:
         self._fail()
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -1,7 +1,7 @@
 """The fake engine with statements that survive the loss of their client.
 
-With `pages_once` it gives each page once more and no page before that, as an engine does whose pages are acknowledged
-by asking for the next; otherwise it gives rows from any place on.
+With `pages_once`, it repeats only the latest page, like an engine whose pages are acknowledged by requesting the next
+one; otherwise, it returns rows from any position.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from queryserver.identity.model import User
 
 
 class ResumableFakeEngine(FakeEngine):
-    """`left` holds what detached sessions left running; `go_on` lets pages after the first come."""
+    """`left` holds statements that detached sessions left running; `go_on` releases pages after the first."""
 
     def __init__(self, *, pages_once: bool = False) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ResumableFakeEngine(FakeEngine):
 
 
 class ResumableFakeSession(FakeSession):
-    """`ResumableSession`."""
+    """Implements `ResumableSession`."""
 
     def __init__(self, engine: ResumableFakeEngine) -> None:
         super().__init__(engine)

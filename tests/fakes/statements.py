@@ -1,4 +1,4 @@
-"""Statements and sessions as runners see them, in memory. `down` makes every call raise DatabaseUnavailable."""
+"""In-memory statements and sessions as runners see them. `down` makes every call raise DatabaseUnavailable."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ _numbers = count(1)
 
 @dataclass
 class Entry:
-    """One statement."""
+    """A statement."""
 
     assignment: Assignment
     owner: str | None
@@ -70,7 +70,7 @@ class Entry:
 
 
 class MemoryLeases:
-    """`statements.leases.StatementLeases`. `before` holds actions done once before the named call."""
+    """Implements `statements.leases.StatementLeases`. `before` holds actions that run once before the named call."""
 
     def __init__(self) -> None:
         self.entries: dict[UUID, Entry] = {}
@@ -80,7 +80,7 @@ class MemoryLeases:
         self.down = False
 
     def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
-        """A waiting statement; `more` are fields of its assignment."""
+        """Add a waiting statement; `more` are fields of its assignment."""
         statement_id = uuid4()
         assignment = Assignment(
             **{
@@ -106,11 +106,11 @@ class MemoryLeases:
         return assignment
 
     def of(self, assignment: Assignment) -> Entry:
-        """The record behind an assignment."""
+        """Return an assignment's record."""
         return self.entries[assignment.lease.statement_id]
 
     def ask_to_cancel(self, statement_id: UUID) -> None:
-        """What `StatementRecords.request_cancel` does: at once where nothing was sent."""
+        """Act like `StatementRecords.request_cancel`: cancel immediately if nothing was sent."""
         entry = self.entries[statement_id]
         entry.cancel_requested = True
         if not entry.sent and not entry.state.is_terminal:
@@ -349,7 +349,7 @@ class MemoryLeases:
 
 
 class MemorySessions:
-    """`statements.session_repository.SessionRecords`, for one owner or several."""
+    """Implements `statements.session_repository.SessionRecords` for one or several owners."""
 
     def __init__(self) -> None:
         self.open_records: dict[int, SessionRecord] = {}
@@ -442,7 +442,7 @@ class MemorySessions:
 
 
 class MemoryUsers:
-    """`identity.users.UserDirectory`: everybody is active but the disabled."""
+    """Implements `identity.users.UserDirectory`: everybody is active except disabled users."""
 
     def __init__(self) -> None:
         self.disabled: set[int] = set()
@@ -452,7 +452,7 @@ class MemoryUsers:
 
 
 class PlainSealer:
-    """`platform.sealer.Sealer` that hides nothing."""
+    """Implements `platform.sealer.Sealer` without encryption."""
 
     def seal(self, secret: bytes) -> bytes:
         return secret
@@ -471,7 +471,7 @@ def _place(entry: Entry) -> tuple[str, int]:
 
 
 def _is_first(entry: Entry, running: Collection[int]) -> bool:
-    """Whether it is of a person who runs nothing."""
+    """Return whether its user is a person without running statements."""
     return entry.priority == 0 and entry.assignment.user_id not in running
 
 
@@ -484,7 +484,7 @@ def _is_late(entry: Entry) -> bool:
 
 
 def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
-    """As much of a record as a runner reads."""
+    """Return the part of a record that a runner reads."""
     now = datetime.now(UTC)
     status = StatementStatus(
         id=new.id,

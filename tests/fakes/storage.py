@@ -1,4 +1,4 @@
-"""Stores in memory. `MemoryFileSystem` plays any of them: scheme, traits and powers are what the test says."""
+"""In-memory stores. `MemoryFileSystem` imitates any of them: the test sets scheme, traits and powers."""
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ _TREE_PAGE = 1000
 
 
 class MemoryStorage:
-    """A tree in memory as one user sees it, without optional powers."""
+    """An in-memory tree as one user sees it, without optional powers."""
 
     def __init__(
         self, tree: MemoryTree | None = None, user: StorageUser = NOBODY, traits: StorageTraits | None = None
@@ -49,12 +49,12 @@ class MemoryStorage:
         ordered = sorted((self._order(child), child) for child in self.tree.children(path))
         if not self.traits.lists_in_order:
             ordered.reverse()
-        # What was passed need not be there any more: its place in the order is.
+        # The cursor's entry may be gone, but its place in the order remains.
         left = [(key, child) for key, child in ordered if cursor is None or self._follows(key, cursor)]
         while True:
             now, left = left[:batch_size], left[batch_size:]
             entries = tuple(self.tree.status(child) for _, child in now if child in self.tree.entries)
-            # Hadoop's stores tell how many follow.
+            # Hadoop's stores report how many entries follow.
             yield Batch(entries, now[-1][0] if left else None, len(left) if self.traits.acts_as_user else None)
             if not left:
                 return
@@ -73,7 +73,7 @@ class MemoryStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        del size_bytes  # announced, not checked
+        del size_bytes  # the announced size is not checked
         self._check(path)
         self.tree.free_for_file(path, overwrite=overwrite)
         content = b"".join([piece async for piece in body])
@@ -145,7 +145,7 @@ class MemoryStorage:
         self.tree.staged.pop(staging, None)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """A tree in memory has no leftovers of crashes."""
+        """Find no crash leftovers, since an in-memory tree has none."""
         del older_than_s
         self._check(path)
         self.tree.directory(path)
@@ -155,7 +155,7 @@ class MemoryStorage:
         self.tree.check(self.user.name, path)
 
     def _order(self, child: str) -> str:
-        """Object stores list keys: a folder counts as `name/`."""
+        """Return the sort key: object stores list keys, so a folder sorts as `name/`."""
         name = child.rpartition("/")[2]
         is_prefix = self.traits.container_levels and self.tree.entries[child].kind is EntryKind.DIRECTORY
         return f"{name}/" if is_prefix else name
@@ -165,7 +165,7 @@ class MemoryStorage:
 
 
 class Renames(MemoryStorage):
-    """RenamingStorage: everywhere, or within a container where there are any."""
+    """Implements `RenamingStorage`: everywhere, or within a container if there are containers."""
 
     def can_rename(self, source: str, target: str) -> bool:
         levels = self.traits.container_levels
@@ -178,7 +178,7 @@ class Renames(MemoryStorage):
 
 
 class Trashes(MemoryStorage):
-    """TrashStorage: in the home."""
+    """Implements `TrashStorage` in the home directory."""
 
     async def trash_root(self, path: str) -> str:
         self._check(path)
@@ -186,7 +186,7 @@ class Trashes(MemoryStorage):
 
 
 class Replicates(MemoryStorage):
-    """ReplicatedStorage."""
+    """Implements `ReplicatedStorage`."""
 
     async def set_replication(self, path: str, factor: int) -> None:
         self._check(path)
@@ -196,7 +196,7 @@ class Replicates(MemoryStorage):
 
 
 class SumsUp(MemoryStorage):
-    """SummarizedStorage."""
+    """Implements `SummarizedStorage`."""
 
     async def content_summary(self, path: str) -> ContentSummary:
         self._check(path)
@@ -208,7 +208,7 @@ class SumsUp(MemoryStorage):
 
 
 class HasModes(MemoryStorage):
-    """ModeStorage."""
+    """Implements `ModeStorage`."""
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         self._check(path)
@@ -216,7 +216,7 @@ class HasModes(MemoryStorage):
 
 
 class HasOwners(MemoryStorage):
-    """OwnedStorage."""
+    """Implements `OwnedStorage`."""
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
         self._check(path)
@@ -226,7 +226,7 @@ class HasOwners(MemoryStorage):
 
 
 class KeepsUnseen(MemoryStorage):
-    """UnseenUploads: those that a test put in `tree.unseen`."""
+    """Implements `UnseenUploads` with the uploads that a test put in `tree.unseen`."""
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
         self._check(path)
@@ -238,7 +238,7 @@ class KeepsUnseen(MemoryStorage):
 
 
 class ListsFlat(MemoryStorage):
-    """FlatStorage: in pages of 1000 keys; folders without files are kept by markers."""
+    """Implements `FlatStorage`: in pages of 1000 keys; markers keep folders without files."""
 
     async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         self._check(path)
@@ -272,9 +272,10 @@ LIKE_OZONE = LIKE_HDFS - {Power.TRASH}
 
 
 class MemoryFileSystem:
-    """A store in memory. `traits` and `powers` decide what services think of it; `is_closed` tells of its end.
+    """An in-memory store. `traits` and `powers` determine how services treat it; `is_closed` reports whether it was
+    closed.
 
-    With `container_levels` in its traits, buckets come from `containers` only.
+    If its traits have `container_levels`, buckets come only from `containers`.
     """
 
     def __init__(
@@ -323,6 +324,6 @@ class MemoryCluster(MemoryFileSystem):
 
 @cache
 def _with(powers: frozenset[Power]) -> type[MemoryStorage]:
-    """A Storage that has these powers and no other: callers ask `isinstance`."""
+    """Return a Storage class with exactly these powers, because callers check `isinstance`."""
     classes = tuple(power.value for power in Power if power in powers)
     return type("MemoryStorageWithPowers", (*classes, MemoryStorage), {})

@@ -1,4 +1,4 @@
-"""Stores that fail when told to."""
+"""Stores that fail on request."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -25,15 +25,15 @@ from queryserver.files.protocol import (
 )
 
 Failure = QueryServerError | Callable[[int, str], QueryServerError | None]
-"""What a call raises: always, or as its number (from 1) and its first path decide."""
+"""The error that a call raises: always, or depending on its number (from 1) and its first path."""
 
 
 @dataclass
 class FaultyStorage:
-    """Another store, whose calls raise what `failures` holds for their name; `calls` counts them.
+    """Wraps another store; its calls raise the error in `failures` for their name, and `calls` counts them.
 
-    A failing `write` takes `after_pieces` pieces of its body first, as a disk that fills up does. It has no optional
-    powers; `faulty` gives it those of the inner one.
+    A failing `write` first consumes `after_pieces` chunks of its body, like a disk that fills up. It has no optional
+    powers; `faulty` adds the inner store's.
     """
 
     inner: Storage
@@ -198,7 +198,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
 def faulty(
     inner: Storage, failures: dict[str, Failure] | None = None, calls: Counter[str] | None = None
 ) -> FaultyStorage:
-    """A FaultyStorage with the optional powers that `inner` has, and no other."""
+    """Return a FaultyStorage with exactly the optional powers of `inner`."""
     wrappers = tuple(wrapper for protocol, wrapper in _WRAPPERS if isinstance(inner, protocol))
     kind = _with(wrappers)
     return kind(inner, {} if failures is None else failures, Counter() if calls is None else calls)
@@ -206,7 +206,7 @@ def faulty(
 
 @dataclass
 class FaultyFileSystem:
-    """Another FileSystem, whose storages share `failures` and `calls`."""
+    """Wraps another FileSystem; its storages share `failures` and `calls`."""
 
     inner: FileSystem
     failures: dict[str, Failure] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A store whose files read in odd ways: endless, broken off, too short, too long, slow."""
+"""A store whose files read oddly: endless, interrupted, too short, too long, slow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,21 +17,21 @@ MODIFIED_AT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Oddity:
-    """A file that says it has `size_bytes`; byte number n is `pattern[n % len(pattern)]`."""
+    """A file that reports `size_bytes`; byte number n is `pattern[n % len(pattern)]`."""
 
     size_bytes: int
     sent_bytes: int | None = None
-    """How many bytes come before the end or `failure`; None: as many as it says."""
+    """How many bytes are sent before the end or `failure`; None for the reported size."""
     failure: QueryServerError | None = None
-    """What is raised behind the last byte."""
+    """Raised after the last byte."""
     pause_s: float = 0.0
-    """How long the store takes for each piece."""
+    """How long the store takes for each chunk."""
     pattern: bytes = b"0123456789abcde\n"
     tag: str = ""
 
 
 class OddStorage(MemoryStorage):
-    """Serves the oddities by their paths, all else from memory."""
+    """Serves the oddities by path, and everything else from memory."""
 
     odd: dict[str, Oddity]
     touched: list[str]

@@ -1,4 +1,4 @@
-"""A tree of files in memory, as the fake stores share it."""
+"""An in-memory tree of files, shared by the fake stores."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,9 +36,9 @@ class Entry:
 
 @dataclass
 class MemoryTree:
-    """Entries by path. `containers` first levels exist from the beginning or are made by `make_container` only.
+    """Entries by path. First-level `containers` exist initially or are created only by `make_container`.
 
-    `private` maps a path to the only user who may use what is at and below it.
+    `private` maps a path to the only user who may use it and the paths below it.
     """
 
     container_levels: int = 0
@@ -46,28 +46,28 @@ class MemoryTree:
     entries: dict[str, Entry] = field(default_factory=lambda: {"": Entry(EntryKind.DIRECTORY)})
     staged: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
     unseen: list[tuple[str, datetime]] = field(default_factory=list[tuple[str, datetime]])
-    """Paths of uploads that broke off, and when they got their last bytes."""
+    """Paths of interrupted uploads, and when they received their last bytes."""
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     def make_container(self, path: str) -> None:
-        """Make a directory and its parents, buckets among them."""
+        """Create a directory and its parents, including buckets."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY))
 
     def make_entry(self, path: str, kind: EntryKind) -> None:
-        """Put something there that no call of a Storage makes, such as a link."""
+        """Create an entry that no Storage call creates, such as a link."""
         self.entries[path] = Entry(kind, permissions=0o777)
 
     def check(self, user: str, path: str) -> None:
-        """Raises InvalidPath, PermissionDenied."""
+        """Check access. Raises InvalidPath, PermissionDenied."""
         names_of(path)
         for place, owner in self.private.items():
             if user != owner and (path == place or path.startswith(f"{place}/")):
                 raise PermissionDenied(f"{user} may not use {path}.")
 
     def existing(self, path: str) -> Entry:
-        """Raises PathNotFound, NotADirectory, SymlinkNotFollowed."""
+        """Return an existing entry. Raises PathNotFound, NotADirectory, SymlinkNotFollowed."""
         names = names_of(path)
         for end in range(1, len(names)):
             self._must_be_directory("/".join(names[:end]))
@@ -76,13 +76,14 @@ class MemoryTree:
         return self.entries[path]
 
     def directory(self, path: str) -> Entry:
-        """Raises as `existing`, and NotADirectory, SymlinkNotFollowed for the entry itself."""
+        """Return an existing directory. Raises like `existing`, and NotADirectory, SymlinkNotFollowed for the entry
+        itself."""
         entry = self.existing(path)
         self._must_be_directory(path)
         return entry
 
     def file(self, path: str) -> Entry:
-        """Raises as `existing`, and NotAFile, SymlinkNotFollowed for the entry itself."""
+        """Return an existing file. Raises like `existing`, and NotAFile, SymlinkNotFollowed for the entry itself."""
         entry = self.existing(path)
         if entry.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{path} is a link.")
@@ -91,7 +92,7 @@ class MemoryTree:
         return entry
 
     def free_for_file(self, path: str, *, overwrite: bool) -> None:
-        """Raises PathExists, SymlinkNotFollowed, and what is wrong with the parents."""
+        """Check that a file may be written. Raises PathExists, SymlinkNotFollowed, and errors about the parents."""
         self.below_root(path)
         self._check_parents(path)
         entry = self.entries.get(path)
@@ -102,31 +103,31 @@ class MemoryTree:
         raise PathExists(f"{path} exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
-        """A new file at `path`, with the attributes of `model`."""
+        """Create a file at `path` with the attributes of `model`."""
         self.make_parents(path)
         made = model or Entry(EntryKind.FILE, permissions=0o644)
         self.entries[path] = replace(made, content=content, modified_at=datetime.now(UTC), file_id=next(self._ids))
         return self.status(path)
 
     def make_parents(self, path: str, permissions: int = 0o755) -> None:
-        """All missing parents but containers."""
+        """Create all missing parents except containers."""
         self._check_parents(path)
         names = names_of(path)
         for end in range(1, len(names)):
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY, permissions=permissions))
 
     def children(self, path: str) -> list[str]:
-        """Paths directly below, without reserved names."""
+        """Return the paths directly below, without reserved names."""
         prefix = f"{path}/" if path else ""
         rest = ((entry, entry.removeprefix(prefix)) for entry in self.entries if entry and entry.startswith(prefix))
         return [entry for entry, name in rest if "/" not in name and not name.startswith(RESERVED_PREFIX)]
 
     def inner(self, path: str) -> list[str]:
-        """All paths below."""
+        """Return all paths below."""
         return [entry for entry in self.entries if entry and (not path or entry.startswith(f"{path}/"))]
 
     def remove(self, path: str, *, recursive: bool) -> None:
-        """Raises DirectoryNotEmpty: always for containers."""
+        """Remove an entry. Raises DirectoryNotEmpty; always for containers with content."""
         self.below_root(path)
         self.existing(path)
         inner = self.inner(path)
@@ -136,7 +137,7 @@ class MemoryTree:
             del self.entries[entry]
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Raises TargetInsideSource, PathExists, PathNotFound."""
+        """Move an entry. Raises TargetInsideSource, PathExists, PathNotFound."""
         self.below_root(source)
         self.below_root(target)
         entry = self.existing(source)
@@ -151,12 +152,12 @@ class MemoryTree:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
 
     def joined(self, staging: str, parts: list[StoredPart]) -> bytes:
-        """The parts, one after the other."""
+        """Return the parts joined in order."""
         kept = self.staged[staging]
         return b"".join(kept[part.index] for part in sorted(parts, key=lambda part: part.index))
 
     def status(self, path: str) -> FileStatus:
-        """The entry of a path that exists."""
+        """Return the status of an existing path."""
         entry = self.entries[path]
         return FileStatus(
             path,
@@ -171,7 +172,7 @@ class MemoryTree:
         )
 
     def below_root(self, path: str) -> None:
-        """Raises InvalidPath for the root."""
+        """Check that the path is not the root. Raises InvalidPath."""
         if not names_of(path):
             raise InvalidPath("The root of the store cannot be used for this.")
 

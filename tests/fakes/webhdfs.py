@@ -1,4 +1,4 @@
-"""A name node of few words: an HTTP server whose answers a test writes, for what no real one does on demand."""
+"""A minimal NameNode: an HTTP server whose responses a test defines, for those no real one sends on demand."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ class Asked:
 
     method: str
     path: str
-    """Decoded."""
+    """The decoded path."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
@@ -26,20 +26,21 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered; a body in pieces is sent as it is made."""
+    """A response; a body in chunks is sent as it is produced."""
 
     status: int = 200
     body: bytes | AsyncIterator[bytes] = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     content_length: int | None = None
-    """What is announced; None: what is right, or nothing for a body in pieces, which ends with the connection."""
+    """The announced length; None for the correct one, or for none if the body is in chunks and ends with the
+    connection."""
 
 
 Script = Callable[[Asked], Awaitable[Answer]]
 
 
 class ScriptedNameNode:
-    """Keeps what it was asked."""
+    """Records its requests."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -104,7 +105,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
-    """Whether the connection may be used again."""
+    """Send the response; return whether the connection may be reused."""
     length = answer.content_length
     if length is None and isinstance(answer.body, bytes):
         length = len(answer.body)

@@ -1,4 +1,4 @@
-"""Workbooks made by hand, down to what no program would write."""
+"""Handmade workbooks, including some that no program would write."""
 
 import struct
 import zipfile
@@ -11,12 +11,12 @@ _PACKAGE = "http://schemas.openxmlformats.org/package/2006/relationships"
 
 
 def sheet_xml(rows: str, *, after: str = "") -> str:
-    """A worksheet of these rows."""
+    """Return a worksheet with these rows."""
     return f'<worksheet xmlns="{_MAIN}"><sheetData>{rows}</sheetData>{after}</worksheet>'
 
 
 def column_xml(cells: Sequence[str]) -> str:
-    """A worksheet with each cell in a row of its own."""
+    """Return a worksheet with each cell in a separate row."""
     placed = (
         cell if ' r="' in cell else cell.replace("<c", f'<c r="A{number}"', 1) for number, cell in enumerate(cells, 1)
     )
@@ -24,12 +24,12 @@ def column_xml(cells: Sequence[str]) -> str:
 
 
 def strings_xml(items: Sequence[str]) -> str:
-    """A table of strings; each item is what stands in `<si>`."""
+    """Return a string table; each item is the content of `<si>`."""
     return f'<sst xmlns="{_MAIN}">{"".join(f"<si>{item}</si>" for item in items)}</sst>'
 
 
 def styles_xml(formats: Sequence[int | str]) -> str:
-    """Styles 0, 1, … with these formats: the number of a built-in one, or a code."""
+    """Return styles 0, 1, … with these formats: a built-in format's number, or a code."""
     codes = {form: number for number, form in enumerate(formats, 164) if isinstance(form, str)}
     defined = "".join(f'<numFmt numFmtId="{number}" formatCode="{code}"/>' for code, number in codes.items())
     used = "".join(f'<xf numFmtId="{codes.get(form, form) if isinstance(form, str) else form}"/>' for form in formats)
@@ -46,7 +46,7 @@ def workbook_parts(
     formats: Sequence[int | str] = (),
     is_1904: bool = False,
 ) -> dict[str, str]:
-    """The parts of a workbook with these sheets by their names, as XML."""
+    """Return the parts of a workbook with these named sheets as XML."""
     names = "".join(
         f'<sheet name="{name}" sheetId="{number}" r:id="rId{number}"/>' for number, name in enumerate(sheets, 1)
     )
@@ -74,7 +74,7 @@ def workbook_parts(
 
 
 def write_package(path: Path, parts: Mapping[str, str | bytes]) -> Path:
-    """A zip file of these parts."""
+    """Write a zip file with these parts."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
         for name, content in parts.items():
             package.writestr(name, content)
@@ -82,7 +82,7 @@ def write_package(path: Path, parts: Mapping[str, str | bytes]) -> Path:
 
 
 def write_ods(path: Path, tables: str, *, beginning: str = "", manifest: str = "") -> Path:
-    """An OpenDocument spreadsheet; `tables` is what stands in `<office:spreadsheet>`."""
+    """Write an OpenDocument spreadsheet; `tables` is the content of `<office:spreadsheet>`."""
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in ("office", "table", "text")
     )
@@ -99,9 +99,9 @@ def write_ods(path: Path, tables: str, *, beginning: str = "", manifest: str = "
 
 
 def compound_file(names: Sequence[str], *, table: Sequence[int] | None = None) -> bytes:
-    """A compound file with these streams, all empty, in its root. `table`: the chain of sectors, if it is to be odd.
+    """Return a compound file with these streams, all empty, in its root. `table`: an unusual sector chain.
 
-    Sector 0 is the table of sectors, the directory begins in sector 1 (MS-CFB 2.2, 2.6).
+    Sector 0 is the sector table, and the directory begins in sector 1 (MS-CFB 2.2, 2.6).
     """
     end, free, table_sector = 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFD
     entries = [_directory_entry("Root Entry", kind=5, right=free, child=1 if names else free)]

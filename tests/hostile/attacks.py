@@ -1,8 +1,7 @@
-"""One hostile user with a valid login, and with connections that need none: every attack goes on side by side.
+"""A hostile user with a valid login, who also opens connections that need none: all attacks run in parallel.
 
-Runs as a process of its own, so that its work is not measured as that of the server or of the other users:
-`python -m tests.hostile.attacks BASE_URL TOKEN VICTIM SECONDS [ATTACK ...]`. At its end it prints what the attacks were
-answered.
+Runs as a separate process, so that its work is not attributed to the server or the other users: `python -m
+tests.hostile.attacks BASE_URL TOKEN VICTIM SECONDS [ATTACK ...]`. Finally it prints the responses to the attacks.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ADDRESS = "127.0.0.1"
-"""The other users call from another one."""
+"""The other users call from a different address."""
 _MIB = 1024 * 1024
 _PAUSE_S = 0.2
 _HOME = "/user/hostile"
@@ -32,7 +31,7 @@ _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 @dataclass
 class Hostile:
-    """The user, and what the server has answered: attack and outcome."""
+    """The user, and the server's responses: attack and outcome."""
 
     base_url: str
     token: str
@@ -46,7 +45,7 @@ class Hostile:
         return time.monotonic() < self.ends_at
 
     def http(self, address: str = ADDRESS) -> httpx.AsyncClient:
-        """Connections from an address of loopback."""
+        """Return a client whose connections come from a loopback address."""
         return httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(local_address=address),
             base_url=f"{self.base_url}/api/v1/",
@@ -59,19 +58,19 @@ Attack = Callable[[Hostile, httpx.AsyncClient], Awaitable[str]]
 
 
 def outcome(answer: httpx.Response) -> str:
-    """Status and code, as far as there is one."""
+    """Return a response's status and, if there is one, its code."""
     if not answer.headers.get("content-type", "").startswith("application/json") or len(answer.content) > _MIB:
         return str(answer.status_code)
     body = answer.json()
     status = body.get("query_status") or {}
     code = body.get("code") or status.get("code") or status.get("state") or ""
-    # Of an engine's refusal only its text says whether it is the one that was wanted.
+    # Only the text of an engine's refusal shows whether it is the intended one.
     text = f" ({body.get('message', '')[:80]})" if code == "engine_error" else ""
     return f"{answer.status_code} {code}{text}".strip()
 
 
 def statement(dialect: str, *texts: str) -> Attack:
-    """Run each text, fetch a page, close it."""
+    """Return an attack that runs each text, fetches a page and closes the statement."""
 
     async def attack(_: Hostile, http: httpx.AsyncClient) -> str:
         last = ""
@@ -89,20 +88,20 @@ def statement(dialect: str, *texts: str) -> Attack:
 
 
 async def long_comments(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Statement texts that are never closed: they fill what the service stores."""
+    """Submit statement texts that are never closed: they fill the service's storage."""
     body = b"statement=/*%d+" % random.getrandbits(64) + _noise() + b"*/+SELECT+1"
     return outcome(await http.post("editor/execute/sqlite", content=body, headers=_FORM))
 
 
 async def brackets(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Eight texts at once that the formatter reads for long."""
+    """Send eight concurrent texts that take the formatter long to read."""
     body = b"statements=" + b"(" * 400_000
     calls = (http.post("editor/format", content=body, headers=_FORM) for _ in range(8))
     return outcome((await asyncio.gather(*calls))[0])
 
 
 async def wide_parquet(_: Hostile, http: httpx.AsyncClient) -> str:
-    """The preview of a file with 20,000 columns."""
+    """Preview a file with 20,000 columns."""
     uploaded = await _upload(http, "wide.parquet", _wide_file())
     if uploaded.status_code != 200:
         return outcome(uploaded)
@@ -111,19 +110,19 @@ async def wide_parquet(_: Hostile, http: httpx.AsyncClient) -> str:
 
 
 async def uploads(_: Hostile, http: httpx.AsyncClient) -> str:
-    """A file of 64 MiB, again and again."""
+    """Upload a 64 MiB file repeatedly."""
     return outcome(await _upload(http, "large.bin", _large_file()))
 
 
 async def passwords(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Wrong passwords for a named user from several addresses."""
+    """Try wrong passwords for a known user from several addresses."""
     async with hostile.http(f"127.0.0.{random.randint(10, 14)}") as http:
         body = {"username": hostile.victim, "password": f"wrong-{random.random()}"}
         return outcome(await http.post("token/auth", data=body))
 
 
 async def unread_pages(hostile: Hostile, http: httpx.AsyncClient) -> str:
-    """Pages of 8 MiB that are requested and never read."""
+    """Request pages of 8 MiB and never read them."""
     text = "SELECT repeat('x', 1000000) AS c FROM range(8)"
     answer = await http.post("editor/execute/duckdb", data={"statement": text, "wait": "10"})
     operation = answer.json().get("history_uuid", "")
@@ -148,7 +147,7 @@ async def unread_pages(hostile: Hostile, http: httpx.AsyncClient) -> str:
 
 
 async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Hundreds of connections: one half silent, the other drips a header."""
+    """Open hundreds of connections: half of them silent, the others dripping a header."""
     writers = [await _connected(hostile) for _ in range(300)]
     try:
         for writer in writers[::2]:
@@ -165,7 +164,7 @@ async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
 
 
 async def slow_bodies(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Large bodies for the login that stop before their end."""
+    """Send large bodies to the login that stop before their end."""
     writers = [await _connected(hostile) for _ in range(30)]
     try:
         for writer in writers:
@@ -239,12 +238,12 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def rounds(name: str, attack: Attack, hostile: Hostile) -> None:
-    """One attack until the time is over."""
+    """Repeat one attack until the time is over."""
     while hostile.goes_on:
         try:
             async with hostile.http() as http:
                 while hostile.goes_on:
-                    # A round that the server never answers is cut at the end of the time.
+                    # A round that the server never answers is aborted when the time is over.
                     async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(hostile)):
                         told = await attack(hostile, http)
                     hostile.outcomes[f"{name}: {told}"] += 1

@@ -1,4 +1,4 @@
-"""Tests with hostile users. Those of the files below take seconds; the others take minutes and are slow."""
+"""Tests with hostile users. Those in the files below take seconds; the others take minutes and are marked slow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ten ordinary users work while one hostile user does everything that is in `attacks.py`, side by side."""
+"""Ten ordinary users work while one hostile user runs all attacks in `attacks.py` in parallel."""
 
 import asyncio
 import json
@@ -49,36 +49,36 @@ _STATEMENTS = {
 
 @dataclass
 class Report:
-    """What the users met, and what the server needed."""
+    """What the users experienced, and what the server used."""
 
     errors: list[str] = field(default_factory=list)
-    """What went wrong for an ordinary user, in words."""
+    """Descriptions of what went wrong for an ordinary user."""
     lost: int = 0
-    """Answers that were lost to the process of the duckdb file, which the hostile user shares, fills and ends."""
+    """Responses lost with the duckdb file's process, which the hostile user shares, fills and crashes."""
     calls: int = 0
     check_status_ms: list[float] = field(default_factory=list)
     pages_ms: list[float] = field(default_factory=list)
     idle_mib: float = 0.0
     peak_mib: float = 0.0
     peak_with_helpers_mib: float = 0.0
-    """With the processes that the server has started, but for PostgreSQL's."""
+    """Includes the processes that the server has started, except PostgreSQL's."""
     afterwards_mib: float = 0.0
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Attack and answer, with their number."""
+    """Counts by attack and response."""
     log: str = ""
 
     def quantile_ms(self, share: float, *, of: str) -> float:
-        """A quantile of `check_status_ms` or `pages_ms`."""
+        """Return a quantile of `check_status_ms` or `pages_ms`."""
         times = sorted(getattr(self, of))
         return times[min(int(len(times) * share), len(times) - 1)] if times else float("inf")
 
 
 async def run(folder: Path, *, attacked_s: float, afterwards_s: float, only: Sequence[str] = ()) -> Report:
-    """The whole scenario on a server of its own in embedded mode; `only` some attacks shows what each of them costs."""
+    """Run the whole scenario on a separate embedded server; `only` selects attacks, to measure each one's cost."""
     settings = {
         "QUERYSERVER__DESKTOP__SECRET_KEY": _SECRET_KEY,
         "QUERYSERVER_ADMIN_PASSWORD": _PASSWORD,
-        # A tenth of the defaults, so that two minutes reach what a day would.
+        # A tenth of the defaults, so that two minutes have the effect of a day.
         "QUERYSERVER__DESKTOP__REQUEST_HEAD_TIMEOUT_S": "5",
         "QUERYSERVER__DESKTOP__RESPONSE_STALL_TIMEOUT_S": "30",
     }
@@ -118,7 +118,7 @@ async def _attacked(
 
 
 class _Ordinary:
-    """One user who submits small statements, follows them, pages, browses files and reads metadata."""
+    """A user who submits small statements, follows them, pages, browses files and reads metadata."""
 
     def __init__(self, number: int, server: ServerProcess, token: str, ends_at: float, report: Report) -> None:
         self._number = number
@@ -128,11 +128,11 @@ class _Ordinary:
         self._report = report
 
     async def work(self) -> None:
-        """Until the time is over."""
+        """Work until the time is over."""
         turn = self._number
         await asyncio.sleep(self._number * _PAUSE_S / USERS)
         while time.monotonic() < self._ends_at:
-            # A user whose connection breaks has met an error, and goes on with a new one.
+            # A broken connection counts as an error, and the user continues with a new one.
             try:
                 async with Client(self._server.base_url, self._token, local_address=_ADDRESS) as client:
                     while time.monotonic() < self._ends_at:
@@ -190,7 +190,7 @@ class _Ordinary:
 
 
 async def _log_in(server: ServerProcess, ends_at: float, report: Report) -> None:
-    """The user whose password is guessed logs in now and then, from the address that is known."""
+    """Log in occasionally as the user whose password is guessed, from a known address."""
     fields = {"username": "user0", "password": _PASSWORD}
     while time.monotonic() < ends_at:
         async with Client(server.base_url, local_address=_ADDRESS) as client:

@@ -1,4 +1,4 @@
-"""Thousands of connections against a server process: the calls of other clients go on, and the connections end."""
+"""Thousands of connections to a server process: other clients' calls still work, and the connections are closed."""
 
 import asyncio
 import resource
@@ -20,7 +20,7 @@ _MIB = 1024 * 1024
 
 
 class Silent(asyncio.Protocol):
-    """A connection that never sends more than it is made to, and knows when it has ended."""
+    """A connection that sends only on request, and records when it was closed."""
 
     def __init__(self, ended: set[asyncio.Protocol]) -> None:
         self.received = b""
@@ -36,7 +36,7 @@ class Silent(asyncio.Protocol):
 
 @pytest.fixture
 def many() -> Iterator[int]:
-    """How many connections this process may open."""
+    """Raise this process's limit of open connections and yield it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = MANY + _OTHER_DESCRIPTORS
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -49,7 +49,8 @@ def many() -> Iterator[int]:
 
 @asynccontextmanager
 async def flooded(server: ServerProcess, number: int) -> AsyncIterator[tuple[list[Silent], set[asyncio.Protocol]]]:
-    """So many connections, and those of them that have ended. Every second one drips a header."""
+    """Open the given number of connections and yield them with the set of closed ones. Every second one drips a
+    header."""
     host, _, port = server.base_url.removeprefix("http://").partition(":")
     ended: set[asyncio.Protocol] = set()
     loop = asyncio.get_running_loop()
@@ -78,7 +79,7 @@ async def flooded(server: ServerProcess, number: int) -> AsyncIterator[tuple[lis
 
 
 async def is_served(server: ServerProcess, address: str) -> bool:
-    """Whether a new connection from this address of loopback gets an answer."""
+    """Return whether a new connection from this loopback address gets a response."""
     transport = httpx.AsyncHTTPTransport(local_address=address)
     async with httpx.AsyncClient(transport=transport, base_url=server.base_url, timeout=30) as http:
         with suppress(httpx.TransportError):
@@ -86,7 +87,7 @@ async def is_served(server: ServerProcess, address: str) -> bool:
     return False
 
 
-async def test_thousands_of_connections_of_one_address_leave_room_for_others(
+async def test_thousands_of_connections_from_one_address_leave_room_for_others(
     database_dsn: str, tmp_path: Path, many: int
 ) -> None:
     settings = {
@@ -104,7 +105,7 @@ async def test_thousands_of_connections_of_one_address_leave_room_for_others(
                 while len(ended) < len(connections):
                     assert await is_served(server, "127.0.0.2")
                     await asyncio.sleep(0.2)
-            # Those above the bound were refused, the dripping ones among the others got an answer as well.
+            # Connections above the limit were refused; the dripping ones below it also got a response.
             received = b"".join(one.received for one in connections)
             assert b"HTTP/1.1 408" in received
             assert b"HTTP/1.1 429" in received

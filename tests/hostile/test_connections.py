@@ -1,4 +1,4 @@
-"""Clients that open connections and do not use them as they should: no login is needed for any of this."""
+"""Clients that misuse connections; none of this requires a login."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ from queryserver.platform.networks import LOOPBACK
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"
 REQUEST = HEAD + b"\r\n"
-# Far above every deadline here: it ends a test that would hang.
+# Far above every deadline here: it stops a test that would hang.
 ENDS_WITHIN_S = 60
 SHORT_S = 0.6
 LONG_S = 600.0
@@ -39,7 +39,7 @@ LONG_S = 600.0
 
 @dataclass
 class Application:
-    """Answers at once, or as a test wants it; counts the calls."""
+    """Responds immediately, or as a test wants; counts the calls."""
 
     calls: int = 0
     heads: list[Any] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Served:
     async def connection(
         self, *, tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """One connection of a client."""
+        """Open a client connection."""
         name = "localhost" if tls else None
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name)
         try:
@@ -87,13 +87,13 @@ class Served:
                 await writer.wait_closed()
 
     def count(self, name: str, **labels: str) -> float:
-        """The value of a metric."""
+        """Return a metric's value."""
         return self.registry.get_sample_value(f"queryserver_http_connections{name}", labels) or 0
 
 
 @asynccontextmanager
 async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> AsyncIterator[Served]:
-    """A server whose limits are wide but for `changes`."""
+    """Start a server whose limits are generous except for `changes`."""
     bounds: dict[str, Any] = {
         "request_head_s": LONG_S,
         "response_stall_s": LONG_S,
@@ -128,7 +128,7 @@ async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> Async
 
 
 async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
-    """All that the server sends until it closes; a reset is an end too."""
+    """Return everything the server sends until it closes or resets the connection."""
     received = bytearray()
     async with asyncio.timeout(ENDS_WITHIN_S):
         try:
@@ -140,7 +140,7 @@ async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
 
 
 async def drip(writer: asyncio.StreamWriter, piece: bytes) -> None:
-    """Send `piece` again and again, until the server does not take it any more."""
+    """Send `piece` repeatedly until the server no longer accepts it."""
     with suppress(ConnectionError):
         while not writer.transport.is_closing():
             writer.write(piece)
@@ -149,7 +149,7 @@ async def drip(writer: asyncio.StreamWriter, piece: bytes) -> None:
 
 @asynccontextmanager
 async def dripping(writer: asyncio.StreamWriter, piece: bytes) -> AsyncIterator[None]:
-    """Drips while inside."""
+    """Drip inside the context."""
     task = asyncio.create_task(drip(writer, piece))
     try:
         yield
@@ -159,7 +159,7 @@ async def dripping(writer: asyncio.StreamWriter, piece: bytes) -> AsyncIterator[
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
-    """One response to REQUEST."""
+    """Read one response to REQUEST."""
     async with asyncio.timeout(ENDS_WITHIN_S):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -167,14 +167,14 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 def refusal(received: bytes) -> tuple[int, str]:
-    """Status and code of an answer of the guard."""
+    """Return the status and code of a response from the guard."""
     head, _, body = received.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
     return int(head[9:12]), json.loads(body)["code"]
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    """Returns when it holds."""
+    """Wait until the condition is true."""
     for _ in range(ENDS_WITHIN_S * 100):
         if holds():
             return
@@ -184,19 +184,19 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 async def until_open(server: Served, number: int) -> None:
-    """Returns when the server has exactly so many connections."""
+    """Wait until the server has exactly this many connections."""
     await eventually(lambda: server.count("") == number)
 
 
 class TestDeadlineOfTheHead:
-    async def test_a_connection_that_says_nothing_is_closed(self):
+    async def test_silent_connection_is_closed(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, _):
             assert await run_to_completion(reader) == b""
             await until_open(server, 0)
             assert server.count("_cut_total", reason="head_timeout") == 1
 
     @pytest.mark.parametrize("began", [b"GET /", HEAD, b"\r\n"], ids=["path", "header", "blank"])
-    async def test_dripping_does_not_extend_the_deadline(self, began: bytes):
+    async def test_dripping_does_not_extend_deadline(self, began: bytes):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(began)
             async with dripping(writer, b"\r\n" if began == b"\r\n" else b"a"):
@@ -204,7 +204,7 @@ class TestDeadlineOfTheHead:
         assert server.app.calls == 0
 
     @pytest.mark.parametrize("began", [HEAD, b"\r\n"], ids=["header", "blank"])
-    async def test_the_head_of_a_further_request_has_the_same_deadline(self, began: bytes):
+    async def test_next_request_headers_have_same_deadline(self, began: bytes):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST)
             assert await answer(reader)
@@ -212,7 +212,7 @@ class TestDeadlineOfTheHead:
             async with dripping(writer, b"\r\n" if began == b"\r\n" else b"a"):
                 assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
 
-    async def test_a_head_that_began_during_a_call_has_a_deadline_after_it(self):
+    async def test_headers_started_during_a_call_get_a_deadline_after_it(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1) + HEAD)
             async with server.connection() as (other, _):
@@ -221,7 +221,7 @@ class TestDeadlineOfTheHead:
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
             assert refusal(await run_to_completion(reader)) == (408, "request_timeout")
 
-    async def test_an_unused_connection_outlives_the_deadline(self):
+    async def test_unused_connection_outlives_deadline(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST)
             assert await answer(reader)
@@ -230,7 +230,7 @@ class TestDeadlineOfTheHead:
             writer.write(REQUEST)
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_a_call_may_take_longer_than_its_head(self):
+    async def test_call_may_outlast_header_deadline(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1))
             async with server.connection() as (other, _):
@@ -238,14 +238,14 @@ class TestDeadlineOfTheHead:
             server.app.go_on.set()
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_the_rest_of_a_body_that_nobody_waits_for_must_come_in_time(self):
+    async def test_unread_body_remainder_must_arrive_in_time(self):
         async with served(request_head_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 100000000\r\n\r\n")
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
             async with dripping(writer, b"a"):
                 assert await run_to_completion(reader) == b""
 
-    async def test_a_body_that_ends_after_the_answer_leaves_the_connection_usable(self):
+    async def test_body_completed_after_response_leaves_connection_usable(self):
         async with served(request_head_s=LONG_S) as server, server.connection() as (reader, writer):
             writer.write(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\r\n")
             assert await answer(reader)
@@ -264,13 +264,13 @@ class TestSizeOfTheHead:
             HEAD + b"X-One: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n",
         ],
     )
-    async def test_a_head_above_the_limit_is_refused(self, rest: bytes):
+    async def test_headers_above_limit_are_refused(self, rest: bytes):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(rest)
             assert refusal(await run_to_completion(reader)) == (431, "headers_too_large")
             assert server.app.calls == 0
 
-    async def test_trailers_count_like_headers(self):
+    async def test_trailers_count_as_headers(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(b"POST /read HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n")
             writer.write(b"X-One: a\r\n" * 20_000)
@@ -278,12 +278,12 @@ class TestSizeOfTheHead:
             assert server.count("_cut_total", reason="head_too_large") == 1
             assert len(server.app.heads[0]) < 20_000
 
-    async def test_a_head_below_the_limit_is_served(self):
+    async def test_headers_below_limit_are_served(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(HEAD + b"X-Long: " + b"a" * (MAX_HEAD_BYTES - 1000) + b"\r\n\r\n")
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_bodies_do_not_count(self):
+    async def test_bodies_do_not_count_as_headers(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(b"POST /read HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n")
             for _ in range(4):
@@ -291,21 +291,21 @@ class TestSizeOfTheHead:
             writer.write(b"0\r\n\r\n")
             assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_what_is_no_request_is_answered_as_json(self):
+    async def test_malformed_request_gets_json_response(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(b"\x16\x03\x01 hello\r\n\r\n")
             assert refusal(await run_to_completion(reader)) == (400, "invalid_request")
 
 
 class TestPipelines:
-    async def test_requests_that_wait_for_an_earlier_one_are_bounded(self):
+    async def test_pipelined_requests_are_limited(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/wait ", 1) + REQUEST * 10_000)
             await run_to_completion(reader)
             assert server.count("_cut_total", reason="pipeline") == 1
         assert server.app.calls == 1
 
-    async def test_a_few_are_served_in_their_order(self):
+    async def test_few_pipelined_requests_are_served_in_order(self):
         async with served() as server, server.connection() as (reader, writer):
             writer.write(REQUEST * MAX_PIPELINED)
             for _ in range(MAX_PIPELINED):
@@ -313,7 +313,7 @@ class TestPipelines:
 
 
 class TestNumbers:
-    async def test_connections_of_one_address_are_bounded(self):
+    async def test_connections_per_address_are_limited(self):
         async with served(per_address=3) as server, AsyncExitStack() as stack:
             for _ in range(3):
                 await stack.enter_async_context(server.connection())
@@ -331,7 +331,7 @@ class TestNumbers:
                 writer.write(REQUEST)
                 assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_connections_in_all_are_bounded(self):
+    async def test_total_connections_are_limited(self):
         async with served(in_all=3) as server, AsyncExitStack() as stack:
             for _ in range(3):
                 await stack.enter_async_context(server.connection())
@@ -341,23 +341,23 @@ class TestNumbers:
                 assert refusal(received) == (503, "too_many_connections")
                 assert b"retry-after: " in received
 
-    async def test_refused_connections_end_though_their_clients_stay(self):
+    async def test_refused_connections_are_closed_even_if_clients_stay(self):
         async with served(in_all=1) as server, server.connection(), AsyncExitStack() as stack:
             await until_open(server, 1)
             refused = [await stack.enter_async_context(server.connection()) for _ in range(200)]
             received = await asyncio.gather(*(run_to_completion(reader) for reader, _ in refused))
-            # A flood of refusals is not answered one by one.
+            # A flood of refusals is not answered individually.
             assert b"" in received
             assert server.count("") == 1
 
-    async def test_a_trusted_proxy_connects_for_many_clients(self):
+    async def test_trusted_proxy_may_connect_for_many_clients(self):
         async with served(per_address=1, trusted_proxies=LOOPBACK) as server, AsyncExitStack() as stack:
             for _ in range(10):
                 reader, writer = await stack.enter_async_context(server.connection())
                 writer.write(REQUEST)
                 assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_clients_in_the_network_of_their_proxy_are_counted_too(self):
+    async def test_clients_in_their_proxys_network_are_counted_too(self):
         app = Application()
         shared = AddressSlots(app, [ip_network("2001:db8::1/128")], 1)
         transport = httpx.ASGITransport(shared, client=("2001:db8::1", 5000))
@@ -368,7 +368,7 @@ class TestNumbers:
             app.go_on.set()
             assert (await waiting).status_code == 200
 
-    async def test_behind_a_proxy_calls_are_counted_by_client(self):
+    async def test_calls_through_proxy_are_counted_by_client(self):
         app = Application()
         shared = AddressSlots(app, LOOPBACK, 2)
         transport = httpx.ASGITransport(shared, client=("127.0.0.1", 5000))
@@ -380,7 +380,7 @@ class TestNumbers:
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_connections")
             assert "retry-after" in refused.headers
             assert (await http.get("/", headers={"x-forwarded-for": "192.0.2.8"})).status_code == 200
-            # The proxy itself looks whether the server is alive.
+            # The proxy itself checks whether the server is alive.
             assert (await http.get("/")).status_code == 200
             app.go_on.set()
             assert {one.status_code for one in await asyncio.gather(*waiting)} == {200}
@@ -390,20 +390,20 @@ class TestNumbers:
 class TestSlowReaders:
     async def test_a_client_that_takes_nothing_is_disconnected(self):
         async with served(response_stall_s=SHORT_S) as server, server.connection() as (_, writer):
-            # The stream of a client reads ahead; this one must not.
+            # A client's stream reads ahead; this one must not.
             writer.transport.pause_reading()
             writer.write(REQUEST.replace(b"/ ", b"/large ", 1))
             await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
             await until_open(server, 0)
 
-    async def test_a_client_that_reads_gets_all(self):
+    async def test_reading_client_receives_everything(self):
         async with served(response_stall_s=SHORT_S) as server, server.connection() as (reader, writer):
             writer.write(REQUEST.replace(b"/ ", b"/large ", 1))
             assert len(await answer(reader)) > 8 * MIB
 
-    async def test_responses_that_nobody_takes_are_bounded_in_all(self):
+    async def test_total_unread_responses_are_limited(self):
         async with served(unsent_bytes=20 * MIB) as server, AsyncExitStack() as stack:
-            # 400 MiB of responses; without the bound all of them would wait in memory.
+            # 400 MiB of responses; without the limit all of them would wait in memory.
             for _ in range(50):
                 _, writer = await stack.enter_async_context(server.connection())
                 writer.transport.pause_reading()
@@ -415,7 +415,7 @@ class TestSlowReaders:
 
 
 class Unsent:
-    """A connection with so much that its client has not taken, of so much that was written."""
+    """A connection whose client has not read `unsent` of the written bytes."""
 
     def __init__(self, written: int, unsent: int) -> None:
         self.cuts: list[Cut] = []
@@ -432,7 +432,7 @@ class Unsent:
         self.cuts.append(reason)
 
 
-async def test_much_that_is_unsent_ends_before_little_of_a_slower_client():
+async def test_largest_unsent_backlog_is_closed_before_slower_small_one():
     limits = ConnectionLimits(LONG_S, LONG_S, in_all=9, per_address=9, unsent_bytes=20 * MIB)
     unread = UnreadResponses(limits)
     slow, hostile = Unsent(MIB, MIB // 2), [Unsent(31 * MIB, 30 * MIB) for _ in range(2)]
@@ -445,7 +445,7 @@ async def test_much_that_is_unsent_ends_before_little_of_a_slower_client():
         unread.forget(one)
 
 
-async def test_a_reset_connection_leaves_nothing_behind():
+async def test_reset_connection_leaves_nothing_behind():
     async with served() as server:
         async with server.connection() as (reader, writer):
             writer.write(REQUEST)
@@ -454,16 +454,16 @@ async def test_a_reset_connection_leaves_nothing_behind():
             remaining = weakref.WeakSet(found)
             assert remaining
             del found
-            option = struct.pack("ii", 1, 0)  # the end of this socket is a reset
+            option = struct.pack("ii", 1, 0)  # closing this socket sends a reset
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
         await until_open(server, 0)
-        await asyncio.sleep(0)  # the count falls before the end of the same step
+        await asyncio.sleep(0)  # the count decreases before the end of the same step
         gc.collect()
         assert not remaining
 
 
 def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocket:
-    """A client that asks for a large response and reads nothing of it. Streams would read ahead below TLS."""
+    """Connect a client that requests a large response and reads nothing. Streams would read ahead below TLS."""
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     plain.settimeout(ENDS_WITHIN_S)
@@ -474,7 +474,7 @@ def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocke
 
 
 def taken(client: ssl.SSLSocket) -> int:
-    """How much comes until the end."""
+    """Return how many bytes arrive until the end."""
     size = 0
     with suppress(OSError):
         while piece := client.recv(65536):
@@ -484,19 +484,19 @@ def taken(client: ssl.SSLSocket) -> int:
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    """Signs the server's certificate."""
+    """Sign the server's certificate."""
     return Authority()
 
 
 @pytest.fixture
 def certificate(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
-    """Files of certificate and key."""
+    """Write certificate and key files."""
     return authority.certify("localhost").write(tmp_path)
 
 
 @pytest.fixture
 def trusting(authority: Authority) -> ssl.SSLContext:
-    """For clients that trust the authority."""
+    """Return a context for clients that trust the authority."""
     return ssl.create_default_context(cadata=authority.certificate)
 
 
@@ -507,14 +507,14 @@ class TestTls:
                 writer.write(REQUEST)
                 assert (await answer(reader)).startswith(b"HTTP/1.1 200")
 
-    async def test_a_handshake_that_does_not_begin_ends(self, certificate):
+    async def test_handshake_that_never_starts_times_out(self, certificate):
         async with served(certificate=certificate, request_head_s=SHORT_S) as server:
             async with server.connection() as (reader, _):
                 assert await run_to_completion(reader) == b""
             await until_open(server, 0)
             assert server.count("_cut_total", reason="handshake") == 1
 
-    async def test_connections_without_a_handshake_count(self, certificate, trusting):
+    async def test_connections_without_handshake_count(self, certificate, trusting):
         async with served(certificate=certificate, in_all=3) as server, AsyncExitStack() as stack:
             for _ in range(3):
                 await stack.enter_async_context(server.connection())
@@ -533,20 +533,20 @@ class TestTls:
                 await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
                 await until_open(server, 0)
 
-    async def test_a_client_that_takes_nothing_of_the_last_response_is_disconnected(self, certificate, trusting):
+    async def test_client_that_ignores_last_response_is_disconnected(self, certificate, trusting):
         async with served(certificate=certificate, response_stall_s=SHORT_S) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n"):
                 await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
                 await until_open(server, 0)
 
-    async def test_the_end_of_tls_waits_for_a_slow_client(self, certificate, trusting):
+    async def test_tls_shutdown_waits_for_slow_client(self, certificate, trusting):
         async with served(certificate=certificate) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n") as client:
                 async with served(request_head_s=3 * SHORT_S) as other, other.connection() as (reader, _):
                     await run_to_completion(reader)
                 assert await asyncio.to_thread(taken, client) > 8 * MIB
 
-    async def test_dripping_ends_behind_tls_too(self, certificate, trusting):
+    async def test_dripping_is_stopped_over_tls_too(self, certificate, trusting):
         async with (
             served(certificate=certificate, request_head_s=SHORT_S) as server,
             server.connection(tls=trusting) as (reader, writer),

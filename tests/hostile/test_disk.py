@@ -1,4 +1,4 @@
-"""Attacks on the disks of the server: texts of statements without end, and files on a disk that is almost full."""
+"""Attacks on the server's disks: endless statement texts, and files on an almost full disk."""
 
 import errno
 import io
@@ -47,7 +47,7 @@ class Usage(NamedTuple):
 
 @pytest.fixture
 async def api(tmp_path: Path, database_dsn: str) -> AsyncIterator[Api]:
-    """An application with small quotas of text."""
+    """An application with small text quotas."""
     async with opened(tmp_path, database_dsn, statement_text_max_bytes_per_user=MIB) as api:
         yield api
 
@@ -61,19 +61,19 @@ async def opened(
 
 
 def comment(size_bytes: int) -> str:
-    """Text that no database compresses to much less."""
+    """Return a comment that no database compresses much."""
     return f"/* {secrets.token_hex(size_bytes // 2)} */"
 
 
 async def stored_bytes(api: Api) -> int:
-    """Size of the tables of texts, with everything that was ever written to them."""
+    """Return the size of the text tables, including everything ever written to them."""
     await api.database.execute("vacuum statements")
     size = "select pg_total_relation_size('statements') + pg_total_relation_size('scripts')"
     return await api.database.value(size)
 
 
 async def a_day_passes(api: Api) -> None:
-    """Statements ended, and results expire, 25 hours earlier; then the server cleans up."""
+    """Move statement ends and result expiry back by 25 hours; then let the server clean up."""
     await api.database.execute(
         "update statements set ended_at = ended_at - interval '25 h', expires_at = expires_at - interval '25 h'"
     )
@@ -81,7 +81,7 @@ async def a_day_passes(api: Api) -> None:
 
 
 class TestTexts:
-    async def test_texts_of_a_user_fill_a_quota_and_nothing_above_it_is_recorded(self, api: Api):
+    async def test_statement_texts_count_against_user_quota(self, api: Api):
         ana, bob = await api.user(), await api.user()
         for _ in range(5):
             assert (await ana.run("sqlite", f"select 1 as one {comment(LONG)}"))["status"] == 0
@@ -98,19 +98,19 @@ class TestTexts:
         assert (await ana.run("sqlite", "select 1"))["status"] == 0
         assert (await bob.run("sqlite", f"select 1 as one {comment(LONG)}"))["status"] == 0
 
-    async def test_a_text_is_written_once_whatever_becomes_of_its_statement(self, api: Api):
+    async def test_statement_text_is_written_once_whatever_its_outcome(self, api: Api):
         ana = await api.user()
         before = await stored_bytes(api)
-        # SQLite calls the column as the expression is written, with the comment.
+        # SQLite names the column after the expression's text, including the comment.
         body = await ana.run("sqlite", f"select 1 {comment(800 * KIB)}")
         assert body["status"] == 0
-        # With the first pages of each index; a second copy would make it 1.6 MiB.
+        # With each index's first pages; a second copy would make it 1.6 MiB.
         assert await stored_bytes(api) < before + MIB + MIB // 4
         (column,) = (await ana.page(body["history_uuid"]))["meta"]
         assert column["name"].startswith("1 /* ")
         assert len(column["name"]) == 1000
 
-    async def test_a_script_that_is_sent_again_and_again_is_stored_once(self, api: Api):
+    async def test_repeatedly_sent_script_is_stored_once(self, api: Api):
         ana, bob = await api.user(), await api.user()
         script = f"select 1; select 2; {comment(LONG)} select 3"
         for _ in range(20):
@@ -119,7 +119,7 @@ class TestTexts:
         assert (await bob.run("sqlite", script))["status"] == 0
         assert await api.database.value("select count(*) from scripts") == 2
 
-    async def test_descriptions_of_columns_count_as_text(self, api: Api):
+    async def test_column_descriptions_count_as_text(self, api: Api):
         ana = await api.user()
         wide = ", ".join(f"{number} as c{number:0>900}" for number in range(400))
         codes = [(await ana.post("editor/execute/sqlite", statement=f"select {wide}", wait=60)).json()]
@@ -129,7 +129,7 @@ class TestTexts:
         assert codes[-1]["code"] == "quota_exceeded"
 
     @pytest.mark.slow
-    async def test_what_is_stored_beside_the_text_is_bounded_or_counts(self, api: Api):
+    async def test_data_stored_beside_text_is_limited_or_counted(self, api: Api):
         ana = await api.user()
         long_name = await ana.refused("editor/execute/sqlite", statement="select 1", database="d" * 1001)
         assert long_name == (400, -1, "invalid_parameter")
@@ -141,7 +141,7 @@ class TestTexts:
         row = await api.database.row("select length(message) as message, text_bytes from statements")
         assert (row["message"], row["text_bytes"]) == (4000, 0)
 
-    async def test_a_long_script_goes_on_while_it_is_whole_and_says_so_when_it_is_not(self, api: Api):
+    async def test_long_script_continues_only_while_its_text_is_complete(self, api: Api):
         ana = await api.user()
         first = (await ana.run("sqlite", f"select 1; select 2 {comment(LONG)}; select 3"))["history_uuid"]
         second = await ana.told("editor/execute/sqlite", operationId=first, wait=60)
@@ -151,7 +151,7 @@ class TestTexts:
         assert await ana.refused("editor/execute/sqlite", operationId=second["history_uuid"]) == EXPIRED
         assert await ana.refused("editor/execute/sqlite", operationId=single) == EXPIRED
 
-    async def test_of_a_long_text_the_beginning_and_its_hash_are_kept(self, api: Api):
+    async def test_long_text_keeps_only_beginning_and_hash(self, api: Api):
         ana = await api.user()
         text = f"select 1 as one {comment(LONG)}"
         operation = (await ana.run("sqlite", text))["history_uuid"]
@@ -172,14 +172,14 @@ class TestTexts:
         assert "not stored any more" not in kept
         assert len(kept) > 10 * KIB
 
-    async def test_the_quota_is_free_again_when_the_texts_are_cut(self, api: Api):
+    async def test_trimmed_texts_free_the_quota(self, api: Api):
         ana = await api.user()
         while (await ana.post("editor/execute/sqlite", statement=f"select 1 {comment(LONG)}", wait=60)).is_success:
             pass
         await a_day_passes(api)
         assert (await ana.run("sqlite", f"select 1 {comment(LONG)}"))["status"] == 0
 
-    async def test_what_still_runs_or_can_be_read_keeps_its_text(self, api: Api):
+    async def test_running_and_readable_statements_keep_their_text(self, api: Api):
         ana = await api.user()
         await ana.run("sqlite", f"select 1 as one {comment(LONG)}")
         await api.database.execute("update statements set ended_at = ended_at - interval '25 h'")
@@ -189,7 +189,7 @@ class TestTexts:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """An application, and the directory of its local root."""
+    """An application, and its local root's directory."""
 
     api: Api
     root: Path
@@ -201,7 +201,7 @@ class Files:
 
 @asynccontextmanager
 async def files_on(directory: Path, database_dsn: str, *, is_full: bool = False, **filebrowser: Any):
-    """An application with a local root; `is_full`: its disk is below the floor."""
+    """Open an application with a local root; `is_full`: its disk is below the reserved free space."""
     desktop = {"min_free_bytes": 2**60} if is_full else {"min_free_bytes": 0, "min_free_percent": 0}
     settings = storage_settings(directory, database_dsn, desktop=desktop, **filebrowser)
     async with open_api(settings) as api:
@@ -230,9 +230,7 @@ def told(answer: httpx.Response) -> tuple[int, str]:
 class TestFloor:
     NO_ROOM = (507, "insufficient_storage")
 
-    async def test_below_the_floor_nothing_is_stored_and_everything_is_read_and_deleted(
-        self, tmp_path: Path, database_dsn: str
-    ):
+    async def test_full_disk_refuses_writes_but_allows_reads_and_deletes(self, tmp_path: Path, database_dsn: str):
         async with files_on(tmp_path, database_dsn, is_full=True) as files:
             ana = await files.api.user()
             (files.shared / "old.csv").write_bytes(b"id\n1\n")
@@ -260,7 +258,7 @@ class TestFloor:
             assert for_good.status_code == 200
             assert list(files.shared.iterdir()) == []
 
-    async def test_below_the_floor_results_that_need_a_file_and_imports_end_with_a_code_of_their_own(
+    async def test_full_disk_fails_large_results_and_imports_with_own_code(
         self, tmp_path: Path, database_dsn: str, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
@@ -274,7 +272,7 @@ class TestFloor:
             assert told(answer) == (500, "insufficient_storage")
             assert (await api.stranger.get("/desktop/debug/is_ready")).status_code == 200
 
-    async def test_an_import_keeps_no_rows_below_the_floor_and_says_why(self):
+    async def test_import_on_full_disk_keeps_no_rows_and_reports_why(self):
         floor = DiskFloor(min_bytes=1000, usage=lambda _: Usage(5000, 1500), clock=count().__next__)
         batch = pa.RecordBatch.from_pydict({"n": list(range(1000))})
         with ThreadPoolExecutor(1) as threads:
@@ -290,7 +288,7 @@ class TestFloor:
         assert status.error is not None
         assert status.error.code == "insufficient_storage"
 
-    async def test_a_disk_that_fills_up_meanwhile_ends_an_upload_and_leaves_nothing(self, tmp_path: Path):
+    async def test_disk_filling_up_during_upload_aborts_it_and_leaves_nothing(self, tmp_path: Path):
         free = [10 * MIB]
         (tmp_path / "shared").mkdir()
         floor = DiskFloor(min_bytes=5 * MIB, usage=lambda _: Usage(100 * MIB, free[0]), clock=count().__next__)
@@ -312,14 +310,14 @@ class TestFloor:
         assert list((tmp_path / "shared").iterdir()) == []
         await file_system.close()
 
-    async def test_room_for_one_file_in_parts_is_not_given_to_two(self, tmp_path: Path):
+    async def test_space_for_one_multipart_file_is_not_granted_twice(self, tmp_path: Path):
         (tmp_path / "shared").mkdir()
 
         def usage(_: Path) -> Usage:
             taken = sum(file.stat().st_size for file in (tmp_path / "shared").iterdir())
             return Usage(100 * MIB, 10 * MIB - taken)
 
-        # The clock stands still: the sizes of the disk are not measured again by themselves.
+        # The clock stands still, so disk usage is not measured again automatically.
         floor = DiskFloor(min_bytes=5 * MIB, usage=usage, clock=lambda: 0.0)
         file_system = LocalFileSystem(tmp_path, floor=floor)
         storage = file_system.as_user(StorageUser("ana"))
@@ -334,7 +332,7 @@ class TestFloor:
 class TestShareOfTheLocalRoot:
     FULL = (409, "quota_exceeded")
 
-    async def test_a_user_fills_the_share_and_others_go_on(self, tmp_path: Path, database_dsn: str):
+    async def test_user_exhausts_own_quota_without_affecting_others(self, tmp_path: Path, database_dsn: str):
         async with files_on(tmp_path, database_dsn, max_bytes_per_user=MIB) as files:
             ana, bob = await files.api.user(), await files.api.user()
             home = f"file:///user/{ana.username}"
@@ -355,7 +353,7 @@ class TestShareOfTheLocalRoot:
             assert "filebrowser.max_bytes_per_user" in refused[0].json()["message"]
             assert (await upload(bob, "file:///shared", "c", bytes(900 * KIB))).status_code == 200
 
-    async def test_what_others_delete_is_free_again_and_another_server_counts_the_same(self, tmp_path: Path):
+    async def test_deletions_by_others_free_quota_and_servers_agree(self, tmp_path: Path):
         now = [0.0]
         tree, ana, bob = LocalTree(tmp_path), AccessMap(StorageUser("ana")), AccessMap(StorageUser("bob"))
         for directory in ("shared", "user/ana", "user/bob"):
@@ -376,7 +374,7 @@ class TestShareOfTheLocalRoot:
         now[0] = 31
         assert first.left(ana) == 800
 
-    async def test_permissions_hide_no_files_and_lock_nobody_else_out(self, tmp_path: Path):
+    async def test_permissions_neither_hide_files_nor_lock_out_others(self, tmp_path: Path):
         file_system = LocalFileSystem(tmp_path, max_bytes_per_user=1000)
         for directory in ("shared/mine", "user/ana"):
             (tmp_path / directory).mkdir(parents=True)
@@ -385,13 +383,13 @@ class TestShareOfTheLocalRoot:
         await ana.set_permissions("shared/mine/file", 0)
         await ana.set_permissions("shared/mine", 0)
         await ana.mkdir("shared/closed", permissions=0)
-        # The service may be root here, which reads everything: so the modes are looked at.
+        # The service may be root here, which reads everything, so the test checks the modes.
         modes = [(tmp_path / path).stat().st_mode & 0o777 for path in ("shared/mine/file", "shared/mine")]
         assert modes == [0o400, 0o500]
         assert (tmp_path / "shared/closed").stat().st_mode & 0o777 == 0o500
         await file_system.close()
 
-    async def test_a_directory_that_cannot_be_read_stops_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def test_unreadable_directory_blocks_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for directory in ("shared/closed", "user/bob"):
             (tmp_path / directory).mkdir(parents=True)
         (tmp_path / "user/bob/file").write_bytes(bytes(100))
@@ -405,7 +403,7 @@ class TestShareOfTheLocalRoot:
         monkeypatch.setattr(LocalTree, "directory", directory)
         assert UserQuotas(LocalTree(tmp_path), 1000).left(AccessMap(StorageUser("bob"))) == 900
 
-    async def test_a_user_with_many_files_holds_one_thread(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def test_user_with_many_files_occupies_one_thread(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         now, ana = [0.0], AccessMap(StorageUser("ana"))
         (tmp_path / "user/ana").mkdir(parents=True)
         quotas = UserQuotas(LocalTree(tmp_path), 1000, clock=lambda: now[0])
@@ -422,7 +420,7 @@ class TestShareOfTheLocalRoot:
         with ThreadPoolExecutor(1) as threads:
             measuring = threads.submit(quotas.left, ana)
             assert entered.wait(60)
-            # What is written meanwhile needs no measurement, and counts after it.
+            # Data written during a measurement needs no new one, and counts after it.
             quotas.take(ana, 200)
             may_go_on.set()
             assert measuring.result(60) == 500

@@ -1,4 +1,4 @@
-"""What ends the process of a database, and what it may not end: the rest of the server (Contract editor 3.5)."""
+"""What crashes a database's process, which must not affect the rest of the server (Contract editor 3.5)."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ CRASH = "SELECT \"=\"({'a': 1}, 5)"
 STABLE = {"engine_error", "engine_memory_exceeded", "engine_process_lost", "cell_too_large", "row_too_large"}
 _KILLS = 50
 _BEFORE_A_CANCEL_S = 5
-"""Statements that plan for minutes are canceled after that."""
+"""Statements that plan for minutes are canceled after this time."""
 
 
 def _doubled(times: int) -> str:
@@ -80,7 +80,7 @@ ATTACKS: dict[str, str | list[str]] = {
 
 @pytest.fixture
 async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
-    """The one that is attacked, and another file of the same server."""
+    """The attacked engine, and one on another file of the same server."""
     processes = duckdb_processes()
     pair = tuple(DuckdbEngine(path=f"{name}.duckdb", root=tmp_path, processes=processes) for name in ("one", "two"))
     yield pair[0], pair[1]
@@ -90,7 +90,7 @@ async def engines(tmp_path: Path) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEn
 
 
 def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
-    """Those that this process has started."""
+    """Return the engine processes that this process has started."""
     found = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):
@@ -100,7 +100,7 @@ def engine_processes(program: str = "engines.duckdb") -> list[psutil.Process]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Neither gone nor a zombie, which ends with its parent's wait."""
+    """Return whether the process is neither gone nor a zombie, which its parent's wait will remove."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -108,7 +108,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 async def outcome(session: EngineSession, sql: str) -> str:
-    """The code of a statement, `available`, or `canceled` when it had to be."""
+    """Return a statement's error code, `available`, or `canceled` if it had to be."""
     async with operation(session, sql) as handle:
         for _ in range(_BEFORE_A_CANCEL_S):
             status = await session.poll(handle, wait_s=1)
@@ -133,7 +133,7 @@ async def outcome(session: EngineSession, sql: str) -> str:
 
 @pytest.mark.item(103)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-async def test_an_attack_is_an_outcome_of_its_own_statement_and_of_no_other(
+async def test_attack_affects_only_its_own_statement(
     engines: tuple[DuckdbEngine, DuckdbEngine], attack: str | list[str]
 ) -> None:
     engine, other = engines
@@ -151,14 +151,14 @@ async def test_an_attack_is_an_outcome_of_its_own_statement_and_of_no_other(
         assert (await run(elsewhere, "SELECT n FROM open_before")).cell == 7
         async with engine.session(BEN, NO_OPTIONS) as ben:
             assert (await run(ben, "SELECT n FROM kept")).cell == 42
-            # There is memory for the work of others, in the same process or a new one.
+            # There is memory for others' work, in the same process or a new one.
             work = "SELECT count(*) FROM (SELECT DISTINCT md5(range::VARCHAR) FROM range(500000))"
             assert (await run(ben, work)).cell == 500_000
     assert psutil.Process().memory_info().rss - before < 200 * MIB
 
 
 @pytest.mark.item(104)
-async def test_an_idle_session_is_lost_with_its_process_and_its_user_does_not_wait(
+async def test_idle_session_is_lost_with_its_process_without_delaying_its_user(
     engines: tuple[DuckdbEngine, DuckdbEngine],
 ) -> None:
     engine, _ = engines
@@ -175,7 +175,7 @@ async def test_an_idle_session_is_lost_with_its_process_and_its_user_does_not_wa
     assert engine._connections._processes.losses_of(engine._connections, engine._file)._records.keys() == {ANA.id}
 
 
-async def test_no_cancel_reaches_the_next_statement(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
+async def test_cancel_never_reaches_next_statement(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
     engine, _ = engines
     async with engine.session(ANA, NO_OPTIONS) as session:
         for number in range(150):
@@ -188,9 +188,7 @@ async def test_no_cancel_reaches_the_next_statement(engines: tuple[DuckdbEngine,
         assert len(engine_processes()) == 1  # no cancel has ended it
 
 
-async def test_what_is_left_in_the_middle_of_its_rows_leaves_nothing(
-    engines: tuple[DuckdbEngine, DuckdbEngine],
-) -> None:
+async def test_abandoned_result_leaves_nothing(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
     engine, _ = engines
     for _ in range(20):
         async with engine.session(ANA, NO_OPTIONS) as session:
@@ -204,9 +202,7 @@ async def test_what_is_left_in_the_middle_of_its_rows_leaves_nothing(
         assert (await run(session, "SELECT 1")).cell == 1
 
 
-async def test_a_slow_reader_keeps_no_more_than_a_frame_in_the_server(
-    engines: tuple[DuckdbEngine, DuckdbEngine],
-) -> None:
+async def test_slow_reader_buffers_at_most_one_frame_in_server(engines: tuple[DuckdbEngine, DuckdbEngine]) -> None:
     engine, _ = engines
     async with engine.session(ANA, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE large AS SELECT repeat('x', 50000) || range AS x FROM range(2000)")
@@ -221,7 +217,7 @@ async def test_a_slow_reader_keeps_no_more_than_a_frame_in_the_server(
             assert rows == 2000
 
 
-async def test_a_closed_engine_leaves_no_process_with_whatever_runs(tmp_path: Path) -> None:
+async def test_closed_engine_leaves_no_process_whatever_runs(tmp_path: Path) -> None:
     engine = DuckdbEngine(path="one.duckdb", root=tmp_path)
     memory = DuckdbEngine()
     slow = "SELECT sum(a.range * b.range) FROM range(3000000) a, range(3000000) b"
@@ -241,12 +237,12 @@ async def test_a_closed_engine_leaves_no_process_with_whatever_runs(tmp_path: Pa
     assert not engine_processes()
 
 
-async def test_users_beyond_the_bound_of_databases_in_memory_wait_for_a_place(monkeypatch) -> None:
+async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.process.pool._TURN_S", 1.0)
     processes = duckdb_processes()
     processes._most_users = 2
     engine = DuckdbEngine(processes=processes)
-    for number in range(1, 5):  # idle ones make way
+    for number in range(1, 5):  # idle ones are evicted
         async with engine.session(User(number, "x"), NO_OPTIONS) as session:
             assert (await run(session, "SELECT 1")).cell == 1
     async with engine.session(User(1, "x"), NO_OPTIONS), engine.session(User(2, "x"), NO_OPTIONS):
@@ -278,7 +274,7 @@ async def api(tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Api]:
     assert not engine_processes("queryserver.engines")
 
 
-async def test_a_view_that_crashes_ends_the_sample_of_another_user_and_nothing_else(api: Api) -> None:
+async def test_crashing_view_aborts_only_the_sample_of_another_user(api: Api) -> None:
     ana, ben = await api.user("ana"), await api.user("ben")
     body = await ana.run("duckdb", f"CREATE VIEW v AS {CRASH} AS x")
     assert body["status"] in {0, 1}, body
@@ -289,7 +285,7 @@ async def test_a_view_that_crashes_ends_the_sample_of_another_user_and_nothing_e
     assert (await ben.page(body["history_uuid"]))["data"] == [[42]]
 
 
-async def test_a_lookup_whose_process_ends_is_answered_by_the_next_one(api: Api, monkeypatch) -> None:
+async def test_lookup_is_retried_in_a_new_process_after_a_crash(api: Api, monkeypatch) -> None:
     ana = await api.user("ana")
     await ana.run("duckdb", "CREATE TABLE seen AS SELECT 1 AS n")
     asked, killed = DuckdbCatalog.tables, list[int]()
@@ -309,7 +305,7 @@ async def test_a_lookup_whose_process_ends_is_answered_by_the_next_one(api: Api,
 
 
 @pytest.mark.item(105)
-async def test_who_ends_a_process_for_the_third_time_gets_429_and_another_user_none(api: Api) -> None:
+async def test_third_crash_gets_429_for_its_user_only(api: Api) -> None:
     ana, ben = await api.user("ana"), await api.user("ben")
     for _ in range(3):
         assert (await ana.run("duckdb", CRASH))["code"] == "engine_process_lost"
@@ -336,7 +332,7 @@ class _Load:
         self.outcomes = Counter[str]()
 
     async def write(self, caller: Caller) -> None:
-        """Rows of one number each, and what each statement was said to have done."""
+        """Insert rows of one number each, and record what each statement reported."""
         while not self.is_over:
             number = next(self.numbers)
             code = await self._done(caller, "duckdb", f"INSERT INTO log VALUES ({number})")
@@ -346,7 +342,7 @@ class _Load:
                 self.never_sent.add(number)
 
     async def read(self, caller: Caller, dialect: str) -> None:
-        """There is one at work all the time, whose cancel finds a process that is stopped."""
+        """Keep one statement running, whose cancel also meets stopped processes."""
         while not self.is_over:
             rows = random.choice((50_000_000, 40_000_000_000))
             await self._done(caller, dialect, f"SELECT sum(range % 11) FROM range({rows})", timeout="1")
@@ -370,7 +366,7 @@ def _open_files() -> int:
 
 
 async def _end_one(number: int, api: Api) -> None:
-    """End an engine process; one that is stopped is ended by the server, at the cancel of its statement."""
+    """Kill or stop an engine process; the server ends a stopped one when its statement is canceled."""
     kind = (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)[number % 5]
     while not (victims := _at_work(api) if kind == signal.SIGSTOP else _all_pids()):  # noqa: ASYNC110 of the system
         await asyncio.sleep(0.02)
@@ -386,7 +382,7 @@ def _all_pids() -> list[int]:
 
 
 def _held(api: Api) -> list[EngineProcess]:
-    """The processes that have a database."""
+    """Return the processes that have a database."""
     engine = api.services.connectors.engine(api._connector("duckdb"))
     assert isinstance(engine, DuckdbEngine)
     pool = engine._connections._processes
@@ -395,14 +391,14 @@ def _held(api: Api) -> list[EngineProcess]:
 
 
 def _at_work(api: Api) -> list[int]:
-    """Of those that run a statement."""
+    """Return the ids of the processes that run a statement."""
     return [process.pid for process in _held(api) if process.running]
 
 
 @pytest.mark.item(102)
 @pytest.mark.timeout(1200)
 async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.engines.process.pool._FREE", 1e9)  # the users are not the reason
+    monkeypatch.setattr("queryserver.engines.process.pool._FREE", 1e9)  # users must not be blocked for crashes here
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
     assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0
     for caller in users:
@@ -439,7 +435,7 @@ async def test_50_kills_under_load_lose_no_row_and_leave_nothing(api: Api, monke
     async with asyncio.timeout(60):
         while len(asyncio.all_tasks()) > tasks_before + 2 or _open_files() > files_before + 16:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-    assert len(engine_processes()) <= 1 + 3 + 1  # of the file, of three users, and one that is kept ready
+    assert len(engine_processes()) <= 1 + 3 + 1  # one of the file, three of users, and one kept ready
     assert not [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
 
 

@@ -1,4 +1,4 @@
-"""What users of one engine can do to each other, to the processor, the memory and the disk of the server."""
+"""What users of one engine can do to each other, and to the server's processor, memory and disk."""
 
 import asyncio
 import threading
@@ -128,7 +128,7 @@ BEYOND_THE_TYPES = {
 
 
 def opened(directory: Path, *, temporary_max_bytes: int = 1024 * MIB, floor: DiskFloor = NO_FLOOR) -> DuckdbDatabase:
-    """In this process, whose disk and settings a test can change."""
+    """Open a database in this process, whose disk and settings a test can change."""
     return DuckdbDatabase(
         directory, directory / "own.duckdb", {"memory_limit": "60MB", "threads": 1}, read_only=False,
         cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, quota_bytes=1024 * MIB, floor=floor,
@@ -151,7 +151,7 @@ async def ana(duckdb_engine: DuckdbEngine) -> AsyncGenerator[EngineSession]:
 
 class TestSettingsOfDuckdb:
     @pytest.mark.parametrize("statement", SETTINGS_OF_EVERYBODY)
-    async def test_a_statement_sets_nothing_for_others(
+    async def test_statement_changes_no_settings_of_others(
         self, duckdb_engine: DuckdbEngine, ana: EngineSession, statement: str
     ) -> None:
         assert isinstance(await failure(ana, statement), StatementRejected)
@@ -159,7 +159,7 @@ class TestSettingsOfDuckdb:
             answer = await run(ben, "SELECT current_setting('Calendar'), current_setting('TimeZone')")
         assert answer.rows == [("gregorian", "UTC")]
 
-    async def test_a_session_does_not_see_the_settings_of_another(
+    async def test_session_does_not_see_settings_of_another(
         self, duckdb_engine: DuckdbEngine, ana: EngineSession
     ) -> None:
         async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:
@@ -169,7 +169,7 @@ class TestSettingsOfDuckdb:
             assert (await run(ana, year)).cell == 2566
             assert (await run(ben, year)).cell == 2023
 
-    def test_a_session_has_its_own_value_of_each_setting_of_the_whole_database(self, tmp_path: Path) -> None:
+    def test_session_has_own_value_of_each_database_wide_setting(self, tmp_path: Path) -> None:
         database = opened(tmp_path)
         early = database.connect(NO_OPTIONS, is_private=False)
         database.native.execute("SET GLOBAL Calendar = 'buddhist'")
@@ -179,21 +179,19 @@ class TestSettingsOfDuckdb:
             assert settings.fetchall() == [("gregorian", "UTC")]
 
     @pytest.mark.parametrize("statement", PATHS_OF_THE_SERVER)
-    async def test_no_statement_shows_a_path_of_the_server(
-        self, ana: EngineSession, tmp_path: Path, statement: str
-    ) -> None:
+    async def test_no_statement_reveals_a_server_path(self, ana: EngineSession, tmp_path: Path, statement: str) -> None:
         message = (await failure(ana, statement)).message
         assert "Permission Error" in message
         assert str(tmp_path) not in message
 
     @pytest.mark.parametrize("statement", STILL_ALLOWED)
-    async def test_what_concerns_the_own_session_goes_on(self, ana: EngineSession, statement: str) -> None:
+    async def test_statements_about_own_session_still_work(self, ana: EngineSession, statement: str) -> None:
         await run(ana, statement)
 
 
 class TestTypesOfDuckdb:
     @pytest.mark.parametrize("statement", BEYOND_THE_TYPES.values())
-    async def test_types_nested_100_deep_are_a_refusal(self, ana: EngineSession, statement: str) -> None:
+    async def test_types_nested_100_deep_are_refused(self, ana: EngineSession, statement: str) -> None:
         if statement.startswith("CREATE"):
             await run(ana, statement)
             statement = "FROM deep"
@@ -204,10 +202,10 @@ class TestTypesOfDuckdb:
             answer = await run(ana, "SELECT " + "{'a': " * 50 + "DATE '2024-01-02'" + "}" * 50)
         assert repr(date(2024, 1, 2)) in str(answer.cell)
 
-    async def test_an_unknown_kind_of_statement_is_a_refusal(self, ana: EngineSession) -> None:
+    async def test_unknown_statement_kind_is_refused(self, ana: EngineSession) -> None:
         assert isinstance(await failure(ana, "UPDATE EXTENSIONS"), StatementRejected)
 
-    async def test_large_values_within_the_limits_are_what_they_were(self, ana: EngineSession) -> None:
+    async def test_large_values_within_limits_are_unchanged(self, ana: EngineSession) -> None:
         await run(ana, "CREATE TABLE large (n INTEGER, s VARCHAR, b BLOB, l VARCHAR[], d DATE[])")
         await run(
             ana,
@@ -234,7 +232,7 @@ class TestDiskOfDuckdb:
         connection.run("CREATE OR REPLACE TABLE o AS SELECT a.m, a.n FROM s a ORDER BY a.m, a.n")
 
     @pytest.mark.slow
-    def test_temporary_files_stop_at_the_floor_and_reading_goes_on(self, tmp_path: Path) -> None:
+    def test_temporary_files_stop_at_reserved_space_and_reads_still_work(self, tmp_path: Path) -> None:
         free = [100 * 1024 * MIB]
         floor = DiskFloor(min_bytes=1024 * MIB, usage=lambda _: Usage(1024**4, free[0]), clock=lambda: float(free[0]))
         connection = opened(tmp_path, floor=floor).connect(NO_OPTIONS, is_private=False)
@@ -247,7 +245,7 @@ class TestDiskOfDuckdb:
         free[0] = 90 * 1024 * MIB
         self.spill(connection)
 
-    def test_temporary_files_have_a_limit_of_their_own(self, tmp_path: Path) -> None:
+    def test_temporary_files_have_their_own_limit(self, tmp_path: Path) -> None:
         connection = opened(tmp_path, temporary_max_bytes=MIB).connect(NO_OPTIONS, is_private=False)
         with pytest.raises(StatementRejected, match="temporary files of this database"):
             self.spill(connection)
@@ -274,7 +272,7 @@ class TestThreads:
             await started(three, third)
         await engine.close()
 
-    async def test_a_call_that_the_driver_keeps_stays_its_users_place(self) -> None:
+    async def test_hanging_driver_call_keeps_its_users_slot(self) -> None:
         threads, free = DriverThreads("test", max_statements=4), threading.Event()
         kept = [threads.start(free.wait, user_id=1) for _ in range(2)]
         waiting = [threads.start(free.wait, user_id=1) for _ in range(8)]
@@ -305,7 +303,7 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
-    """As the server itself makes it."""
+    """Build the sample's engine as the server does."""
     logins = UserLogins(
         server.service_dsn(),
         group=SAMPLE_OWNER,
@@ -317,7 +315,7 @@ def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
 
 
 async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a statement in a session of its own."""
+    """Run a statement in its own session and return its rows."""
     async with engine.session(user, NO_OPTIONS) as session:
         return (await run(session, sql)).rows
 
@@ -338,7 +336,7 @@ STORED = (
 class TestSample:
     @pytest.mark.parametrize("statement", STORED)
     @pytest.mark.parametrize("role", ["none", SAMPLE_OWNER])
-    async def test_what_a_role_stores_reaches_no_other_user_and_no_later_session(
+    async def test_data_stored_by_a_role_reaches_no_other_user_or_later_session(
         self, server: EmbeddedPostgres, sample: PostgresqlEngine, statement: str, role: str
     ) -> None:
         def state(user: User) -> list[tuple[Any, ...]]:
@@ -353,7 +351,7 @@ class TestSample:
         await later.ping()
         await later.close()
 
-    async def test_no_user_reads_or_stops_statements_of_another(self, sample: PostgresqlEngine) -> None:
+    async def test_users_can_neither_read_nor_stop_statements_of_others(self, sample: PostgresqlEngine) -> None:
         async with sample.session(BEN, NO_OPTIONS) as ben, operation(ben, "SELECT 'secret-of-ben', pg_sleep(60)"):
             found = await said(
                 sample, ANA, f"SELECT pid, query FROM pg_stat_activity WHERE usename = '{f'{SAMPLE_ROLE}_{BEN.id}'}'"
@@ -367,13 +365,13 @@ class TestSample:
                         error = await failure(ana, f"SELECT {call}({found[0][0]})")
                         assert "permission denied" in error.message
 
-    async def test_a_user_stops_an_own_statement(self, sample: PostgresqlEngine) -> None:
+    async def test_user_stops_own_statement(self, sample: PostgresqlEngine) -> None:
         async with sample.session(ANA, NO_OPTIONS) as session, operation(session, "SELECT pg_sleep(60)") as handle:
             await started(session, handle)
             await session.cancel(handle)
             assert (await ended(session, handle, within_s=10)).state is OperationState.CANCELED
 
-    async def test_tables_are_everybodys(self, sample: PostgresqlEngine) -> None:
+    async def test_tables_belong_to_everybody(self, sample: PostgresqlEngine) -> None:
         await said(sample, ANA, "CREATE TABLE of_ana AS SELECT 1 AS n")
         await said(sample, BEN, "INSERT INTO of_ana SELECT count(*) FROM customers")
         assert await said(sample, ANA, "SELECT n FROM of_ana ORDER BY n") == [(1,), (400,)]
@@ -397,9 +395,7 @@ class TestSample:
             "PREPARE TRANSACTION 'x'",
         ],
     )
-    async def test_what_would_change_the_sessions_of_others_is_refused(
-        self, sample: PostgresqlEngine, statement: str
-    ) -> None:
+    async def test_changes_to_sessions_of_others_are_refused(self, sample: PostgresqlEngine, statement: str) -> None:
         await said(sample, BEN, "SELECT 1")
         async with sample.session(ANA, NO_OPTIONS) as session:
             for role in ("none", SAMPLE_OWNER):
@@ -410,7 +406,7 @@ class TestSample:
                 assert isinstance(await failure(session, statement), StatementRejected)
                 await run(session, "ROLLBACK")
 
-    async def test_a_pooled_connection_keeps_nothing_of_its_last_session(self, sample: PostgresqlEngine) -> None:
+    async def test_pooled_connection_keeps_nothing_of_its_last_session(self, sample: PostgresqlEngine) -> None:
         pid = "SELECT pg_backend_pid()"
         async with sample.session(ANA, NO_OPTIONS) as session:
             former = (await run(session, pid)).cell
@@ -436,11 +432,11 @@ class TestSample:
             assert (await run(session, pid)).cell == former
             assert (await run(session, left)).rows == [(0, "4MB", SAMPLE_OWNER)]
 
-    async def test_one_user_has_a_bounded_number_of_connections(self, sample: PostgresqlEngine) -> None:
+    async def test_connections_per_user_are_limited(self, sample: PostgresqlEngine) -> None:
         limit = f"SELECT rolconnlimit FROM pg_roles WHERE rolname = '{f'{SAMPLE_ROLE}_{ANA.id}'}'"
         assert await said(sample, ANA, limit) == [(20,)]
 
-    async def test_a_database_of_an_earlier_version_gets_the_common_owner(self, server: EmbeddedPostgres) -> None:
+    async def test_database_of_an_earlier_version_gets_the_common_owner(self, server: EmbeddedPostgres) -> None:
         admin = server.admin_dsn(SAMPLE_DATABASE)
         await execute(admin, f"CREATE TABLE earlier (n integer); ALTER TABLE earlier OWNER TO {SAMPLE_ROLE}")
         await ensure_databases(server, sample_tables)
@@ -449,9 +445,7 @@ class TestSample:
         await said(engine, BEN, "DROP TABLE earlier")
         await engine.close()
 
-    async def test_only_the_connector_of_the_server_itself_logs_in_for_its_users(
-        self, server: EmbeddedPostgres
-    ) -> None:
+    async def test_only_the_servers_own_connector_logs_in_for_its_users(self, server: EmbeddedPostgres) -> None:
         url = server.defaults.sample_dsn
         addresses = EngineBuilder(Settings()).addresses
         connector = Connector(
@@ -478,7 +472,7 @@ class TestSample:
         for engine in (own, other):
             await engine.close()
 
-    async def test_the_common_owner_cannot_log_in(self, server: EmbeddedPostgres, sample: PostgresqlEngine) -> None:
+    async def test_common_owner_cannot_log_in(self, server: EmbeddedPostgres, sample: PostgresqlEngine) -> None:
         await said(sample, ANA, "ALTER ROLE CURRENT_USER PASSWORD 'known'")
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
             await asyncpg.connect(

@@ -1,4 +1,4 @@
-"""Attacks on shares: one user who takes every place of a connector, every session, or the event loop."""
+"""Attacks on fair shares: one user takes all of a connector's slots, every session, or the event loop."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ _SESSION = '{"type": "mysql"}'
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens an application of the test's own, with other settings of the editor and of limits."""
+    """Return an opener of separate applications with other editor and limit settings."""
 
     def opened(*, calls_per_user: int = 64, **editor: Any) -> AbstractAsyncContextManager[Api]:
         settings = make_settings(tmp_path, database_dsn, _NO_DATABASE, **editor)
@@ -35,7 +35,7 @@ def opener(tmp_path: Path, database_dsn: str) -> Opener:
 
 @dataclass
 class Crowd:
-    """As many calls of one user as may be under way at once: waits, and others that last until `go` is set."""
+    """As many of one user's calls as may run concurrently: waits, and others that last until `go` is set."""
 
     api: Api
     user: Caller
@@ -52,14 +52,14 @@ class Crowd:
 
 
 async def crowd(api: Api, waits: int, others: int) -> Crowd:
-    """The waits are those of a statement, the others open sessions at an engine that does not answer."""
+    """Start waits for a statement, and sessions being opened at an engine that does not respond."""
     user, go = await api.user("hostile"), asyncio.Event()
     operation = (await user.execute("mysql", "sleep 600"))["history_uuid"]
     engine = api.fakes["mysql"]
     await until(lambda: engine.running == 1)
     waiting = [asyncio.create_task(user.on(operation, "check_status", wait=60)) for _ in range(waits)]
     await until(lambda: api.services.streams._open.total() == waits)
-    assert (await user.get("editor/get_history")).status_code == 200  # waits alone hold up nothing
+    assert (await user.get("editor/get_history")).status_code == 200  # waits alone do not block other calls
     asked = list[None]()
 
     async def ping() -> None:
@@ -72,7 +72,7 @@ async def crowd(api: Api, waits: int, others: int) -> Crowd:
     return Crowd(api, user, go, waiting, opening)
 
 
-async def test_statements_of_one_user_leave_places_of_the_connector_to_others(opener: Opener) -> None:
+async def test_statements_of_one_user_leave_connector_slots_to_others(opener: Opener) -> None:
     async with opener() as api:
         hostile, ana = await api.user("hostile"), await api.user("ana")
         for _ in range(30):
@@ -81,7 +81,7 @@ async def test_statements_of_one_user_leave_places_of_the_connector_to_others(op
         assert api.fakes["mysql"].running <= 8
 
 
-async def test_scripts_that_wait_to_run_open_no_connections(opener: Opener) -> None:
+async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> None:
     """Each script keeps a session for its later statements."""
     async with opener() as api:
         hostile = await api.user("hostile")
@@ -90,17 +90,17 @@ async def test_scripts_that_wait_to_run_open_no_connections(opener: Opener) -> N
         await until(lambda: engine.running == 8)
         opened = engine.sessions_opened
         assert opened <= 9
-        for _ in range(5):  # an answer each: whatever could have opened by itself has done so
+        for _ in range(5):  # one response each: any session that could open by itself has opened
             await hostile.get("editor/get_history")
         assert engine.sessions_opened == opened
-        # Those that wait go on when others end.
+        # Waiting scripts continue when others finish.
         for script in scripts:
             await hostile.on(script, "cancel_statement")
         await until(lambda: engine.running == 0)
         assert (await hostile.run("mysql", "rows 1; rows 2"))["query_status"]["status"] == "available"
 
 
-async def test_a_flood_of_sessions_opens_no_more_connections_than_the_share_of_one_user(opener: Opener) -> None:
+async def test_session_flood_opens_no_more_connections_than_one_users_share(opener: Opener) -> None:
     """Each session is a connection to the data source, which exists before any record of it is counted."""
     async with opener(max_sessions_per_connector=12) as api:
         hostile, ana = await api.user("hostile"), await api.user("ana")
@@ -111,11 +111,11 @@ async def test_a_flood_of_sessions_opens_no_more_connections_than_the_share_of_o
         assert api.fakes["mysql"].sessions_opened == 6
         for _ in range(4):
             assert (await ana.post("editor/create_session", session=_SESSION)).status_code == 200
-        # Another connector has places of its own.
+        # Another connector has separate slots.
         assert (await hostile.post("editor/create_session", session='{"type": "hive2"}')).status_code == 200
 
 
-async def test_one_user_may_open_all_sessions_of_a_user_on_one_connector(opener: Opener) -> None:
+async def test_one_user_may_open_all_their_sessions_on_one_connector(opener: Opener) -> None:
     async with opener() as api:
         busy, ana = await api.user("busy"), await api.user("ana")
         answers = await asyncio.gather(*(busy.post("editor/create_session", session=_SESSION) for _ in range(51)))
@@ -123,19 +123,19 @@ async def test_one_user_may_open_all_sessions_of_a_user_on_one_connector(opener:
         assert (await ana.post("editor/create_session", session=_SESSION)).status_code == 200
 
 
-async def test_calls_of_one_user_beyond_a_share_wait_for_that_user_s_own(opener: Opener) -> None:
+async def test_calls_beyond_a_users_share_wait_for_that_users_own_calls(opener: Opener) -> None:
     async with opener(calls_per_user=2, max_streams_per_user=2) as api:
         ana, hostile = await api.user("ana"), await crowd(api, 2, 2)
         flood = [asyncio.create_task(hostile.user.get("banners")) for _ in range(3)]
         flood += [asyncio.create_task(hostile.user.get("editor/get_history")) for _ in range(50)]
         for _ in range(5):
             assert (await ana.get("editor/get_history")).status_code == 200
-        assert sum(task.done() for task in flood) == 3  # public calls know no user
+        assert sum(task.done() for task in flood) == 3  # public calls have no user
         await hostile.end()
         assert {(await task).status_code for task in flood} == {200}
 
 
-async def test_a_user_with_too_many_waiting_calls_is_told_to_come_back(opener: Opener) -> None:
+async def test_user_with_too_many_waiting_calls_must_retry_later(opener: Opener) -> None:
     async with opener(calls_per_user=2, max_streams_per_user=2) as api:
         ana, hostile = await api.user("ana"), await crowd(api, 2, 2)
         flood = [asyncio.create_task(hostile.user.get("editor/get_history")) for _ in range(600)]

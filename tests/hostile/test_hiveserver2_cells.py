@@ -1,4 +1,4 @@
-"""A HiveServer2 whose rows are far too large: the statement ends with a clear error, the memory stays as it was."""
+"""A HiveServer2 with far too large rows: the statement fails with a clear error, and memory use does not grow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from queryserver.errors.statements import RowTooLarge
 
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 200 * MIB
-"""Of a process that holds the peer as well; the cell has 900 MB."""
+"""For a process that also runs the peer; the cell has 900 MB."""
 
 Peers = tuple[ScriptedServer, Hs2Engine]
 
@@ -39,7 +39,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 @asynccontextmanager
 async def memory_watched() -> AsyncGenerator[None]:
-    """The process does not grow by more than MOST_GROWTH_BYTES inside."""
+    """Check that the process does not grow by more than MOST_GROWTH_BYTES inside the context."""
     process = psutil.Process()
     before = most = process.memory_info().rss
 
@@ -58,7 +58,7 @@ async def memory_watched() -> AsyncGenerator[None]:
     assert most - before < MOST_GROWTH_BYTES
 
 
-async def test_a_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers) -> None:
+async def test_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers) -> None:
     server, engine = peers
     async with memory_watched(), engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit("SELECT 1 AS n, 'a' AS first, 'b' AS second UNION ALL SELECT 2, 'c', 'd'")
@@ -72,8 +72,8 @@ async def test_a_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers)
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
-async def test_a_row_of_many_large_cells_is_refused(peers: Peers) -> None:
-    """None of its cells is too large; together they are above two cells of the largest size."""
+async def test_row_of_many_large_cells_is_refused(peers: Peers) -> None:
+    """None of its cells is too large; together they exceed two cells of the maximum size."""
     _, engine = peers
     columns = ", ".join(f"repeat('x', 6000000) AS c{number}" for number in range(8))
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -82,12 +82,12 @@ async def test_a_row_of_many_large_cells_is_refused(peers: Peers) -> None:
         with pytest.raises(RowTooLarge, match=r"Row 0 .* 33554432 bytes"):
             async for _ in session.batches(handle):
                 pass
-        # The answer was read past, so the connection and its session are still there.
+        # The response was skipped, so the connection and its session are still open.
         await session.close(handle)
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
-async def test_rows_that_become_wide_at_once_arrive_in_bounded_batches(peers: Peers) -> None:
+async def test_suddenly_wide_rows_arrive_in_limited_batches(peers: Peers) -> None:
     _, engine = peers
     width, count = 3_000_000, 530
     sql = f"SELECT CASE WHEN range < 500 THEN 'x' ELSE repeat('y', {width}) END AS t FROM range({count})"

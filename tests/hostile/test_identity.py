@@ -1,4 +1,4 @@
-"""Attacks on who a caller is: names of other issuers, disabled and demoted users, guesses at passwords."""
+"""Attacks on callers' identity: other issuers' names, disabled and demoted users, password guesses."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def _links(api: Api) -> Identities:
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens an application of the test's own, with other settings of `desktop` and `desktop.auth`."""
+    """Return an opener of separate applications with other settings of `desktop` and `desktop.auth`."""
 
     def opened(desktop: Mapping[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, _NO_DATABASE, desktop={"auth": auth, **(desktop or {})}))
@@ -53,7 +53,7 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
-    """An application that takes tokens of the issuer and users of a class, with the local administrator `admin`."""
+    """An application that accepts the issuer's tokens and a class's users, with the local administrator `admin`."""
     jwt = {"issuer": ISSUER, "audience": AUDIENCE}
     async with (
         issuer.serving() as url,
@@ -65,18 +65,18 @@ async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def quick(opener: Opener) -> AsyncIterator[Api]:
-    """An application that reads the users of lasting calls again after a second."""
+    """An application that rechecks the users of long-running calls after a second."""
     async with opener(recheck_s=1) as api:
         yield api
 
 
 async def named(api: Api, name: str) -> httpx.Response:
-    """A call whose user the class `Sync` names."""
+    """Make a call whose user is authenticated by the class `Sync`."""
     return await Caller(api, "", {"X-Sync": name}).get("editor/get_history")
 
 
 async def administrator(api: Api) -> Caller:
-    """One of two, who may be disabled."""
+    """Create one of two administrators, who may be disabled."""
     await api.user(admin=True)
     return await api.user(admin=True)
 
@@ -101,17 +101,17 @@ class TestNamesOfOtherIssuers:
         assert [one.username for one in await accounts(external).all()] == ["admin"]
 
     @pytest.mark.parametrize("name", ["ADMIN", "Admin", "admin"])
-    async def test_no_spelling_of_an_authenticator_is_the_local_administrator(self, external: Api, name: str) -> None:
+    async def test_no_spelling_from_an_authenticator_is_the_local_administrator(self, external: Api, name: str) -> None:
         assert (await named(external, name)).json() == _NOT_FOUND
         assert [one.username for one in await accounts(external).all()] == ["admin"]
 
-    async def test_a_subject_that_is_not_in_the_normal_form_makes_no_user(self, external: Api, issuer: Issuer) -> None:
+    async def test_subject_not_in_normal_form_creates_no_user(self, external: Api, issuer: Issuer) -> None:
         for subject in ("Eve", " eve", "\uff45ve"):
             assert (await bearer(external, issuer.token(sub=subject))).json() == not_valid()
         assert (await bearer(external, issuer.token(sub="eve"))).status_code == 200
         assert [one.username for one in await accounts(external).all()] == ["admin", "eve"]
 
-    async def test_a_subject_that_is_not_in_the_normal_form_is_no_user_without_a_password_either(
+    async def test_subject_not_in_normal_form_is_not_a_passwordless_user_either(
         self, external: Api, issuer: Issuer
     ) -> None:
         records = AccountRepository(external.database)
@@ -121,7 +121,7 @@ class TestNamesOfOtherIssuers:
         assert await _links(external).all() == []
         assert (await bearer(external, issuer.token())).status_code == 200
 
-    async def test_a_login_back_end_cannot_name_the_local_administrator(self, opener: Opener) -> None:
+    async def test_login_back_end_cannot_name_the_local_administrator(self, opener: Opener) -> None:
         async with opener(backend=("local", _DOOR)) as api:
             await accounts(api).create(AuthenticatedUser("admin"), PASSWORD, is_admin=True)
             refused = await api.stranger.post("token/auth", username="admin", password="let me in")
@@ -131,7 +131,7 @@ class TestNamesOfOtherIssuers:
             await link(api, "admin", issuer=_DOOR)
             assert await log_in(api, "admin", "let me in")
 
-    async def test_an_administrator_without_a_password_is_nobody_at_another_issuer(
+    async def test_administrator_without_password_is_unknown_to_other_issuers(
         self, external: Api, issuer: Issuer
     ) -> None:
         records = AccountRepository(external.database)
@@ -142,7 +142,7 @@ class TestNamesOfOtherIssuers:
             assert (await bearer(external, issuer.token(sub=name))).json() == not_valid()
             assert (await named(external, name)).json() == _NOT_FOUND
 
-    async def test_a_linked_subject_is_its_user_however_it_is_written(self, external: Api, issuer: Issuer) -> None:
+    async def test_linked_subject_is_its_user_in_any_spelling(self, external: Api, issuer: Issuer) -> None:
         await link(external, "admin", "auth0|Admin 7")
         assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).status_code == 200
         assert (await bearer(external, issuer.token(sub="auth0|admin 7"))).json() == not_valid()
@@ -150,14 +150,14 @@ class TestNamesOfOtherIssuers:
         assert await _links(external).unlink("admin") == 1
         assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).json() == not_valid()
 
-    async def test_a_subject_of_one_issuer_is_not_the_user_of_another(self, external: Api, issuer: Issuer) -> None:
+    async def test_subject_of_one_issuer_is_not_the_user_of_another(self, external: Api, issuer: Issuer) -> None:
         assert (await named(external, "ana")).status_code == 200
         assert (await bearer(external, issuer.token())).json() == not_valid()
         await link(external, "ana")
         assert (await bearer(external, issuer.token())).status_code == 200
         assert (await named(external, "ana")).status_code == 200
 
-    async def test_a_user_of_an_older_release_belongs_to_the_first_issuer_that_names_him(
+    async def test_user_of_an_older_release_belongs_to_the_first_issuer_that_names_them(
         self, external: Api, issuer: Issuer
     ) -> None:
         records = AccountRepository(external.database)
@@ -167,7 +167,7 @@ class TestNamesOfOtherIssuers:
         (linked,) = await _links(external).all("ana")
         assert not linked.by_administrator
 
-    async def test_of_two_links_at_once_one_is_made(self, external: Api) -> None:
+    async def test_only_one_of_two_concurrent_links_is_created(self, external: Api) -> None:
         records = AccountRepository(external.database)
         user_id = await records.create(NewAccount(Username("ana", "ana")), default_group="default")
         identities = [ExternalIdentity(f"issuer {n}", "ana") for n in range(5)]
@@ -183,9 +183,7 @@ class TestNamesOfOtherIssuers:
         assert await _links(external).all() == []
         assert (await bearer(external, issuer.token(sub="strasse"))).status_code == 200
 
-    async def test_a_refused_token_that_was_revoked_is_no_good_after_the_link_either(
-        self, external: Api, issuer: Issuer
-    ) -> None:
+    async def test_refused_and_revoked_token_stays_invalid_after_link(self, external: Api, issuer: Issuer) -> None:
         token = issuer.token(sub="admin")
         assert (await bearer(external, token)).json() == not_valid()
         assert (await external.stranger.post("token/revoke", token=token)).json() == {}
@@ -193,7 +191,7 @@ class TestNamesOfOtherIssuers:
         assert (await bearer(external, token)).json() == not_valid()
         assert (await bearer(external, issuer.token(sub="admin", jti="new"))).status_code == 200
 
-    async def test_the_explanation_says_what_is_missing(self, external: Api, issuer: Issuer) -> None:
+    async def test_explanation_says_what_is_missing(self, external: Api, issuer: Issuer) -> None:
         async with open_explainer(external.services.settings) as explainer:
             for subject, said in (("admin", "has a password"), ("ADMIN", "not in the normal form, which is admin")):
                 *_, finding = await explainer.explain(issuer.token(sub=subject))
@@ -205,7 +203,7 @@ class TestNamesOfOtherIssuers:
 
 
 class TestDisabledUsers:
-    async def test_an_event_stream_ends(self, quick: Api) -> None:
+    async def test_event_stream_ends(self, quick: Api) -> None:
         ana, boss = await quick.user(), await administrator(quick)
         operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
         await ana.running(operation)
@@ -219,7 +217,7 @@ class TestDisabledUsers:
         assert json.loads(told[-1].removeprefix("data: ")) == refusal
         assert await ana.state(operation) == "running"
 
-    async def test_a_wait_ends(self, quick: Api) -> None:
+    async def test_wait_ends(self, quick: Api) -> None:
         ana, boss = await quick.user(), await administrator(quick)
         operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
         waiting = asyncio.create_task(boss.post("editor/check_status", operationId=operation, wait="60"))
@@ -237,7 +235,7 @@ class TestDisabledUsers:
         assert await state_of(quick, operations[0]) == ("canceled", "Canceled: the user is no longer active.")
         assert await bob.state(operations[1]) == "running"
 
-    async def test_a_wait_of_an_ended_token_ends(self, quick: Api) -> None:
+    async def test_wait_with_expired_token_ends(self, quick: Api) -> None:
         ana = await quick.user()
         operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
         waiting = asyncio.create_task(ana.post("editor/check_status", operationId=operation, wait="60"))
@@ -261,7 +259,7 @@ class TestDisabledUsers:
         closed = "select true as closed from sessions where id = $1 and closed_at is not null"
         assert await found(quick, closed, body["session"]["id"])
 
-    async def test_a_session_that_does_not_close_holds_nobody_up(self, quick: Api) -> None:
+    async def test_hanging_session_close_delays_nobody(self, quick: Api) -> None:
         ana, bob = await quick.user(), await quick.user()
         body = await ana.told("editor/create_session", session=json.dumps({"type": "mysql"}))
         held = quick.services.statements.runner.sessions.get(body["session"]["id"])
@@ -284,14 +282,14 @@ class TestDisabledUsers:
 
 
 async def state_of(api: Api, operation: str) -> tuple[str, str]:
-    """State and message of a statement at its end, from the record: its user may not ask any more."""
+    """Return a finished statement's state and message from the record, since its user may no longer query it."""
     ended = "select state, message from statements where id = $1::uuid and state not in ('waiting', 'running')"
     row = await found(api, ended, operation)
     return row["state"], row["message"]
 
 
 async def found(api: Api, query: str, *values: object) -> Mapping[str, Any]:
-    """The row of a query, once there is one."""
+    """Wait for a query's row and return it."""
     for _ in range(1200):
         if row := await api.database.row(query, *values):
             return row
@@ -300,7 +298,7 @@ async def found(api: Api, query: str, *values: object) -> Mapping[str, Any]:
 
 
 class TestDemotedUsers:
-    async def test_a_stream_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
+    async def test_stream_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
         ana = await quick.user(groups=("analysts",))
         operation = (await ana.execute("closed", "sleep 600"))["history_uuid"]
         await ana.running(operation)
@@ -312,7 +310,7 @@ class TestDemotedUsers:
         assert told[-2] == "event: denied"
         assert json.loads(told[-1].removeprefix("data: "))["code"] == "permission_denied"
 
-    async def test_a_wait_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
+    async def test_wait_ends_with_the_right_to_the_connector(self, quick: Api) -> None:
         ana = await quick.user(groups=("analysts",))
         operation = (await ana.execute("closed", "sleep 600"))["history_uuid"]
         waiting = asyncio.create_task(ana.refused("editor/check_status", operationId=operation, wait="60"))
@@ -320,7 +318,7 @@ class TestDemotedUsers:
         await leave(quick, ana, "analysts")
         assert await waiting == (403, -1, "permission_denied")
 
-    async def test_what_is_his_own_may_still_be_canceled_and_closed(self, quick: Api) -> None:
+    async def test_own_statements_may_still_be_canceled_and_closed(self, quick: Api) -> None:
         ana = await quick.user(groups=("analysts",))
         running = (await ana.execute("closed", "sleep 600"))["history_uuid"]
         await ana.running(running)
@@ -332,7 +330,7 @@ class TestDemotedUsers:
         assert (await ana.on(done, "close_statement"))["status"] == 0
         assert (await state_of(quick, done))[0] == "closed"
 
-    async def test_sessions_of_a_withdrawn_connector_are_closed_and_the_answer_says_so(self, quick: Api) -> None:
+    async def test_sessions_of_a_withdrawn_connector_are_closed_and_reported(self, quick: Api) -> None:
         ana, bob = await quick.user(groups=("analysts",)), await quick.user()
         sessions = [
             (await ana.told("editor/create_session", session=json.dumps({"type": "closed"})))["session"]["id"]
@@ -353,7 +351,7 @@ class TestDemotedUsers:
             assert (await ana.told("editor/close_session", session=body))["status"] == 0
             assert (await bob.refused("editor/close_session", session=body))[2] == "dialect_not_found"
         assert (again["message"], again["session"]) == ("Session successfully closed.", None)
-        # Who never had a session there learns nothing.
+        # Users who never had a session there learn nothing.
         assert (await bob.refused("editor/close_session", session=every))[2] == "dialect_not_found"
         assert (await ana.refused("editor/create_session", session=every))[2] == "dialect_not_found"
 
@@ -361,12 +359,12 @@ class TestDemotedUsers:
 class TestGuesses:
     @pytest.fixture
     async def behind(self, opener: Opener) -> AsyncIterator[Api]:
-        """An application behind a proxy that says who the client is, with the user ana."""
+        """An application behind a proxy that passes the client's address, with the user ana."""
         async with opener({"trusted_proxies": ("127.0.0.1",)}) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             yield api
 
-    async def test_guesses_from_four_addresses_do_not_lock_a_user_out_of_a_known_one(self, behind: Api) -> None:
+    async def test_guesses_from_four_addresses_do_not_lock_user_out_of_known_one(self, behind: Api) -> None:
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
         for number in range(2, 6):
             for _ in range(5):
@@ -374,21 +372,21 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.6", PASSWORD) == 429
         for _ in range(3):
             assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
-        # A known address has guesses of its own, and no more of them than any other.
+        # A known address has separate guesses, as many as any other.
         assert [await attempt(behind, "10.0.0.1") for _ in range(6)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
-    async def test_guesses_from_a_known_address_do_not_use_up_those_of_others(self, behind: Api) -> None:
+    async def test_guesses_from_known_address_do_not_use_up_those_of_others(self, behind: Api) -> None:
         assert await attempt(behind, "2001:db8:0:1::1", PASSWORD) == 200
         assert [await attempt(behind, f"2001:db8:0:1::{n}") for n in range(2, 8)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.9", PASSWORD) == 200
 
-    async def test_the_rate_of_guesses_at_one_name_stays_bounded(self, behind: Api) -> None:
+    async def test_guess_rate_per_name_is_limited(self, behind: Api) -> None:
         await attempt(behind, "10.0.0.1", PASSWORD)
         every = [await attempt(behind, f"10.0.{1 + n // 5}.1") for n in range(40)]
         assert every == [401] * 20 + [429] * 20
 
-    async def test_a_known_address_is_known_for_its_own_user_and_for_thirty_days(self, behind: Api) -> None:
+    async def test_known_address_is_valid_for_its_user_for_thirty_days(self, behind: Api) -> None:
         await accounts(behind).create(AuthenticatedUser("bob"), PASSWORD)
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
         for number in range(2, 6):
@@ -399,7 +397,7 @@ class TestGuesses:
         await behind.database.execute("update login_networks set last_login_at = now() - interval '31 days'")
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
-    async def test_the_known_addresses_of_a_user_are_bounded(self, behind: Api) -> None:
+    async def test_known_addresses_per_user_are_limited(self, behind: Api) -> None:
         throttle = behind.services.accounts.logins.throttle
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
@@ -413,7 +411,7 @@ class TestGuesses:
                 assert await attempt(behind, f"10.3.0.{number}") == 401
         assert await attempt(behind, "10.2.0.1", PASSWORD) == 429
         assert await attempt(behind, "10.1.0.29", PASSWORD) == 200
-        # Where a proxy does not say who the client is, nothing is known.
+        # If a proxy does not pass the client's address, nothing is recorded.
         await throttle.succeeded("eve", "unknown")
         assert await behind.database.value("select count(*) from login_networks") == 40
 

@@ -1,4 +1,4 @@
-"""Transfers that last longer than the rights of their user (Rule T22)."""
+"""Transfers that outlast their user's rights (Rule T22)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ Change = Callable[[Api, Caller], Awaitable[object]]
 
 @pytest.fixture
 async def api(tmp_path: Path, database_dsn: str) -> AsyncIterator[Api]:
-    """An application with a local root that reads the users of lasting calls again after a second."""
+    """An application with a local root that rechecks the users of long-running calls after a second."""
     tables = {"notebook": {"interpreters": {"mysql": {"interface": "fake"}}}}
     recheck = {"auth": {"recheck_s": _RECHECK_S}}
     settings = storage_settings(tmp_path, database_dsn, tables=tables, desktop=recheck)
@@ -36,7 +36,7 @@ async def disable(api: Api, user: Caller) -> None:
 
 
 async def withdraw(api: Api, user: Caller) -> None:
-    """The rights of the default group: stores, importer, downloads."""
+    """Withdraw the default group's rights: stores, importer, downloads."""
     await Groups(api.database, AuthSettings()).remove(user.username, "default")
 
 
@@ -44,7 +44,8 @@ CHANGES = pytest.mark.parametrize("change", [disable, withdraw], ids=["disabled"
 
 
 async def taken(api: Api, user: Caller, path: str, meanwhile: Callable[[], Awaitable[object]]) -> tuple[int, bool]:
-    """The bytes of a GET whose client takes the first piece, waits, and takes the rest; and whether the end came."""
+    """Run a GET whose client reads the first chunk, waits, and reads the rest; return the byte count and whether the
+    end came."""
     request = httpx.Request("GET", f"http://test/api/v1/{path}", headers=dict(user.headers))
     size, has_ended, body_sent = 0, False, asyncio.Event()
 
@@ -71,7 +72,7 @@ async def taken(api: Api, user: Caller, path: str, meanwhile: Callable[[], Await
 
 
 @CHANGES
-async def test_a_download_of_a_file_breaks_off(api: Api, tmp_path: Path, change: Change) -> None:
+async def test_file_download_is_aborted(api: Api, tmp_path: Path, change: Change) -> None:
     ana, bob = await api.user("ana"), await api.user("bob")
     (tmp_path / "files" / "shared" / "large.bin").write_bytes(bytes(_BYTES))
 
@@ -88,7 +89,7 @@ async def test_a_download_of_a_file_breaks_off(api: Api, tmp_path: Path, change:
 
 
 @CHANGES
-async def test_a_download_of_a_result_breaks_off(api: Api, change: Change) -> None:
+async def test_result_download_is_aborted(api: Api, change: Change) -> None:
     ana = await api.user("ana")
     operation = (await ana.run("mysql", "rows 200000 wide 50", limit=200_000))["history_uuid"]
 
@@ -102,7 +103,7 @@ async def test_a_download_of_a_result_breaks_off(api: Api, change: Change) -> No
 
 @CHANGES
 @pytest.mark.parametrize("path", ["storage/upload/file", "importer/upload/file", "storage/upload/chunks"])
-async def test_an_upload_is_refused_and_leaves_no_file(api: Api, tmp_path: Path, change: Change, path: str) -> None:
+async def test_upload_is_refused_and_leaves_no_file(api: Api, tmp_path: Path, change: Change, path: str) -> None:
     ana = await api.user("ana")
 
     async def body() -> AsyncGenerator[bytes]:
@@ -129,6 +130,6 @@ async def test_an_upload_is_refused_and_leaves_no_file(api: Api, tmp_path: Path,
     headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
     answer = await ana.send("POST", path, content=body(), headers=headers)
     assert answer.status_code == (401 if change is disable else 403), answer.text
-    # The parts of an upload in parts are kept until it is given up or has expired, as after any broken call.
+    # The parts of a multipart upload are kept until it is discarded or has expired, as after any interrupted call.
     assert not [one.name for one in (tmp_path / "files").rglob("[!.]*") if one.is_file()]
     assert await api.database.value("select count(*) from import_uploads") == 0

@@ -1,4 +1,4 @@
-"""What one user can do to the memory of the process: huge cells, rows, pages and log lines (issue: fair shares)."""
+"""What one user can do to the process's memory: huge cells, rows, pages and log lines (issue: fair shares)."""
 
 import io
 import json
@@ -38,7 +38,7 @@ LIMIT = 1 * MIB
 
 
 async def read(session: EngineSession, sql: str) -> int:
-    """The rows of a statement. Raises its failure."""
+    """Return the number of a statement's rows. Raises its failure."""
     handle = await session.submit(sql)
     status = await session.poll(handle, wait_s=60)
     if status.error is not None:
@@ -55,7 +55,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str, users_dsn: str) -> ApiOpener:
-    """Opens an application of the test's own, with settings of the editor."""
+    """Return an opener of separate applications with editor settings."""
 
     def opener(**editor: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_dsn, **editor))
@@ -64,7 +64,7 @@ def opened(tmp_path: Path, database_dsn: str, users_dsn: str) -> ApiOpener:
 
 
 async def outcome(caller: Caller, dialect: str, sql: str) -> tuple[str, str]:
-    """Code and message of a statement that fails."""
+    """Return the code and message of a failing statement."""
     operation = (await caller.execute(dialect, sql))["history_uuid"]
     await caller.ended(operation)
     body = (await caller.post("editor/fetch_result_data", operationId=operation)).json()
@@ -72,7 +72,7 @@ async def outcome(caller: Caller, dialect: str, sql: str) -> tuple[str, str]:
 
 
 def grown(text_bytes: int) -> dict[str, Any]:
-    """Settings with which a cell may have so many bytes, and a page 64 KiB."""
+    """Return settings with this cell limit, and a page limit of 64 KiB."""
     return {"cell_max_bytes": text_bytes, "batch_max_bytes": 64 * 1024}
 
 
@@ -115,11 +115,11 @@ class TestPostgresql:
         with pytest.raises(RowTooLarge, match=f"Row 1 is larger than the limit of {2 * LIMIT} bytes"):
             await read(session, f"SELECT {', '.join(['NULL'] * 50)} UNION ALL SELECT {row}")
 
-    async def test_a_cell_at_the_limit_is_read(self, session: EngineSession) -> None:
+    async def test_cell_at_the_limit_is_read(self, session: EngineSession) -> None:
         result = await run(session, f"SELECT repeat('x', {LIMIT}) AS big, 1 AS a")
         assert [(len(big), a) for big, a in result.rows] == [(LIMIT, 1)]
 
-    async def test_a_huge_message_that_is_no_row_ends_the_connection(self, session: EngineSession) -> None:
+    async def test_huge_non_row_message_ends_connection(self, session: EngineSession) -> None:
         loud = "DO $$ BEGIN RAISE NOTICE '%', repeat('x', 100000000); END $$"
         assert isinstance(await failure(session, loud), OutcomeUnknown)
 
@@ -149,9 +149,7 @@ class TestPostgresql:
         await session.close(handle)
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
-    async def test_rows_that_nobody_wants_any_more_are_dropped(
-        self, session: EngineSession, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_abandoned_rows_are_dropped(self, session: EngineSession, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(message_guard, "CHUNK_BYTES", 1 * MIB)
         for _ in range(3):
             handle = await session.submit("SELECT repeat('x', 100000) AS t FROM generate_series(1, 5000)")
@@ -161,7 +159,7 @@ class TestPostgresql:
             await session.close(handle)
             assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
-    async def test_a_failure_behind_a_chunk_that_was_cut_is_the_servers_own(
+    async def test_failure_after_a_cut_chunk_is_the_servers_own(
         self, session: EngineSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(message_guard, "CHUNK_BYTES", 1 * MIB)
@@ -172,7 +170,7 @@ class TestPostgresql:
 
 
 class TestStatements:
-    """Every engine, through the API: what is too large ends the statement with its code, row and column."""
+    """Every engine, through the API: oversized data fails the statement with its code, row and column."""
 
     @pytest.mark.parametrize(
         ("dialect", "sql", "place"),
@@ -190,7 +188,7 @@ class TestStatements:
         ],
         ids=["sqlite_blob", "sqlite_row", "postgresql_cell", "postgresql_row", "nested", "any_engine"],
     )
-    async def test_a_large_cell_ends_its_statement(self, opened: ApiOpener, dialect: str, sql: str, place: str) -> None:
+    async def test_large_cell_fails_its_statement(self, opened: ApiOpener, dialect: str, sql: str, place: str) -> None:
         async with opened(cell_max_bytes=65536) as api:
             ana = await api.user()
             code, message = await outcome(ana, dialect, sql)
@@ -198,13 +196,13 @@ class TestStatements:
             assert f"A value{place}" in message
             assert (await ana.result(dialect, "rows 1" if dialect == "mysql" else "SELECT 1 AS a"))["data"]
 
-    async def test_a_row_of_many_large_cells_ends_its_statement(self, opened: ApiOpener) -> None:
+    async def test_row_of_many_large_cells_fails_its_statement(self, opened: ApiOpener) -> None:
         async with opened(cell_max_bytes=65536) as api:
             row = ", ".join(f"repeat('x', 60000) AS c{number}" for number in range(3))
             code, message = await outcome(await api.user(), "postgresql", f"SELECT {row}")
             assert (code, message) == ("row_too_large", "Row 0 is larger than the limit of 131072 bytes for one row.")
 
-    async def test_a_log_line_of_an_engine_stays_within_the_log(self, opened: ApiOpener) -> None:
+    async def test_engine_log_line_stays_within_log_limits(self, opened: ApiOpener) -> None:
         async with opened() as api:
             ana = await api.user()
             loud = "DO $$ BEGIN FOR i IN 1..20 LOOP RAISE NOTICE '%', repeat('x', 5000000); END LOOP; END $$"
@@ -214,9 +212,9 @@ class TestStatements:
 
 
 class TestPages:
-    """A page, a sample and a download stay within their bytes, also for a single row."""
+    """A page, a sample and a download stay within their byte limits, even for a single row."""
 
-    async def test_a_page_ends_before_the_row_that_would_exceed_it_and_says_so(self, opened: ApiOpener) -> None:
+    async def test_page_ends_before_exceeding_row_and_reports_it(self, opened: ApiOpener) -> None:
         async with opened(**grown(MIB)) as api:
             ana = await api.user()
             sql = "SELECT n, repeat('x', CASE n WHEN 3 THEN 100000 ELSE 10 END) AS t FROM generate_series(1, 5) n"
@@ -232,14 +230,14 @@ class TestPages:
             lines = (await ana.get(f"editor/download/{operation}", format="csv")).text.splitlines()
             assert [len(line) for line in lines] == [3, 12, 12, 100_002, 12, 12]
 
-    async def test_a_sample_of_huge_rows_is_refused(self, opened: ApiOpener) -> None:
+    async def test_sample_of_huge_rows_is_refused(self, opened: ApiOpener) -> None:
         async with opened(**grown(MIB)) as api:
             ana = await api.user()
             await ana.run("postgresql", "CREATE TABLE wide AS SELECT repeat('x', 100000) AS t")
             answer = await ana.post("editor/sample/public/wide", snippet=json.dumps({"type": "postgresql"}))
             assert (answer.status_code, answer.json()["code"]) == (413, "row_too_large")
 
-    async def test_the_memory_of_pages_is_given_back(self, opened: ApiOpener) -> None:
+    async def test_page_memory_is_released(self, opened: ApiOpener) -> None:
         async with opened() as api:
             ana = await api.user()
             sql = "SELECT repeat(chr(1), 1000000) AS t FROM generate_series(1, 4)"
@@ -249,7 +247,7 @@ class TestPages:
             assert api.services.statements.result_reader.budget.used_bytes == 0
 
     @pytest.mark.slow
-    async def test_ten_thousand_columns(self, opened: ApiOpener) -> None:
+    async def test_ten_thousand_columns_are_read(self, opened: ApiOpener) -> None:
         async with opened() as api:
             ana = await api.user()
             row = ", ".join(f"{number} AS c{number}" for number in range(10_000))
@@ -259,7 +257,7 @@ class TestPages:
 
 
 class TestDownloads:
-    async def test_a_map_without_known_types_can_be_downloaded(self, opened: ApiOpener) -> None:
+    async def test_map_without_known_types_can_be_downloaded(self, opened: ApiOpener) -> None:
         async with opened() as api:
             ana = await api.user()
             operation = (await ana.run("duckdb", "SELECT MAP {} AS m, [MAP {}] AS l"))["history_uuid"]
@@ -267,7 +265,7 @@ class TestDownloads:
             assert file.status_code == 200
             assert pq.read_table(io.BytesIO(file.content)).to_pylist() == [{"m": [], "l": [[]]}]
 
-    async def test_pieces_of_a_download_are_small_whatever_its_cells_are(self) -> None:
+    async def test_download_chunks_are_small_whatever_the_cells(self) -> None:
         cells = pa.table({"c": ["x" * 5_000_000, '"' * 3_000_000]})
         with ThreadPoolExecutor(1) as threads:
             for wanted in (DownloadFormat.CSV, DownloadFormat.NDJSON, DownloadFormat.PARQUET, DownloadFormat.ARROW):
@@ -275,7 +273,7 @@ class TestDownloads:
                 sizes = [len(piece) async for piece in download(source, FileForm(wanted), threads=threads)]
                 assert max(sizes) <= MIB
 
-    async def test_the_audit_line_of_a_download_that_fails_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_audit_line_records_failed_download(self, monkeypatch: pytest.MonkeyPatch) -> None:
         outcomes: list[str] = []
 
         class Kept(AuditTrail):
@@ -300,7 +298,7 @@ class TestDownloads:
 
 
 @pytest.mark.slow
-def test_a_parquet_file_of_20000_columns_is_read_in_few_pieces() -> None:
+def test_parquet_file_of_20000_columns_is_read_in_few_chunks() -> None:
     written = io.BytesIO()
     pq.write_table(pa.table({f"c{number}": [number] for number in range(20_000)}), written)
 
@@ -317,7 +315,7 @@ def test_a_parquet_file_of_20000_columns_is_read_in_few_pieces() -> None:
     assert file.reads < 100
 
 
-def test_a_parquet_file_whose_columns_are_many_and_long_is_refused_before_it_is_read() -> None:
+def test_parquet_file_with_many_long_columns_is_refused_before_reading() -> None:
     written = io.BytesIO()
     long = pa.array(range(5_000))
     pq.write_table(pa.table({f"c{number}": long for number in range(4_200)}), written, use_dictionary=False)

@@ -1,4 +1,4 @@
-"""Attacks by the addresses that connectors name: metadata services, the service itself, its database."""
+"""Attacks through connector addresses: metadata services, the service itself, its database."""
 
 import asyncio
 import json
@@ -50,18 +50,18 @@ CARRYING = (
     "2001:db8::5efe:{v4}",
     "2001:db8::200:5efe:{v4}",
 )
-"""Every form that carries an IPv4 address, with the address in each of its places."""
+"""Every IPv6 form that embeds an IPv4 address, with the address in each possible position."""
 
 
 def carrying(form: str, v4: str) -> str:
-    """The IPv6 address of a form that carries `v4`."""
+    """Return the IPv6 address that embeds `v4` in the given form."""
     a, b, c, d = (f"{int(part):02x}" for part in v4.split("."))
     inverse = f"{int(f'{a}{b}{c}{d}', 16) ^ 0xFFFF_FFFF:08x}"
     return form.format(v4=v4, a=a, b=b, c=c, d=d, not_ab=inverse[:4], not_cd=inverse[4:])
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback; where it has none, a second one of loopback."""
+    """Return an address of this machine other than loopback, or else a second loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -72,7 +72,7 @@ def own_address() -> str:
 
 @asynccontextmanager
 async def listening(host: str) -> AsyncGenerator[tuple[int, list[str]]]:
-    """A real listener: its port, and who has connected."""
+    """Start a real listener; yield its port and the peers that connected."""
     peers = list[str]()
 
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ async def listening(host: str) -> AsyncGenerator[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize("form", CARRYING)
-async def test_an_ipv6_address_is_refused_for_the_ipv4_address_that_it_carries(form: str) -> None:
+async def test_ipv6_address_is_refused_for_its_embedded_ipv4_address(form: str) -> None:
     rules = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
     hostile = carrying(form, _METADATA)
     assert literal_address(hostile) is not None
@@ -96,7 +96,7 @@ async def test_an_ipv6_address_is_refused_for_the_ipv4_address_that_it_carries(f
 
 
 @pytest.mark.parametrize("form", CARRYING)
-async def test_the_service_itself_is_refused_by_an_ipv6_address_that_carries_its_own(form: str) -> None:
+async def test_service_address_embedded_in_ipv6_is_refused(form: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 8888)}), service_database=frozenset({("10.1.2.3", 5432)}))
     for v4, port in (("127.0.0.1", 8888), ("10.1.2.3", 5432)):
         with pytest.raises(HostRefused):
@@ -104,7 +104,7 @@ async def test_the_service_itself_is_refused_by_an_ipv6_address_that_carries_its
         assert await rules.resolve(carrying(form, v4), port + 1)
 
 
-async def test_a_name_may_not_lead_to_an_address_that_carries_a_blocked_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_must_not_resolve_to_an_address_embedding_a_blocked_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
     found = carrying("64:ff9b:1:{a}{b}:{c}:{d}00::", _METADATA)
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(socket.AF_INET6, 1, 6, "", (found, 80, 0, 0))])
@@ -113,10 +113,10 @@ async def test_a_name_may_not_lead_to_an_address_that_carries_a_blocked_one(monk
 
 
 @pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "127.0.0.1", "localhost"])
-async def test_the_listener_of_the_service_is_no_destination_by_any_address_of_the_machine(http_host: str) -> None:
+async def test_service_listener_is_blocked_by_any_address_of_the_machine(http_host: str) -> None:
     async with listening("0.0.0.0") as (port, peers):
         settings = Settings.model_validate({"desktop": {"http_host": http_host, "http_port": port}})
-        # Without the blocked networks: the rule must not rest on 0.0.0.0 being one of them.
+        # Without the blocked networks: the rule must not depend on 0.0.0.0 being one of them.
         blocked = EngineBuilder(settings).addresses
         rules = AddressRules(own=blocked.own)
         for target in ("127.0.0.1", "127.8.9.10", "localhost", "0.0.0.0", "::1", "::", own_address(), "0x7f000001"):
@@ -129,14 +129,14 @@ async def test_the_listener_of_the_service_is_no_destination_by_any_address_of_t
 
 
 def link_local_addresses() -> list[tuple[str, str]]:
-    """Those of this machine with their interfaces; none where it has no IPv6."""
+    """Return this machine's link-local addresses with their interfaces; none without IPv6."""
     table = Path("/proc/net/if_inet6")
     lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
     return [(str(IPv6Address(int(line[0], 16))), line[5]) for line in lines if line[0].startswith("fe80")]
 
 
-async def test_the_listener_is_no_destination_by_a_link_local_address_of_the_machine() -> None:
-    """Also where an operator has taken fe80::/10 out of the blocked networks."""
+async def test_service_listener_is_blocked_by_link_local_addresses() -> None:
+    """This also holds if an operator has removed fe80::/10 from the blocked networks."""
     rules = AddressRules(own=frozenset({("0.0.0.0", 8888)}))
     for address, interface in link_local_addresses():
         for target in (f"{address}%{interface}", f"{address}%{socket.if_nametoindex(interface)}"):
@@ -145,7 +145,7 @@ async def test_the_listener_is_no_destination_by_a_link_local_address_of_the_mac
     assert await rules.resolve("fe80::1:2:3:4%lo", 8888) == ["fe80::1:2:3:4%lo"]
 
 
-async def test_a_driver_that_connects_by_itself_does_not_reach_the_listener_either() -> None:
+async def test_driver_that_connects_by_itself_cannot_reach_the_listener_either() -> None:
     install_guard()
     async with listening("0.0.0.0") as (port, peers):
         rules = AddressRules(own=frozenset({("0.0.0.0", port)}))
@@ -161,7 +161,7 @@ async def test_a_driver_that_connects_by_itself_does_not_reach_the_listener_eith
 
 @pytest.fixture
 async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerator[str]:
-    """The service's database over TCP, with a login of this test's: the embedded server refuses its own there."""
+    """The service's database over TCP, with a login for this test: the embedded server refuses its own there."""
     database = database_dsn.partition("?")[0].rpartition("/")[2]
     role = f"service_of_{database}"
     await execute(tcp_open.admin_dsn(), f"CREATE ROLE {role} LOGIN PASSWORD '{role}' IN ROLE {SERVICE_ROLE}")
@@ -171,7 +171,7 @@ async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerat
 
 @pytest.fixture
 def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
-    """Opens an application whose service database is reached over TCP, with a policy for connectors."""
+    """Return an opener of applications whose service database is reached over TCP, with a connector policy."""
 
     def opened(**policy: Any) -> AbstractAsyncContextManager[Api]:
         policy = {"local_database_dir": tmp_path / "databases", **policy}
@@ -181,14 +181,14 @@ def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
 
 
 async def outcome(keeper: Keeper, url: str) -> tuple[bool, str, str]:
-    """How the test of a connector ends: whether well, the reason and the messages."""
+    """Test a connector and return its success, the reason and the messages."""
     draft = {"nice_name": "x", "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
     response = await keeper.caller.post("connector/instance/test", connector=json.dumps(draft))
     body = response.json()
     return body.get("ok", False), body.get("reason") or body.get("code"), response.text
 
 
-async def test_the_server_of_the_service_database_is_refused_to_stored_connectors_and_the_answer_says_why(
+async def test_service_database_server_is_refused_to_stored_connectors_with_reason(
     opener: Opener, users_dsn: str
 ) -> None:
     async with opener(allow_service_database_server=False) as api:
@@ -198,17 +198,17 @@ async def test_the_server_of_the_service_database_is_refused_to_stored_connector
         assert (status, code) == (400, "host_not_allowed")
         assert "server of the service's own database" in str(errors)
         assert _REFUSED_ALLOWED in str(errors)
-        # A name is resolved when it is connected to.
+        # A name is resolved when the connector connects.
         ok, reason, text = await outcome(keeper, users_dsn.replace("127.0.0.1", "localhost"))
         assert (ok, reason) == (False, "refused")
         assert "server of the service's own database" in text
 
 
-async def test_other_databases_of_that_server_are_for_the_settings_and_by_a_setting_for_stored_connectors(
+async def test_other_databases_of_that_server_need_a_setting_for_stored_connectors(
     opener: Opener, users_dsn: str
 ) -> None:
     async with opener(allow_service_database_server=False) as api:
-        # The interpreter `postgresql` of the settings file uses the server.
+        # The settings file's interpreter `postgresql` uses the server.
         ana = await api.user("ana")
         assert (await ana.result("postgresql", "select 1 + 1"))["data"] == [[2]]
     async with opener(allow_service_database_server=True) as api:
@@ -218,12 +218,12 @@ async def test_other_databases_of_that_server_are_for_the_settings_and_by_a_sett
             assert ok, text
 
 
-async def test_the_service_database_itself_is_refused_however_it_is_spelled(
+async def test_service_database_itself_is_refused_in_any_spelling(
     opener: Opener, own_url: str, tcp_open: EmbeddedPostgres
 ) -> None:
     database = own_url.rpartition("/")[2]
     encoded = "".join(f"%{ord(letter):02x}" for letter in database)
-    # A database of the login's name is what a url without database means.
+    # A url without a database means a database of the login's name.
     login = f"""CREATE ROLE "{database}" LOGIN PASSWORD 'x'; GRANT CONNECT ON DATABASE {database} TO {database}"""
     await execute(tcp_open.admin_dsn(), login)
     urls = [
@@ -248,23 +248,23 @@ async def test_the_service_database_itself_is_refused_however_it_is_spelled(
     "tail",
     ["?dbname=own", "?database=own", "?service=own", "?options=-csearch_path%3Dx", "?host=127.0.0.1", "?hostaddr=::1"],
 )
-async def test_options_of_a_url_name_no_other_database(opener: Opener, users_dsn: str, tail: str) -> None:
+async def test_url_options_cannot_name_another_database(opener: Opener, users_dsn: str, tail: str) -> None:
     async with opener(allow_service_database_server=True, extra_url_options={"postgresql": ("options", "host")}) as api:
         ok, reason, text = await outcome(await Keeper.of(api), f"{users_dsn}{tail}")
         assert (ok, reason) == (False, "option_not_allowed"), text
 
 
-async def test_the_service_database_is_not_one_of_several_hosts(opener: Opener, users_dsn: str) -> None:
+async def test_service_database_is_refused_among_several_hosts(opener: Opener, users_dsn: str) -> None:
     async with opener(allow_service_database_server=False) as api:
         several = users_dsn.replace("@127.0.0.1:", "@harmless.invalid,127.0.0.1:")
         ok, _, text = await outcome(await Keeper.of(api), several)
         assert not ok, text
 
 
-async def test_the_service_database_behind_another_port_is_known_by_what_it_says_of_itself(
+async def test_service_database_behind_another_port_is_recognized_by_its_identity(
     opener: Opener, own_url: str, tcp_open: EmbeddedPostgres
 ) -> None:
-    """A forwarding port, as of a connection pooler: neither host nor port are the service's."""
+    """A forwarding port, like a connection pooler's: neither host nor port are the service's."""
     async with (
         forwarded("127.0.0.1", tcp_open.address.port) as port,
         opener(allow_service_database_server=False) as api,
@@ -274,7 +274,7 @@ async def test_the_service_database_behind_another_port_is_known_by_what_it_says
         ok, reason, text = await outcome(keeper, hostile)
         assert (ok, reason) == (False, "refused"), text
         assert "it is the service's own database" in text
-        # Through the same port another database of the server is served: only the service's own is known.
+        # The same port serves another database of the server: only the service's own is recognized.
         ok, _, text = await outcome(
             keeper, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
         )
@@ -283,7 +283,7 @@ async def test_the_service_database_behind_another_port_is_known_by_what_it_says
 
 @asynccontextmanager
 async def forwarded(host: str, target: int) -> AsyncGenerator[int]:
-    """A port that passes everything on."""
+    """Yield a port that forwards everything."""
     pumps = set[asyncio.Task[None]]()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -312,7 +312,7 @@ async def forwarded(host: str, target: int) -> AsyncGenerator[int]:
             await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def test_a_driver_whose_database_cannot_be_told_stays_refused(tmp_path: Path) -> None:
+async def test_driver_with_unknown_database_stays_refused(tmp_path: Path) -> None:
     policy = {"allow_service_database_server": True}
     database = {"url": "postgresql://own:secret@127.0.0.1:5433/own"}
     context = EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": policy, "database": database}}))
@@ -320,7 +320,7 @@ async def test_a_driver_whose_database_cannot_be_told_stays_refused(tmp_path: Pa
         context.addresses.resolve_blocking("127.0.0.1", 5433)
 
 
-async def test_config_check_says_which_interpreters_lead_to_the_service(tmp_path: Path) -> None:
+async def test_config_check_reports_interpreters_that_lead_to_the_service(tmp_path: Path) -> None:
     own = "postgresql://svc:planted-secret@127.0.0.1:5433/own"
     urls = {
         "itself": "postgresql://u:p@localhost:5433/own",

@@ -1,4 +1,4 @@
-"""Parquet files of some kilobytes that unpack to gigabytes: shown and imported by processes with limits only."""
+"""Parquet files of a few kilobytes that unpack to gigabytes: only limited processes show and import them."""
 
 import io
 import subprocess
@@ -15,17 +15,17 @@ from tests.api.storage.conftest import storage_settings
 FIELD = Path(__file__).parents[1] / "field" / "security"
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 128 * MIB
-"""What a call may add to the memory of the server's process: a hundredth of what these files unpack to."""
+"""What a call may add to the server process's memory: a hundredth of the files' unpacked size."""
 
 
 def fixed_values() -> pa.Table:
-    """64 times one value of 16 MiB, of which the file has one."""
+    """Return a table with 64 references to one value of 16 MiB."""
     value = pa.array([b"a" * (16 * MIB)], pa.binary(16 * MIB))
     return pa.table({"x": pa.DictionaryArray.from_arrays(pa.nulls(64, pa.int8()).fill_null(0), value)})
 
 
 def lists_of_lists() -> pa.Table:
-    """One row with a list of 10,000,000 lists of three numbers."""
+    """Return one row with a list of 10,000,000 lists of three numbers."""
     inner = pa.ListArray.from_arrays(pa.array(range(0, 30_000_001, 3), pa.int32()), pa.nulls(30_000_000, pa.int8()))
     return pa.table({"x": pa.ListArray.from_arrays(pa.array([0, len(inner)], pa.int32()), inner)})
 
@@ -52,7 +52,7 @@ def largest_memory_bytes() -> int:
 
 
 async def refusals(ana: Caller, root: Path, content: bytes) -> None:
-    """The file is refused by view, display and import, and this process, which is the server, stays small."""
+    """Check that view, display and import refuse the file while this process, the server, stays small."""
     (root / "shared" / "bomb").write_bytes(content)
     forget_largest_memory()
     before = largest_memory_bytes()
@@ -72,17 +72,17 @@ ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux rese
 @pytest.mark.security("S10")
 @ONLY_LINUX
 @pytest.mark.parametrize("name", ["cell1g.parquet", "list.parquet"])
-async def test_a_file_of_the_field_that_unpacks_to_gigabytes_is_refused(ana, tmp_path, name):
+async def test_field_file_that_unpacks_to_gigabytes_is_refused(ana, tmp_path, name):
     await refusals(ana, tmp_path / "files", (FIELD / name).read_bytes())
 
 
 @ONLY_LINUX
 @pytest.mark.parametrize("made", [fixed_values, lists_of_lists])
-async def test_a_small_file_of_huge_values_is_refused(ana, tmp_path, made):
+async def test_small_file_of_huge_values_is_refused(ana, tmp_path, made):
     await refusals(ana, tmp_path / "files", packed(made()))
 
 
-def test_the_process_of_a_server_or_worker_imports_no_reader_of_what_users_upload():
+def test_server_and_worker_processes_import_no_reader_of_user_uploads():
     program = "import sys, queryserver.main, queryserver.worker, queryserver.cli; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     readers = {

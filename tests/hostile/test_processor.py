@@ -1,4 +1,4 @@
-"""Users who send what takes long to compute: no other user waits for it, and it ends."""
+"""Users who send input that takes long to compute: no other user waits for it, and it is stopped."""
 
 import asyncio
 import gzip
@@ -33,14 +33,14 @@ from queryserver.sql.splitter import StatementChooser, changes_data, changes_obj
 from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
 from queryserver.workbooks.reader import ProcessWorkbooks
 
-# Three statements as long as the formatter takes them: some three seconds of processor time.
+# Three statements of the formatter's maximum length: about three seconds of processor time.
 SLOW_STATEMENT = ("select " + "a()" * STATEMENT_CHARACTERS)[: STATEMENT_CHARACTERS - 10]
 SLOW_SCRIPT = ";\n".join([SLOW_STATEMENT] * 3)
-# Five million statements: some ten seconds of processor time, and 80 MB of offsets.
+# Five million statements: about ten seconds of processor time, and 80 MB of offsets.
 MANY_STATEMENTS = "a;" * (5 * 1024 * 1024 - 1)
 SMALL_GZIP = gzip.compress(b"small")
 NO_SUCH_PLACE = "postgresql://nobody:nothing@127.0.0.1:1/none"
-# Far above what anything here takes: it ends a test that would hang.
+# Far longer than anything here takes: it stops a test that would hang.
 ENDS_WITHIN_S = 100
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
@@ -48,7 +48,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
-    """Opens an application of the test's own, with settings of `desktop`."""
+    """Return an opener of separate applications with `desktop` settings."""
 
     def opener(**desktop: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, NO_SUCH_PLACE, desktop=desktop))
@@ -69,7 +69,7 @@ def computing_of(api: Api) -> ComputationPool:
 
 
 def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What computations give from now on: nothing when they are killed."""
+    """Record the results of subsequent computations; killed ones have none."""
     outcomes: list[object] = []
 
     def noted(kind: bytes, answer: Any, task: Task) -> Any:
@@ -91,7 +91,7 @@ def is_alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.Task[Any]"]]:
-    """So many slow scripts that are being formatted; given up at the end."""
+    """Start formatting this many slow scripts; cancel them at the end."""
     tasks = [asyncio.create_task(caller.post("editor/format", statements=SLOW_SCRIPT)) for _ in range(calls)]
     try:
         await until(lambda: computing_of(caller.api).running)
@@ -104,9 +104,7 @@ async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.T
 
 class TestLength:
     @pytest.mark.parametrize("unit", ["(", "a()", "select 1;"])
-    async def test_a_text_above_the_limit_is_returned_without_being_scanned(
-        self, unit: str, monkeypatch: pytest.MonkeyPatch
-    ):
+    async def test_text_above_limit_is_returned_without_being_scanned(self, unit: str, monkeypatch: pytest.MonkeyPatch):
         def never(*_: object) -> None:
             raise AssertionError
 
@@ -118,7 +116,7 @@ class TestLength:
         assert await ScriptFormatter(computations, max_bytes=10**7).format_script(1, text, None) == text
         assert computations.done == []
 
-    async def test_a_text_that_is_not_changed_is_scanned_once(self, monkeypatch: pytest.MonkeyPatch):
+    async def test_unchanged_text_is_scanned_once(self, monkeypatch: pytest.MonkeyPatch):
         def never(*_: object) -> None:
             raise AssertionError
 
@@ -128,7 +126,7 @@ class TestLength:
 
 
 class TestOtherUsers:
-    async def test_a_page_is_served_while_eight_format_texts_of_another_user_are_in_work(self, opened: ApiOpener):
+    async def test_page_is_served_while_another_users_eight_texts_are_formatted(self, opened: ApiOpener):
         async with opened() as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             async with under_way(ana, 8) as tasks:
@@ -137,7 +135,7 @@ class TestOtherUsers:
                 assert not all(task.done() for task in tasks)
 
     @pytest.mark.slow
-    async def test_the_first_call_of_another_user_is_not_behind_many_of_one(self, opened: ApiOpener):
+    async def test_first_call_of_another_user_is_not_queued_after_many_of_one(self, opened: ApiOpener):
         async with opened(computation_processes=1) as api:
             ana, bob = await api.user("ana"), await api.user("bob")
             async with under_way(ana, 8) as tasks:
@@ -145,13 +143,13 @@ class TestOtherUsers:
                 assert body["formatted_statements"] == "SELECT 1"
                 assert sum(task.done() for task in tasks) < len(tasks) - 1
 
-    async def test_a_user_has_one_process_at_a_time(self, opened: ApiOpener):
+    async def test_user_has_one_process_at_a_time(self, opened: ApiOpener):
         async with opened(computation_processes=2) as api, under_way(await api.user("ana"), 4):
             async with under_way(await api.user("bob"), 1):
                 await until(lambda: len(computing_of(api).running) == 2)
             await until(lambda: len(computing_of(api).running) == 1)
 
-    async def test_a_user_who_has_too_many_calls_in_line_is_told_to_come_back(self, opened: ApiOpener):
+    async def test_user_with_too_many_queued_calls_must_retry_later(self, opened: ApiOpener):
         async with opened() as api:
             ana = await api.user("ana")
             async with under_way(ana, 17):
@@ -162,7 +160,7 @@ class TestOtherUsers:
 
 
 class TestPackedFiles:
-    async def test_files_of_one_user_that_never_end_leave_places_to_another(self):
+    async def test_endless_files_of_one_user_leave_slots_to_another(self):
         store = OddFileSystem()
         store.odd["bomb.gz"] = Oddity(2**50, pattern=gzip.compress(b""))
         store.odd["small.gz"] = Oddity(len(SMALL_GZIP), pattern=SMALL_GZIP)
@@ -194,7 +192,7 @@ class TestLeaving:
         ],
         ids=["format", "execute", "explain"],
     )
-    async def test_the_work_ends_when_its_client_closes_the_connection(
+    async def test_work_stops_when_client_closes_connection(
         self, opened: ApiOpener, path: str, field: str, text: str, monkeypatch: pytest.MonkeyPatch
     ):
         async with opened() as api, served(api) as url:
@@ -216,7 +214,7 @@ class TestLeaving:
             assert outcomes == []
             assert (await ana.history())["count"] == 0
 
-    async def test_a_connection_serves_further_calls_after_one_whose_client_was_watched(self, opened: ApiOpener):
+    async def test_connection_serves_further_calls_after_a_watched_one(self, opened: ApiOpener):
         async with opened() as api, served(api) as url:
             ana = await api.user("ana")
             host, _, port = url.removeprefix("http://").partition(":")
@@ -236,7 +234,7 @@ class TestLeaving:
                         await reader.readuntil(f"SELECT {number}".encode())
             writer.close()
 
-    async def test_a_cancelled_computation_frees_its_place(self, computations: ComputationPool):
+    async def test_canceled_computation_frees_its_slot(self, computations: ComputationPool):
         content = SLOW_SCRIPT.encode()
         for _ in range(3):
             work = asyncio.create_task(computations.run(1, Task.FORMAT, {"dialect": None}, content))
@@ -246,7 +244,7 @@ class TestLeaving:
             assert not computations.running
         assert await computations.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
-    async def test_a_worker_ends_with_its_server_even_when_that_is_killed(self):
+    async def test_worker_exits_with_its_server_even_if_killed(self):
         program = (
             "import asyncio\n"
             "from queryserver.platform.computation_pool import ComputationPool\n"
@@ -272,8 +270,8 @@ class TestLeaving:
 
 
 class TestLimits:
-    async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self):
-        # What the formatter takes at most is done within two seconds on a fast machine: no limit is surely below that.
+    async def test_script_that_takes_too_long_to_format_is_returned_unchanged(self):
+        # The formatter's largest input takes up to two seconds on a fast machine, so no limit is reliably below that.
         computations = InlineComputations(fails=TooComplex("too long"))
         formatting = ScriptFormatter(computations, max_bytes=1024)
         assert await formatting.format_script(1, "select 1", None) == "select 1"
@@ -283,14 +281,14 @@ class TestLimits:
 
     @pytest.mark.parametrize("call", ["execute", "explain"])
     @pytest.mark.slow
-    async def test_a_script_that_takes_too_long_to_split_is_refused(self, opened: ApiOpener, call: str):
+    async def test_script_that_takes_too_long_to_split_is_refused(self, opened: ApiOpener, call: str):
         async with opened(computation_timeout_s=1) as api:
             ana = await api.user("ana")
             answer = await ana.post_json(f"editor/{call}/duckdb", statement=MANY_STATEMENTS)
             assert verdict(answer) == (400, -1, "too_complex")
             assert (await ana.history())["count"] == 0
 
-    async def test_a_computation_that_needs_too_much_memory_is_refused(self):
+    async def test_computation_exceeding_memory_is_refused(self):
         async with ComputationPool(processes=1, memory_bytes=64 * 1024 * 1024) as computations:
             options = {"dialect": "mysql", "previous": None, "full_form": True}
             with pytest.raises(TooComplex):
@@ -298,7 +296,7 @@ class TestLimits:
             assert await computations.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
     @pytest.mark.slow
-    async def test_the_line_of_a_user_does_not_count_against_another(self, computations: ComputationPool):
+    async def test_queue_of_one_user_does_not_count_against_another(self, computations: ComputationPool):
         slow = SLOW_SCRIPT.encode()
         work = [asyncio.create_task(computations.run(1, Task.FORMAT, {"dialect": None}, slow)) for _ in range(17)]
         await until(lambda: computations._slots.waiting == 16)
@@ -311,11 +309,11 @@ class TestLimits:
 
 
 class TestEventLoop:
-    """What is looked up in the text of a statement while all other calls wait."""
+    """Lookups in a statement's text while all other calls wait."""
 
     @pytest.mark.parametrize("unit", ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"])
     @pytest.mark.parametrize("dialect", ["mysql", "postgresql", "hive"])
-    def test_the_kind_of_a_long_statement_is_found_in_a_moment(self, unit: str, dialect: str):
+    def test_kind_of_long_statement_is_found_quickly(self, unit: str, dialect: str):
         text = unit * (9_000_000 // len(unit)) + "select 1"
 
         def work() -> None:
@@ -326,12 +324,12 @@ class TestEventLoop:
         assert processor_s(work) < 1
 
     @pytest.mark.parametrize("characters", [990_000, 9_000_000])
-    def test_a_long_query_is_searched_for_words_within_a_moment(self, characters: int):
+    def test_long_query_is_searched_for_words_quickly(self, characters: int):
         text = "with a as (select 1) select " + "a, " * (characters // 3) + "1"
         assert processor_s(lambda: changes_data(text, "postgresql")) < 0.1
 
     @pytest.mark.parametrize("unit", ["(", "a;", "end;", "/*!", "$$", "'"])
-    def test_a_script_of_any_kind_that_is_split_in_the_event_loop_takes_a_moment(self, unit: str):
+    def test_script_of_any_kind_is_split_in_event_loop_quickly(self, unit: str):
         handed_over = InlineComputations()
         choosing = StatementChooser(handed_over)
         texts = [(unit * 25_000)[:length] for length in range(1_000, 50_001, 1_000)]
@@ -342,7 +340,7 @@ class TestEventLoop:
             assert bool(handed_over.done) == (len(text) > at_most)
 
     @pytest.mark.parametrize("hidden", ["/**/", "-", "--\n", "(", "/*!"])
-    def test_what_is_hidden_behind_a_long_head_counts_as_a_change(self, hidden: str):
+    def test_change_after_a_long_head_is_recognized(self, hidden: str):
         for length in range(HEAD_CHARACTERS - 6, HEAD_CHARACTERS + 6):
             text = " " * (length - len(hidden)) + hidden + "- x\n delete from t"
             assert changes_data(text, "mysql") or len(text) <= HEAD_CHARACTERS
