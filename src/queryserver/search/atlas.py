@@ -1,4 +1,4 @@
-"""Searches Apache Atlas through its REST API, version 2 (Contract platform 8.5)."""
+"""Searches Apache Atlas via its REST API, version 2 (Contract platform 8.5)."""
 
 import asyncio
 from base64 import b64encode
@@ -26,12 +26,12 @@ ENTITY_TYPES: Mapping[model.SourceName, tuple[str, ...]] = {
     model.SourceName.HDFS: ("hdfs_path",),
     model.SourceName.S3: ("aws_s3_v2_bucket", "aws_s3_v2_directory", "aws_s3_v2_object"),
 }
-"""Entity types that correspond to the objects of a source."""
+"""Entity types that correspond to a source's objects."""
 
 _API = "/api/atlas"
 _MAX_BYTES = 32 * 1024 * 1024
 _FACET_REACH = 1000
-_DIALECT = "hive"  # of all SQL objects in Atlas
+_DIALECT = "hive"  # the dialect of all SQL objects in Atlas
 _NO_SUCH_TYPE = b"ATLAS-404-00-001"
 _BY_FILTER = {
     "table": "hive_table",
@@ -44,7 +44,7 @@ _ATTRIBUTES = (
     "description", "owner", "createTime", "modifiedTime", "lastModifiedTime", "qualifiedName", "comment", "tableType",
     "path", "isFile",
 )  # fmt: skip
-"""Atlas only returns attributes that the search names."""
+"""Atlas only returns attributes named in the search."""
 _TYPES = {
     "hive_db": "DATABASE",
     "hive_table": "TABLE",
@@ -76,7 +76,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
         "limit": limit,
     }
     if tags := query.filters.get("tag"):
-        # Several tags are OR-ed, which is how Atlas treats a list of classifications.
+        # Several tags are OR-ed, like a list of classifications in Atlas.
         body["classification"] = ",".join(tag.head if tag.is_literal else _wildcards(tag) for tag in tags)
     if criteria:
         body["entityFilters"] = {"condition": "AND", "criterion": criteria}
@@ -84,7 +84,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
 
 
 def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
-    """Criteria to be AND-ed; None if nothing can match."""
+    """Return the criteria to be AND-ed, or None if nothing can match."""
     criteria = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
         criteria.append(
@@ -120,7 +120,9 @@ def _contains(attribute: str, term: Term) -> JsonObject:
 
 
 def _in_database_or_table(name: str, term: Term) -> JsonObject:
-    """Qualified names are `db@cluster`, `db.table@cluster` and `db.table.column@cluster`."""
+    """Return the criterion for a database or table. Qualified names are `db@cluster`, `db.table@cluster` and
+    `db.table.column@cluster`.
+    """
     value = _wildcards(term)
     names = [f"{value}@*", f"{value}.*"] if name == "db" else [f"*.{value}@*", f"*.{value}.*"]
     return _any_of(_criterion("qualifiedName", "like", one) for one in names)
@@ -132,12 +134,12 @@ def _any_of(criteria: Iterable[JsonObject]) -> JsonObject:
 
 
 def _wildcards(term: Term) -> str:
-    """The term with `*` and `?`, which have the same meaning in Atlas."""
+    """Return the term with `*` and `?`, which have the same meaning in Atlas."""
     return "".join(piece if isinstance(piece, str) else piece.sign for piece in term.pieces)
 
 
 def record_of(entity: JsonObject, source: model.SourceName) -> model.Record:
-    """Convert an entity header of a search. Attributes that Atlas leaves out are empty."""
+    """Convert an entity header from a search. Attributes that Atlas omits are empty."""
     attributes: JsonObject = entity.get("attributes") or {}
     name = _text(attributes.get("name")) or _text(entity.get("displayText"))
     qualified = _text(attributes.get("qualifiedName")).rpartition("@")[0]
@@ -197,16 +199,16 @@ def _text(value: object) -> str:
 
 
 def api_of(address: str) -> str:
-    """The prefix of all paths. Drops the version at the end of older settings.
+    """Return the prefix of all paths. Removes the version at the end of older settings.
 
-    Raises CatalogUnavailable if the setting is not the address of a server.
+    Raises CatalogUnavailable if the setting is not a server address.
     """
     import httpx  # noqa: PLC0415 only servers with a catalogue need it
 
     url = address.rstrip("/")
     for version in ("/v1", "/v2"):
         url = url.removesuffix(version)
-    try:  # both readings are used, and each accepts addresses that the other refuses
+    try:  # both parsers are used, because each accepts addresses that the other rejects
         parts, parsed = urlsplit(url), httpx.URL(url)
         is_server = parts.scheme in ("http", "https") and parts.hostname and parsed.host and parts.port != 0
     except (ValueError, httpx.InvalidURL):
@@ -218,7 +220,7 @@ def api_of(address: str) -> str:
 
 
 class AtlasCatalog:
-    """Replaces the sources sql, hdfs and s3 with `v2/search/basic`. Atlas determines order and pages."""
+    """Replaces the sources sql, hdfs and s3 with `v2/search/basic`. Atlas determines the order and pages."""
 
     def __init__(self, settings: CatalogSettings, exchanges: HttpClient) -> None:
         self._settings = settings
@@ -227,10 +229,11 @@ class AtlasCatalog:
     async def page(
         self, search: model.Search, source: model.SourceName, *, offset: int, limit: int
     ) -> model.SourceAnswer:
-        """Matches [offset, offset + limit) of one source; `limit=0` only counts. Ignores offset and limit of `search`.
+        """Return a source's matches [offset, offset + limit); `limit=0` only counts. Ignores offset and limit in
+        `search`.
 
-        Facets cover the first 1000 matches; an empty query returns all existing tags.
-        Raises CatalogDenied (for our login), CatalogUnavailable.
+        Facets cover the first 1000 matches; an empty query returns all existing tags. Raises CatalogDenied (for our
+        login), CatalogUnavailable.
         """
         if search.lists_tags:
             return model.SourceAnswer(facets={model.FacetName.TAGS: await self._classifications()})
@@ -245,7 +248,7 @@ class AtlasCatalog:
         shown = records
         if search.facets:
             shown = records[offset : offset + limit]
-            if limit and offset + limit > reach:  # the page ends beyond the matches counted for facets
+            if limit and offset + limit > reach:  # the page ends after the matches counted for facets
                 beyond = await self._page(search.query, source, offset=offset, limit=limit)
                 shown = beyond[0] if beyond else []
         # An empty page after the last one says nothing about the matches before it.
@@ -260,13 +263,13 @@ class AtlasCatalog:
     async def _page(
         self, query: Query, source: model.SourceName, *, offset: int, limit: int
     ) -> tuple[list[model.Record], int] | None:
-        """The records of a page and the total (negative if Atlas does not count); None if nothing can match."""
+        """Return a page's records and the total (negative if Atlas does not count), or None if nothing can match."""
         body = search_body(query, source, cluster=self._settings.search_cluster, offset=offset, limit=limit)
         if body is None:
             return None
         response = await self._send("/v2/search/basic", "POST", orjson.dumps(body))
         if response.status != 200 and _NO_SUCH_TYPE in response.body[:2000]:
-            return [], 0  # this Atlas lacks the type, and hence its objects
+            return [], 0  # this Atlas lacks the type, and therefore its objects
         answer = _json_object(response)
         entities = answer.get("entities") or []
         if not isinstance(entities, list):
@@ -276,7 +279,7 @@ class AtlasCatalog:
         return records, total if isinstance(total, int) else -1
 
     async def _classifications(self) -> Mapping[str, int]:
-        """All classifications with their numbers of entities, 0 if this login may not see the metrics."""
+        """Return all classifications with their numbers of entities, or 0 if this login may not see the metrics."""
         answer = _json_object(await self._send("/v2/types/typedefs?type=classification"))
         names = [one.get("name") for one in answer.get("classificationDefs") or [] if isinstance(one, dict)]
         try:
@@ -292,7 +295,7 @@ class AtlasCatalog:
         if self._settings.server_user:
             pair = f"{self._settings.server_user}:{self._settings.server_password.get_secret_value()}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        api = await asyncio.to_thread(api_of, self._settings.api_url)  # its first call imports httpx
+        api = await asyncio.to_thread(api_of, self._settings.api_url)  # the first call imports httpx
         request = HttpRequest(
             f"{api}{path}", method, headers=headers, content=content, max_bytes=_MAX_BYTES,
             within_s=self._settings.timeout_s,
@@ -300,7 +303,7 @@ class AtlasCatalog:
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:
-            # The address of the catalogue must not be revealed to callers.
+            # The catalogue's address must not be revealed to callers.
             log.warning("the catalogue cannot be reached", reason=error.message)
             raise CatalogUnreachable("The catalogue cannot be reached, or does not answer in time.") from error
         if answer.status in (401, 403):

@@ -28,7 +28,7 @@ from queryserver.search.storage_source import StorageSource
 
 @dataclass(frozen=True, slots=True)
 class SearchServices:
-    """The search and the tasks of its index, which are None if the index is switched off."""
+    """The search and its index tasks, which are None if the index is disabled."""
 
     search: MetadataSearch
     exchanges: HttpClient

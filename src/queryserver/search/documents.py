@@ -1,7 +1,7 @@
-"""The source `documents`: the history entries of the caller (Contract platform 8.4).
+"""Implements the source `documents`: the caller's history entries (Contract platform 8.4).
 
-Scans the rows of one user. An index over all statements would slow down every insert, return rows of all users, and
-not help with words that most statements contain. The text for ranking names is stored with the statement; without it,
+Scans one user's rows. An index over all statements would slow down every insert, return all users' rows, and not help
+with words that most statements contain. The text for ranking names is stored with the statement. Without this text,
 100,000 entries took several seconds instead of some tenths of a second.
 """
 
@@ -17,11 +17,11 @@ from queryserver.search.query_language import Query, Term, folded
 
 _TYPE = "HUE"
 _NAME_CHARACTERS = 100
-_HEAD_CHARACTERS = 400  # of a statement, from which its name is made
+_HEAD_CHARACTERS = 400  # length of the statement's beginning that its name is derived from
 
 
 class DocumentSource:
-    """Searches the caller's own statements; needs no right. Raises DatabaseUnavailable."""
+    """Searches the caller's own statements, which requires no permission. Raises DatabaseUnavailable."""
 
     def __init__(self, database: Database, threads: FairThreads) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class DocumentSource:
             FacetName.LAST_MODIFIED: {age: bounds[at + 1] - bounds[at] for at, age in enumerate(AGES)},
         }
         return SourceAnswer(
-            # In a thread, since there may be 10,000.
+            # In a thread, because there may be 10,000 matches.
             matches=await self._threads.run(
                 user.id, lambda _: [Match(row["position"], _record(user, row)) for row in rows if row["id"] is not None]
             ),
@@ -49,10 +49,10 @@ class DocumentSource:
         )
 
     async def _ranked(self, user: User, search: Search) -> Sequence[Any]:
-        """Entries of the user with all terms in statement or name, in connectors permitted by the token.
+        """Return the user's entries with all terms in statement or name, in connectors that the token permits.
 
         Sorted by best position, then newest first. Each row includes the total and the number of entries within each
-        age; without entries there is a single row.
+        age. Without entries there is a single row.
         """
         terms, ages = search.query.terms, age_limits(search.now)
         literals = [literal for term in terms for literal in term.literals]
@@ -71,7 +71,7 @@ class DocumentSource:
 
 
 def _passes(user: User, query: Query) -> bool:
-    """Whether documents can pass the filters; they have no tags and no database."""
+    """Return whether documents can pass the filters. Documents have no tags and no database."""
     values = {"type": [_TYPE], "owner": [user.username], "source": [_TYPE, "documents"]}
     return all(
         any(term.is_whole(folded(value)) for term in terms for value in values.get(name, ()))
@@ -100,7 +100,7 @@ def _record(user: User, row: Any) -> Record:
     )
 
 
-# strpos is twice as fast as LIKE, so terms with wildcards first look for their longest literal.
+# strpos is twice as fast as LIKE, so terms with wildcards first search for their longest literal.
 _LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
 _LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
 _LITERAL_POSITION = (
@@ -140,7 +140,7 @@ order by page.position, page.recorded_at desc, history_id desc
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """SQL expressions for a match of the term and for its `NameFit`; `foreign` also folds non-ASCII letters."""
+    """Return SQL expressions for a match of the term and for its `NameFit`; `foreign` also folds non-ASCII letters."""
     plain, name, words = (
         f"translate({text}, $5, $6)" if foreign else text
         for text in ('lower(statement collate "C")', "search_name", "search_words")
@@ -149,7 +149,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
     if term.is_literal:
         text = "".join(term.literals)
         arguments += [text, "".join(term.as_word.literals)]
-        # Names differ from statements only in that runs of blanks and line breaks are one blank.
+        # Names only differ from statements in that runs of blanks and line breaks are one blank.
         fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in text else _LITERAL_FITS
         position = _LITERAL_POSITION
     else:
@@ -160,7 +160,7 @@ def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[st
 
 
 def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
-    """Non-ASCII letters that fold to letters of the terms, and the letters they fold to."""
+    """Return the non-ASCII letters that fold to the terms' letters, and the letters they fold to."""
     letters = set("".join(literals))
     if all(character.isascii() for character in letters):
         return "", ""
@@ -170,6 +170,6 @@ def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _foldings() -> Sequence[tuple[str, str]]:
-    """All non-ASCII letters that fold to another one; the last in Unicode are those of Adlam."""
+    """Return all non-ASCII letters that fold to another letter. The last ones in Unicode are the Adlam letters."""
     letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
     return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]

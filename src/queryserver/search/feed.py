@@ -1,4 +1,6 @@
-"""Feeds the index with metadata that the editor reads anyway, and finds the scope of rows (Contract platform 8.4)."""
+"""Feeds the index with metadata that the editor reads anyway, and determines the rows' scope (Contract platform
+8.4).
+"""
 
 import asyncio
 import hashlib
@@ -27,19 +29,19 @@ log = structlog.get_logger(__name__)
 
 _PASSWORD = re.compile(r"://[^/@]*@")
 _SECRET = re.compile(r"(?i)passw|passphrase|secret|token|private_key|credentials_json|access_key|api_key")
-_QUEUED = 200  # pending answers; beyond that, the refresh catches up
-_CHANGED = "transient_lastDdlTime"  # property of tables of the hive family
+_QUEUED = 200  # pending responses; after that, the refresh catches up
+_CHANGED = "transient_lastDdlTime"  # table property in the hive family
 
 
 def scope_key(connectors: Connectors, user: User, connector: Connector) -> ScopeKey | None:
-    """The scope of the user's lookups; None if the connector has no metadata.
+    """Return the scope of the user's lookups, or None if the connector has no metadata.
 
-    The address excludes secrets, which could be guessed from its digest, and includes the endpoints of the engine,
-    since connectors without options take them from other sections of the settings.
+    The address excludes secrets, which could be guessed from its digest. It includes the engine's endpoints, because
+    connectors without options take them from other settings sections.
     """
     try:
         engine = connectors.engine(connector)
-    except QueryServerError:  # it cannot run here
+    except QueryServerError:  # the connector cannot run here
         return None
     if not isinstance(engine, CatalogEngine):
         return None
@@ -57,7 +59,7 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
 
 @dataclass(eq=False, repr=False)
 class IndexFeed:
-    """Collects answers of engines, and writes them in the background. Use `running()`."""
+    """Collects engine responses, and writes them in the background. Use `running()`."""
 
     records: MetadataIndexRecords
     connectors: Connectors
@@ -73,11 +75,11 @@ class IndexFeed:
         self._idle.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Write for the duration of the context."""
+        """Write in the background inside the context."""
         return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, query: CatalogQuery[Any], answer: object) -> None:
-        """Queue an answer of an engine. Never waits or fails; beyond 200 answers, the oldest is dropped."""
+        """Queue an engine's response. Never waits or fails. With more than 200 responses, the oldest is dropped."""
         key = scope_key(self.connectors, user, connector)
         if key is not None and query.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, query, answer))
@@ -119,7 +121,7 @@ def _objects_of(query: CatalogQuery[Any], answer: Any, max_columns: int) -> Sequ
 
 
 def indexed_table(table: TableDescription, max_columns: int) -> IndexedObject:
-    """A table with its first `max_columns` columns."""
+    """Return a table with its first `max_columns` columns."""
     return IndexedObject(
         kind_of(table.kind),
         table.database,
@@ -137,7 +139,7 @@ def kind_of(kind: TableKind) -> str:
 
 
 def _modified_at(table: TableDescription) -> datetime | None:
-    """Time of the last change (a property in the Hive family), or else of creation."""
+    """Return the time of the last change (a property in the Hive family), or else of creation."""
     text = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
     try:
         if text.isdecimal():

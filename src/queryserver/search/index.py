@@ -1,4 +1,4 @@
-"""The source `sql`: databases, tables, views and columns of the connectors that the caller may use."""
+"""Implements the source `sql`: databases, tables, views and columns of the connectors that the caller may use."""
 
 import asyncio
 import heapq
@@ -22,12 +22,12 @@ from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
 _MAX_BYTES = 256 * 1024 * 1024
-_OVERLAY_ROWS = 1000  # or a tenth of the rows if that is more; beyond that, the scope is reread
+_OVERLAY_ROWS = 1000  # or a tenth of the rows if that is more; with more changed rows, the scope is reread
 
 
 @dataclass(slots=True)
 class _LoadedScope:
-    """A scope in memory: the rows as first read (`base`), and those changed since (`overlay`)."""
+    """A scope in memory: the rows as first read (`base`), and the rows changed since (`overlay`)."""
 
     epoch: int
     version: int
@@ -43,7 +43,7 @@ class _LoadedScope:
 
 
 class IndexViews:
-    """Cached views of scopes. Beyond 256 MiB, the least recently used are dropped."""
+    """Cached scope views. Above 256 MiB, the least recently used views are dropped."""
 
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
@@ -52,7 +52,7 @@ class IndexViews:
         self._reading: dict[int, asyncio.Lock] = {}
 
     async def of(self, scope: model.Scope, dialect: str) -> Sequence[View]:
-        """The views of a scope, at least as recent as `scope`. Raises DatabaseUnavailable."""
+        """Return a scope's views, at least as recent as `scope`. Raises DatabaseUnavailable."""
         async with self._reading.setdefault(scope.id, asyncio.Lock()):
             loaded = self._loaded.get(scope.id)
             if loaded is None or loaded.epoch != scope.epoch:
@@ -87,7 +87,7 @@ def _with_overlay(loaded: _LoadedScope, scope: model.Scope, changed: dict[int, m
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexSource:
-    """Searches the index. `refresh` is None if the index is switched off."""
+    """Searches the index. `refresh` is None if the index is disabled."""
 
     records: MetadataIndexRecords
     connectors: Connectors
@@ -96,7 +96,7 @@ class IndexSource:
     threads: FairThreads
 
     async def search(self, user: User, search: model.Search) -> model.SourceAnswer:
-        """Search the rows of all connectors that the caller may currently use."""
+        """Search the rows of all connectors that the caller currently may use."""
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:

@@ -1,4 +1,4 @@
-"""Matches a query against a segment of the index: the matching rows, their counts, and the first of them."""
+"""Matches a query against an index segment: the matching rows, their counts, and the first rows."""
 
 import heapq
 import re
@@ -14,22 +14,20 @@ from queryserver.platform.threads import Stop
 from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
-# Its functions are generated at import time, invisible to type checkers.
+# pyarrow.compute's functions are generated at import time, invisible to type checkers.
 pc: Any = pyarrow.compute
 
 FIELD = "FIELD"
 KINDS = (DATABASE, TABLE, VIEW)
-_CHUNK = 4000  # objects whose columns are split at once
+_CHUNK = 4000  # objects whose columns are split together
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSegment:
-    """Columnar index of objects. `parents`, `codes` and `comment_codes` give object, name and comment of each
-    column.
-    """
+    """A columnar object index. `parents`, `codes` and `comment_codes` give each column's object, name and comment."""
 
     rows: Sequence[ObjectRow]
-    """Without the text of their columns."""
+    """The rows without their columns' text."""
     kinds: pa.Array
     databases: pa.Array
     owners: pa.Array
@@ -39,7 +37,7 @@ class IndexSegment:
     comments: pa.Array
     shown_columns: pa.Array
     columns: pa.Array
-    """Distinct folded names; the `shown_` arrays have the original spelling, likewise for the comments below."""
+    """Distinct folded names. The `shown_` arrays have the original spelling. The same applies to the comments below."""
     shown_column_comments: pa.Array
     column_comments: pa.Array
     codes: pa.Array
@@ -80,7 +78,7 @@ def build(rows: Sequence[ObjectRow]) -> IndexSegment:
 
 
 def order_of(row: ObjectRow) -> tuple[bool, float, str, str]:
-    """Newest first, rows without a time last, then by name."""
+    """Return the sort key: newest first, rows without a time last, then by name."""
     return (*newest(row.modified_at), row.database, row.name)
 
 
@@ -89,7 +87,7 @@ def newest(moment: datetime | None) -> tuple[bool, float]:
 
 
 def fold(texts: pa.Array) -> pa.Array:
-    """Like `query_language.folded`, which is used only for the few non-ASCII texts."""
+    """Like `query_language.folded`, which is only used for the few non-ASCII texts."""
     lowered = pc.ascii_lower(texts)
     foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
     if not len(foreign):
@@ -111,7 +109,7 @@ def is_whole(texts: pa.Array, term: Term) -> pa.Array:
 
 
 def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
-    """The worst `NameFit` of all terms for each folded name."""
+    """Return the worst `NameFit` of all terms for each folded name."""
     inside = pa.repeat(pa.scalar(True), len(names))
     for term in terms:
         inside = pc.and_(inside, contains(names, term))
@@ -124,13 +122,13 @@ def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
 
 
 def _in_blanks(names: pa.Array) -> pa.Array:
-    """Names with blanks around each word."""
+    """Return the names with blanks around each word."""
     spaced = pc.replace_substring_regex(names, pattern=r"[^\pL\pN]", replacement=" ")
     return pc.binary_join_element_wise("", spaced, " ")
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
-    """The `NameFit` of names that contain the term."""
+    """Return the `NameFit` of names that contain the term."""
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
@@ -144,7 +142,7 @@ def _number(value: int) -> pa.Scalar:
 
 
 def _columns(rows: Sequence[ObjectRow]) -> tuple[pa.Array, pa.DictionaryArray, pa.DictionaryArray]:
-    """Object row, name and comment of each column."""
+    """Return each column's object row, name and comment."""
     parents: list[pa.Array] = [pa.array([], pa.int32())]
     names: list[pa.Array] = [_strings([]).dictionary_encode()]
     comments: list[pa.Array] = [_strings([]).dictionary_encode()]
@@ -169,7 +167,7 @@ def _strings(texts: Iterable[str]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A segment of a data source. `alive` says which of its objects still exist; None for all."""
+    """A data source's segment. `alive` says which of its objects still exist; None for all."""
 
     segment: IndexSegment
     connector: str
@@ -178,7 +176,7 @@ class View:
 
 
 class Hit(NamedTuple):
-    """A matching row; hits sort in the order of results."""
+    """A matching row. Hits sort in result order."""
 
     position: int
     is_undated: bool
@@ -193,7 +191,7 @@ class Hit(NamedTuple):
 
 
 class ViewMatches:
-    """The matches of a query in one view. `stop` is checked between terms."""
+    """A query's matches in one view. `stop` is checked between terms."""
 
     def __init__(self, view: View, search: Search, stop: Stop) -> None:
         self._view = view
@@ -206,7 +204,7 @@ class ViewMatches:
         return _count(self.objects) + _count(self.columns)
 
     def facet(self, facet: FacetName) -> dict[str, int]:
-        """The counts of a facet; indexed objects have no tags."""
+        """Return a facet's counts. Indexed objects have no tags."""
         segment = self._segment
         if facet is FacetName.TYPE:
             counts = _counts(segment.kinds.filter(self.objects))
@@ -223,7 +221,7 @@ class ViewMatches:
         return {}
 
     def first(self, reach: int, number: int) -> Iterator[Hit]:
-        """The first hits in order; `number` is that of the view."""
+        """Yield the first hits in order; `number` is the view's number."""
         segment, terms = self._segment, self._search.query.terms
         found_objects, found_columns = pc.indices_nonzero(self.objects), pc.indices_nonzero(self.columns)
         of_objects = positions(segment.names, terms).take(found_objects)
@@ -251,7 +249,7 @@ class ViewMatches:
         return Hit(position, undated, age, row.database, row.name, name, self._view.connector, number, row, comment)
 
     def _by_object(self, codes: pa.Array) -> Iterator[tuple[int, int]]:
-        """Counts by object property, where columns count with their object."""
+        """Yield counts by object property. Columns count with their object."""
         counts = _counts(codes.filter(self.objects))
         for code, number in _counts(codes.take(self._segment.parents.filter(self.columns))).items():
             counts[code] = counts.get(code, 0) + number
@@ -279,7 +277,9 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
 
 
 def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Mask of columns with the term in their path or comment; `paths` is the mask of objects with it in theirs."""
+    """Return a mask of the columns with the term in their path or comment; `paths` is a mask of the objects with the
+    term in their path.
+    """
     hits = contains(segment.columns, term).take(segment.codes)
     for mask, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
         if pc.any(mask).as_py():
@@ -290,7 +290,7 @@ def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates
 
 
 def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
-    """Adds columns where the term begins in the table name and ends in the column name."""
+    """Add columns where the term starts in the table name and ends in the column name."""
     remaining = pc.and_not(candidates, hits)
     for literal in term.literals:
         for part in re.split(r"\.", literal):
@@ -308,7 +308,7 @@ def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates
 
 
 def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
-    """Mask of objects that pass all filters except that of the type; None if all do."""
+    """Return a mask of the objects that pass all filters except the type filter, or None if all do."""
     segment, passed = view.segment, None
     for name, terms in filters.items():
         if name == "db":

@@ -1,4 +1,4 @@
-"""Model of the metadata search: requests, records, sources, catalogues, and index objects (Contract platform 8)."""
+"""The metadata search's model: requests, records, sources, catalogues, and index objects (Contract platform 8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from queryserver.identity.model import User
 from queryserver.search.query_language import NameFit, Query, Term, folded
 
 MAX_REACH = 10_000
-"""The largest `offset + limit`."""
+"""Maximum `offset + limit`."""
 
 
 class SourceName(StrEnum):
-    """Sources, in the order of equally good results."""
+    """Sources, in the order used for equally good results."""
 
     DOCUMENTS = "documents"
     SQL = "sql"
@@ -33,10 +33,10 @@ class FacetName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A result (8.2), without the two HTML texts that are derived from it.
+    """A result (8.2), without the two HTML texts derived from it.
 
-    `text` is searched in addition to name, description and tags, and only shown around a match: the statement of a
-    document. `further` holds additional keys of the response, from an external catalogue.
+    `text` is searched in addition to name, description and tags, and only shown around a match: a document's statement.
+    `further` holds additional response keys from an external catalogue.
     """
 
     original_name: str
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record, and its position: the worst `NameFit` of all terms, EXACT without terms."""
+    """A record and its position: the worst `NameFit` of all terms, or EXACT without terms."""
 
     position: int
     record: Record
@@ -75,7 +75,7 @@ Facets = Mapping[FacetName, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """The result of one source.
+    """One source's result.
 
     `matches` are the first ones, as many as requested, in the order of 8.3: by position, then `last_modified` (newest
     first, null last), then `original_name`, and stable while nothing changes. `total` and `facets` count all matches.
@@ -93,7 +93,7 @@ class SourceAnswer:
 class Search:
     """A search. Sources return their first `offset + limit` matches; pages are cut later.
 
-    `facets` names those to count. `dialects` restricts the source sql; empty for all. Ages are relative to `now`.
+    `facets` names the facets to count. `dialects` restricts the source sql; empty for all. Ages are relative to `now`.
     """
 
     query: Query
@@ -109,42 +109,42 @@ class Search:
 
     @property
     def lists_tags(self) -> bool:
-        """Whether all classifications of a catalogue are requested (Contract platform 8.5)."""
+        """Whether all of a catalogue's classifications are requested (Contract platform 8.5)."""
         return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
 
 
 AGES = ("today", "week", "month", "year", "older")
-"""Values of the facet lastModified."""
+"""The values of the facet lastModified."""
 
 
 def age_limits(now: datetime) -> tuple[datetime, ...]:
-    """The beginnings of `today` (midnight UTC), `week`, `month` and `year`."""
+    """Return the start times of `today` (midnight UTC), `week`, `month` and `year`."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight, *(now - timedelta(days=days) for days in (7, 30, 365))
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """The facet value for `last_modified`; each match counts once, and null counts as `older`."""
+    """Return the facet value for `last_modified`. Each match counts once, and null counts as `older`."""
     if moment is None:
         return AGES[-1]
     return next((word for word, limit in zip(AGES, age_limits(now), strict=False) if moment >= limit), AGES[-1])
 
 
 def position_of(terms: Sequence[Term], name: str) -> int:
-    """The worst `NameFit` of all terms for a name."""
+    """Return the worst `NameFit` of all terms for a name."""
     plain = folded(name)
     return max((term.position(plain) for term in terms), default=NameFit.EXACT)
 
 
 def best_first(match: Match) -> tuple[int, bool, float, str, str]:
-    """Sort key for matches of one source in the order of 8.3; the identity breaks ties."""
+    """Return a sort key for one source's matches in the order of 8.3. The identity breaks ties."""
     moment = match.record.last_modified
     newest = -moment.timestamp() if moment else 0.0
     return match.position, moment is None, newest, match.record.original_name, match.record.identity
 
 
 def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
-    """Count the requested facets over all records; empty owners and missing tags do not count."""
+    """Count the requested facets over all records. Empty owners and missing tags do not count."""
     counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for record in records:
         values = {
@@ -161,11 +161,11 @@ def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, d
 
 
 class SearchSource(Protocol):
-    """A source. Raises SourceNotConfigured if it needs a missing store or setting."""
+    """A search source. Raises SourceNotConfigured if a store or setting that it needs is missing."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """Matches that the user may see. Raises PermissionDenied (the user may not search here),
-        SourceNotConfigured (its message is shown), and any other QueryServerError when it fails.
+        """Return matches that the user may see. Raises PermissionDenied (the user may not search here),
+        SourceNotConfigured (its message is shown), and other QueryServerErrors on failure.
         """
         ...
 
@@ -174,27 +174,29 @@ _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3
 
 
 def storage_path(location: str) -> str:
-    """`/warehouse/x` for `hdfs://nn/warehouse/x`; other storages keep scheme and bucket; `""` for anything else."""
+    """Return `/warehouse/x` for `hdfs://nn/warehouse/x`. Other storages keep scheme and bucket. Anything else
+    results in `""`.
+    """
     scheme, separator, rest = location.partition("://")
     if separator and scheme.lower() in _KEPT_SCHEMES:
         return f"{scheme.lower()}://{rest}"
     if scheme.lower() in {"hdfs", "webhdfs", "viewfs"} and separator:
         return urlsplit(location).path or "/"
-    # HDFS paths also come as `hdfs:/x`, and without a scheme.
+    # HDFS paths are also written as `hdfs:/x`, and without a scheme.
     path = location.removeprefix("hdfs:")
     return path if path.startswith("/") and not path.startswith("//") else ""
 
 
 DATABASE, TABLE, VIEW = "DATABASE", "TABLE", "VIEW"
 UNIT, RECORD = "\x1f", "\x1e"
-"""Separators between name and comment of a column, and between columns."""
+"""Separators between a column's name and comment, and between columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
-    """The view of a data source by one user, or by all users if `user_id` is None.
+    """A data source as seen by one user, or by all users if `user_id` is None.
 
-    `address` is a digest of the data source's address; rows read from a different address are ignored.
+    `address` is a digest of the data source's address. Rows read from a different address are ignored.
     """
 
     connector: str
@@ -205,7 +207,7 @@ class ScopeKey:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """An indexed view. `version` counts changes of objects, `epoch` removals."""
+    """An indexed view. `version` counts object changes, `epoch` counts removals."""
 
     id: int
     key: ScopeKey
@@ -222,7 +224,7 @@ class IndexedColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexedObject:
-    """A database (empty `name`), table or view. None for values unknown to this lookup, which are left unchanged."""
+    """A database (with an empty `name`), table or view. Values unknown to this lookup are None and left unchanged."""
 
     kind: str
     database: str

@@ -1,6 +1,6 @@
-"""The query language of the metadata search (Contract platform 8.3).
+"""The metadata search's query language (Contract platform 8.3).
 
-Texts are compared in the form of `folded`, in the database as well as for highlighting, so that both agree.
+Texts are compared in the form returned by `folded`, both in the database and for highlighting, so that the two agree.
 """
 
 import re
@@ -24,7 +24,7 @@ FILTERS = {
     "table": "table",
     "source": "source",
 }
-"""Filter names as written, with their canonical names."""
+"""Filter names as typed, with their canonical names."""
 
 _ANY, _ONE = "*", "?"
 _CHARACTER = re.compile(r'\\([*?"\\])|(.)', re.DOTALL)
@@ -43,7 +43,9 @@ def folded(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """`text` with all characters except letters and digits replaced by blanks, so that words are between blanks."""
+    """Return `text` with blanks instead of all characters except letters and digits, so that words are between
+    blanks.
+    """
     return "".join(character if character.isalnum() else " " for character in text)
 
 
@@ -58,7 +60,7 @@ _Piece = str | _Wild
 
 
 class NameFit:
-    """How well a name matches a term; smaller is better."""
+    """How well a name matches a term. Smaller is better."""
 
     EXACT = 0
     STARTS = 1
@@ -69,7 +71,7 @@ class NameFit:
 
 @dataclass(frozen=True)
 class Term:
-    """A term to be found in texts. `pieces` are folded literals and wildcards, without `*` at either end.
+    """A term to find in texts. `pieces` are folded literals and wildcards, without `*` at either end.
 
     `head` is the text before the first wildcard, in its original case.
     """
@@ -95,7 +97,7 @@ class Term:
 
     @cached_property
     def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
-        """The parts between `*`, as patterns of fixed length, which rules out slow matching."""
+        """The segments between `*`, as fixed-length patterns, which rules out slow matching."""
         runs: list[list[_Piece]] = [[]]
         for piece in self.pieces:
             if isinstance(piece, _Wild) and piece.sign == _ANY:
@@ -111,7 +113,7 @@ class Term:
         ]
 
     def find_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
-        """Start and end of the first occurrence at or after `start`."""
+        """Return start and end of the first occurrence at or after `start`."""
         begin, at = None, start
         for pattern, _ in self._segments:
             match = pattern.search(folded_text, at)
@@ -142,21 +144,23 @@ class Term:
 
     @cached_property
     def as_word(self) -> "Term":
-        """A term that occurs in a blank plus the `spaced` name if one of its words starts with this term."""
+        """Return a term that occurs in a blank plus the `spaced` name if one of its words starts with this term."""
         pieces = tuple(spaced(piece) if isinstance(piece, str) else piece for piece in self.pieces)
         if pieces and isinstance(pieces[0], str):
             return Term((f" {pieces[0]}", *pieces[1:]))
         return Term((" ", *pieces))
 
     def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
-        """The term with a beginning that matches `spelling` replaced by `other`."""
+        """Return the term, with `other` instead of a beginning that matches `spelling`."""
         first, *rest = self.pieces
         if not isinstance(first, str):
             return self
         return Term((spelling.sub(other, first, count=1), *rest), self.head)
 
     def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
-        """The end of all segments except the last (with `whole`, of all) if `text` starts with them."""
+        """Return the end of all segments except the last (with `whole`, of all) if `text` starts with these
+        segments.
+        """
         segments = self._segments
         first = segments[0][0].match(text)
         if first is None:
@@ -172,11 +176,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """All terms must match, and for each filter name one filter must match the whole value."""
+    """All terms must match. For each filter name, one filter must match the whole value."""
 
     terms: tuple[Term, ...] = ()
     filters: dict[str, tuple[Term, ...]] = field(default_factory=dict[str, tuple[Term, ...]])
-    """Terms by canonical name; a Term without pieces matches the empty value only."""
+    """Terms by canonical name. A Term without pieces only matches the empty value."""
 
     @property
     def is_empty(self) -> bool:
@@ -184,7 +188,7 @@ class Query:
 
 
 def parse_query(text: str) -> Query:
-    """Parse a query. Raises InvalidParameter beyond 1000 characters or 20 terms and filters."""
+    """Parse a query. Raises InvalidParameter for more than 1000 characters, or more than 20 terms and filters."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(f"query_s must have at most {MAX_CHARACTERS} characters.")
     words = [word for word in _words(text) if word.characters or word.quoted]
@@ -208,7 +212,7 @@ def parse_query(text: str) -> Query:
 
 @dataclass(frozen=True, slots=True)
 class _Character:
-    """A character of a word; `plain` if neither escaped nor quoted. Wildcards are effective within quotes too."""
+    """One of a word's characters; `plain` if neither escaped nor quoted. Wildcards also work within quotes."""
 
     text: str
     plain: bool
@@ -225,7 +229,7 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Split at blanks, including empty words."""
+    """Split at blanks. Yields empty words too."""
     word, inside = _Word(), False
     for escaped, character in _CHARACTER.findall(text):
         if escaped:
@@ -242,7 +246,7 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
-    """Name and value of a filter; None if the name is unknown or nothing follows it."""
+    """Return a filter's name and value. The name is None if it is unknown or nothing follows it."""
     text = "".join(character.text if character.plain else "\0" for character in word.characters)
     name, colon, rest = text.partition(":")
     filter_name = FILTERS.get(name.lower())

@@ -31,20 +31,20 @@ _CHECK_EVERY_S = 30.0
 _COUNT_EVERY_S = 300.0
 _SWEEP_EVERY_S = 3600.0
 _UNUSED_FOR = timedelta(days=30)
-_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that no session lives for hours
+_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that sessions do not live for hours
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
-# The object does not exist, or not for this user.
+# The object does not exist, or is not visible to this user.
 _MISSING_OBJECT = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
-# An unreadable object must not exclude the others.
+# An unreadable object must not exclude other objects.
 _UNREADABLE_OBJECT = (*_MISSING_OBJECT, errors.StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshLimits:
-    """Limits of refreshes. `first_after_s` delays the first one, as a starting server has other work to do."""
+    """Limits for refreshes. `first_after_s` delays the first one, because a starting server has other work to do."""
 
     interval: timedelta
     max_tables: int
@@ -55,7 +55,7 @@ class RefreshLimits:
 
 @dataclass(eq=False, repr=False)
 class IndexRefresh:
-    """Reads data sources with service logins in the background, and others when their user searches."""
+    """Refreshes data sources with service logins in the background, and other data sources when their users search."""
 
     owner: str
     records: MetadataIndexRecords
@@ -68,7 +68,7 @@ class IndexRefresh:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Refresh for the duration of the context. Refreshes interrupted on exit start over on another server."""
+        """Refresh inside the context. Refreshes interrupted on exit start over on another server."""
         keeper = asyncio.create_task(self._keep(), name="metadata-index")
         try:
             yield
@@ -79,7 +79,7 @@ class IndexRefresh:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def start(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Refresh the user's view in the background, if due and the user has a valid login. Never waits."""
+        """Refresh the user's view in the background, if it is due and the user has a valid login. Never waits."""
         if key in self._tasks:
             return
         task = self._tasks[key] = asyncio.create_task(self.refresh(user, connector, key), name="metadata-refresh")
@@ -91,7 +91,7 @@ class IndexRefresh:
             log.error("metadata refresh failed", connector=key.connector, exc_info=error)
 
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Read a data source as the user, if due and not in progress elsewhere. Never raises QueryServerError."""
+        """Read a data source as the user, if it is due and not in progress elsewhere. Never raises QueryServerError."""
         try:
             if await self.lookups.can_run_here(connector):
                 await self._read(user, connector, key, interval=self.limits.interval)
@@ -99,10 +99,10 @@ class IndexRefresh:
             log.info("metadata not read", connector=connector.key, code=error.code)
 
     async def refresh_now(self, user: User, connector: Connector, progress: Progress = no_progress) -> int:
-        """Read a data source even if not due; return the number of tables and views.
+        """Read a data source even if it is not due; return the number of tables and views.
 
-        Reads as the user if the data source acts as its callers. Waits while another server reads it, at most for the
-        lease of a server that died. Raises QueryServerError.
+        Reads as the user if the data source acts as its callers. Waits while another server reads it, at most for a
+        crashed server's lease. Raises QueryServerError.
         """
         key = scope_key(self.connectors, user, connector)
         if key is None:
@@ -124,9 +124,11 @@ class IndexRefresh:
     async def _read(
         self, user: User, connector: Connector, key: ScopeKey, *, interval: timedelta, progress: Progress = no_progress
     ) -> int | None:
-        """The number of tables; None if not due or in progress on another server. Raises QueryServerError."""
+        """Return the number of tables, or None if the refresh is not due or is in progress on another server. Raises
+        QueryServerError.
+        """
         async with self._slots:
-            # Unique per refresh: if the connector is changed meanwhile, another refresh may be running here.
+            # Unique per refresh: if the connector has changed since, another refresh may be running here.
             owner = f"{self.owner}-{uuid4().hex}"
             scope = await self.records.claim(key, owner=owner, lease=self.limits.lease, interval=interval)
             if scope is None:
@@ -168,7 +170,7 @@ class IndexRefresh:
 
 
 class _Refresh:
-    """A refresh of a claimed scope, with sequential lookups and batched writes."""
+    """The refresh of a claimed scope, with sequential lookups and batched writes."""
 
     def __init__(
         self,
@@ -192,10 +194,10 @@ class _Refresh:
         self._waiting: list[IndexedObject] = []
 
     async def read(self) -> int:
-        """Read everything and return the number of tables. An error ends the refresh and keeps the index as it is."""
+        """Read everything and return the number of tables. An error ends the refresh and keeps the index unchanged."""
         started_at = await self._records.now()
         self._indexed = await self._records.tables_by_database(self._scope_id)
-        # A lookup may take longer than the lease, which is therefore renewed concurrently.
+        # A lookup may take longer than the lease, so the lease is renewed concurrently.
         try:
             async with asyncio.TaskGroup() as group:
                 renewing = group.create_task(self._keep_lease(), name="metadata-lease")
@@ -213,7 +215,7 @@ class _Refresh:
             unread=self._unread,
             started_at=started_at,
             truncated=self._truncated or self._found_no_room,
-            # Whatever is removed now makes room for objects that were left out.
+            # Objects removed now make room for objects that were omitted.
             again=self._found_no_room,
         )
         return self._tables
@@ -239,7 +241,7 @@ class _Refresh:
         await self._write()
 
     async def _unlisted(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
-        """Indexed databases that still exist though not listed, because Trino omits catalogs that are down.
+        """Return indexed databases that still exist but are not listed, because Trino omits catalogs that are down.
 
         Unreadable databases are kept as indexed. All failures together may take as long as one lookup.
         """
@@ -256,14 +258,14 @@ class _Refresh:
                 described_database = await self._limited(catalog.database(database))
             except _MISSING_OBJECT:
                 continue
-            except errors.StatementRejected:  # the others may be in a catalog that works
+            except errors.StatementRejected:  # the other databases may be in a working catalog
                 self._keep_as_indexed([database])
                 left_s -= clock() - started_at
                 continue
-            except errors.QueryServerError:  # the others may take as long to fail
+            except errors.QueryServerError:  # the other databases may take as long to fail
                 self._keep_as_indexed([database])
                 break
-            if described_database.name == database:  # otherwise it is another spelling of a listed one
+            if described_database.name == database:  # otherwise it is another spelling of a listed database
                 unlisted.append(database)
         self._keep_as_indexed(waiting)
         return sorted(unlisted)
@@ -306,7 +308,7 @@ class _Refresh:
         except _UNREADABLE_OBJECT:
             return
         indexed = indexed_table(table, self._limits.max_columns)
-        # With the names from the listing, which are compared at the end.
+        # Uses the names from the listing, which are compared at the end.
         await self._put(replace(indexed, database=database, name=name, comment=indexed.comment or None))
 
     async def _limited(self, lookup: Coroutine[Any, Any, T]) -> T:
@@ -322,13 +324,13 @@ class _Refresh:
             await self._write()
 
     async def _write(self) -> None:
-        # Renew first, so that nothing is written to a scope that another server has taken over.
+        # Renew the lease first, so that nothing is written to a scope that another server has taken over.
         if not await self._renew():
             raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
-            # Twice, because removed tables are only deleted at the end and new ones must fit in beside them. Still
-            # bounded, because refreshes that keep failing never get to their end.
+            # Twice the limit, because removed tables are only deleted at the end and new tables must fit in addition.
+            # There must be a bound, because refreshes that keep failing never reach the end.
             bound = 2 * self._limits.max_tables
             is_whole = await self._records.put(self._scope_id, waiting, max_tables=bound)
             self._found_no_room = self._found_no_room or not is_whole

@@ -1,7 +1,7 @@
-"""The index of tables, with one row per table and its columns as text.
+"""The table index, with one row per table and its columns as text.
 
-So a refresh writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its row
-in turn, so that versions become visible in order.
+Therefore a refresh writes 30,000 rows instead of a million, and none for unchanged tables. Writers of a scope lock its
+row in turn, so that versions become visible in order.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -128,19 +128,19 @@ where (stored and not exists (select from connectors where id::text = scope.conn
 
 
 class MetadataIndexRecords:
-    """Each method except `read` is one transaction. All raise DatabaseUnavailable."""
+    """Index records. Each method except `read` is one transaction. All raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def scope(self, key: ScopeKey) -> Scope:
-        """Find or create the scope of that key. If its address has changed, its objects are deleted first."""
+        """Find or create the scope with that key. If its address has changed, its objects are deleted first."""
         row = await self._database.row(_FIND, key.connector, key.user_id, key.address)
         if row is not None:
             return _scope(key, row)
         async with self._database.transaction() as connection:
             created = await connection.fetchrow(_ENSURE, key.connector, key.user_id, key.is_stored, key.address)
-            if created is None:  # another process was quicker
+            if created is None:  # another process was faster
                 created = await connection.fetchrow(_FIND, key.connector, key.user_id, key.address)
             elif created["moved"]:
                 await connection.execute("delete from metadata_objects where scope_id = $1", created["id"])
@@ -149,17 +149,17 @@ class MetadataIndexRecords:
             return _scope(key, created)
 
     async def scopes(self, keys: Sequence[ScopeKey]) -> Sequence[Scope]:
-        """The existing scopes with the same address; marks them as used."""
+        """Return the existing scopes with the same address, and mark them as used."""
         rows = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
         return [_scope(keys[row["place"] - 1], row) for row in rows]
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """Add or change objects; unchanged ones cause no writes. False if some were left out.
+        """Add or change objects. Unchanged objects cause no writes. Return False if some were omitted.
 
-        Leaves out new tables beyond `max_tables` in the scope, and likewise databases. The scope counts as truncated
-        until the end of a refresh if any were left out or an object has truncated columns.
+        Omits new tables that exceed the scope's `max_tables`, and likewise databases. The scope counts as truncated
+        until the end of a refresh if objects were omitted or an object has truncated columns.
         """
         last = {(item.database, item.name): item for item in objects}
         async with self._database.transaction() as connection:
@@ -196,20 +196,21 @@ class MetadataIndexRecords:
         return {row["database"]: row["tables"] for row in rows}
 
     async def read(self, scope_id: int, *, after_version: int) -> AsyncIterator[Sequence[ObjectRow]]:
-        """Objects changed after that version, in batches."""
+        """Yield objects changed after that version, in batches."""
         last = 0
         while rows := await self._database.fetch(_READ, scope_id, after_version, last, _PORTION):
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """Lease the scope to `owner` for a refresh; None if not due, or leased to another owner.
+        """Lease the scope to `owner` for a refresh. Return None if it is not due, or leased to another owner.
 
-        Also None while another scope of the same connector is being refreshed: data sources are read one at a time.
+        Also returns None while another scope of the same connector is being refreshed, because data sources are read
+        one at a time.
         """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
-            # Held until the end of the transaction, so that concurrent claims for a connector see each other's leases.
+            # Held until the transaction ends, so that concurrent claims for a connector see each other's leases.
             await connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))", key.connector
             )
@@ -217,7 +218,7 @@ class MetadataIndexRecords:
         return None if row is None else _scope(key, row)
 
     async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        """Renew the lease; False if it is lost."""
+        """Renew the lease. Return False if it is lost."""
         renewed = await self._database.execute(
             "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
             scope_id,
@@ -237,10 +238,10 @@ class MetadataIndexRecords:
         truncated: bool,
         again: bool,
     ) -> None:
-        """End a refresh, and remove objects that were neither seen nor added meanwhile.
+        """Complete a refresh, and remove objects that were neither seen nor added since.
 
-        With `again`, the next refresh is due at once if any were removed. `seen` maps databases to their tables. The
-        rows of the databases in `unread` are kept.
+        With `again`, the next refresh is due immediately if objects were removed. `listed` maps databases to their
+        tables. The rows of databases in `unread` are kept.
         """
         pairs = [(database, name) for database, names in listed.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
@@ -253,7 +254,9 @@ class MetadataIndexRecords:
                 await connection.execute(_COMPLETE, scope_id, owner, truncated, int(removed > 0), again and removed > 0)
 
     async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
-        """End a failed refresh and keep the objects; the next one is due at once if `soon`, else in some minutes."""
+        """End a failed refresh and keep the objects. The next refresh is due immediately with `soon`, otherwise in
+        some minutes.
+        """
         await self._database.execute(
             "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
             " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
@@ -266,11 +269,11 @@ class MetadataIndexRecords:
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """Delete scopes of deleted connectors, and those neither used nor refreshed for `unused_for`."""
+        """Delete scopes of deleted connectors, and scopes neither used nor refreshed for `unused_for`."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
-        """The number of objects of each kind, excluding columns."""
+        """Return the number of objects of each kind, excluding columns."""
         rows = await self._database.fetch("select kind, count(*) as objects from metadata_objects group by kind")
         return {kind.lower(): 0 for kind in (DATABASE, TABLE, VIEW)} | {
             row["kind"].lower(): row["objects"] for row in rows

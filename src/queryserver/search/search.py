@@ -1,4 +1,4 @@
-"""The metadata search: queries all sources at once and merges the results (Contract platform 8.1)."""
+"""The metadata search: queries all sources concurrently and merges the results (Contract platform 8.1)."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from queryserver.search.atlas import AtlasCatalog
 
 _SOURCE_S = 30.0
-_SPARE_S = 10.0  # added to a source's own limit, since hitting a limit from outside would lose its matches
+_SPARE_S = 10.0  # added to a source's own limit, because reaching a limit from outside would lose its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
 _DUMMY = "dummy"  # an empty catalogue
@@ -27,7 +27,7 @@ _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerErro
 
 @runtime_checkable
 class BoundedSource(Protocol):
-    """A source that ends a search by itself after `longest_s`, with the matches so far."""
+    """A source that ends a search by itself after `longest_s` and returns the matches found so far."""
 
     @property
     def longest_s(self) -> float: ...
@@ -35,7 +35,9 @@ class BoundedSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchParameters:
-    """A search call. Empty `sources` means all; `interface=None` that of the settings; `facets` are as written."""
+    """A search call. Empty `sources` means all; `interface=None` uses the settings' interface; `facets` are as
+    typed.
+    """
 
     text: str = ""
     sources: tuple[model.SourceName, ...] = ()
@@ -57,7 +59,7 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page of matches; facets have the highest counts first. The terms of `search` are to be highlighted."""
+    """A page of matches. Facets have the highest counts first. The terms in `search` are highlighted."""
 
     search: model.Search
     records: Sequence[model.Record]
@@ -69,9 +71,9 @@ class SearchResult:
 
 @dataclass(slots=True, eq=False)
 class MetadataSearch:
-    """Searches all sources of a call concurrently; the failure of one does not affect the others.
+    """Searches all of a call's sources concurrently. One source's failure does not affect the others.
 
-    Missing sources are not configured; neither is `atlas` if None.
+    Missing sources are not configured. `atlas` is None if it is not configured.
     """
 
     sources: Mapping[model.SourceName, model.SearchSource]
@@ -80,8 +82,8 @@ class MetadataSearch:
     metrics: Metrics = UNMEASURED
 
     async def search(self, user: User, parameters: SearchParameters) -> SearchResult:
-        """Raises InvalidParameter, catalog_not_configured, catalog_not_supported; CatalogUnavailable when all sources
-        failed, PermissionDenied when the caller may search none of them.
+        """Search all sources. Raises InvalidParameter, catalog_not_configured, catalog_not_supported;
+        CatalogUnavailable if all sources failed, PermissionDenied if the caller may not search any of them.
         """
         search, warnings = _search_of(parameters)
         names = [name for name in model.SourceName if not parameters.sources or name in parameters.sources]
@@ -136,7 +138,7 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
-        """Search sources one by one, each in the order of the catalogue; stop once the catalogue is unreachable."""
+        """Search sources one by one, each in the catalogue's order. Stop once the catalogue is unavailable."""
         if interface != _ATLAS:
             configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{configured}")
@@ -157,7 +159,7 @@ class MetadataSearch:
             elif out_of_reach is not None:
                 answer = out_of_reach
             elif search.lists_tags and has_answered:
-                answer = model.SourceAnswer()  # the first list of tags covers all sources
+                answer = model.SourceAnswer()  # the first tag list covers all sources
             else:
                 answer = await self._answered(name, self.atlas.page(search, name, offset=offset, limit=remaining), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogUnreachable) else None
@@ -175,7 +177,7 @@ def limit_s(source: model.SearchSource) -> float:
 
 
 def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
-    """The search, and a warning for each unknown facet."""
+    """Return the search, and a warning for each unknown facet."""
     if parameters.offset + parameters.limit > model.MAX_REACH:
         raise errors.InvalidParameter(f"offset must be below {model.MAX_REACH}.")
     known = {facet.value: facet for facet in model.FacetName}
@@ -191,7 +193,7 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
 
 
 def _merge(answers: _Answers) -> Sequence[model.Record]:
-    """Merge by position, then by source; the matches of each source are in order already."""
+    """Merge by position, then by source. Each source's matches are already in order."""
     order = list(model.SourceName)
     ranked = [
         (match.position, order.index(name), number, match.record)
@@ -205,7 +207,7 @@ def _merge(answers: _Answers) -> Sequence[model.Record]:
 def _facets(
     answers: Sequence[model.SourceAnswer], search: model.Search, prefix: str
 ) -> Mapping[model.FacetName, Mapping[str, int]]:
-    """Facets of all sources: values that begin with `prefix`, highest count first."""
+    """Return the facets of all sources: values that start with `prefix`, highest count first."""
     begin = prefix.casefold()
     merged: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in model.FacetName if facet in search.facets}
     for facet, sums in merged.items():
@@ -219,7 +221,7 @@ def _facets(
 
 
 def _require_one(answers: _Answers) -> None:
-    """Raises if all sources failed, unless one of them is merely not configured."""
+    """Raise an error if all sources failed, unless one of them is merely not configured."""
     failures = [answer for answer in answers.values() if isinstance(answer, errors.QueryServerError)]
     if len(failures) < len(answers) or any(isinstance(one, errors.SourceNotConfigured) for one in failures):
         return

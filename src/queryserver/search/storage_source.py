@@ -1,4 +1,6 @@
-"""The sources `hdfs` and `s3`: a bounded walk through a store as the caller (Contract platform 8.4)."""
+"""Implements the sources `hdfs` and `s3`: a bounded walk through a store, with the caller's rights (Contract
+platform 8.4).
+"""
 
 import asyncio
 import re
@@ -17,12 +19,12 @@ from queryserver.search.model import Match, Record, Search, SourceAnswer, best_f
 from queryserver.search.query_language import Query, Term, folded
 
 _PREFIXES = {Scheme.HDFS: ("/", "hdfs:"), Scheme.S3A: ("s3a:", "s3:", "s3n:")}
-"""Prefixes of absolute paths in a store."""
+"""Prefixes of a store's absolute paths."""
 _SPELLINGS = {Scheme.HDFS: re.compile(r"^hdfs:(?://[^/]*)?(?=/)"), Scheme.S3A: re.compile(r"^s3[an]?:/+")}
 _SHOWN = {Scheme.HDFS: "hdfs://", Scheme.S3A: "s3a://"}
 """The canonical prefix in records."""
 _SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
-_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # these match no files
+_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # these filters do not match files
 
 
 @dataclass(slots=True)
@@ -34,20 +36,20 @@ class _Walk:
     matches: list[Match] = field(default_factory=list[Match])
 
     def may_list(self) -> bool:
-        """Count a listing, unless a limit is reached."""
+        """Count a listing, unless a limit has been reached. Return whether it may be read."""
         self.is_cut = self.is_cut or self.listings >= self.bounds.max_dirs or self.entries >= self.bounds.max_entries
         self.listings += not self.is_cut
         return not self.is_cut
 
     def may_see(self) -> bool:
-        """Count an entry, unless the limit is reached."""
+        """Count an entry, unless the limit has been reached. Return whether it may be seen."""
         self.is_cut = self.is_cut or self.entries >= self.bounds.max_entries
         self.entries += not self.is_cut
         return not self.is_cut
 
 
 class StorageSource:
-    """Searches one store as the caller, subject to the caller's rights. The first limit reached ends a search."""
+    """Searches one store with the caller's rights. The first limit reached ends a search."""
 
     def __init__(self, stores: Stores, scheme: Scheme, bounds: SearchSettings) -> None:
         self._stores = stores
@@ -59,7 +61,7 @@ class StorageSource:
         return self._bounds.max_seconds
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """Raises StorageError, and the store's errors for the folder where the search starts."""
+        """Search a store. Raises StorageError, and the store's errors for the folder where the search starts."""
         if not user.may(METADATA):
             raise errors.PermissionDenied("You may not search metadata.")
         if not user.has_scope(Scope.FILES_READ):
@@ -82,7 +84,7 @@ class StorageSource:
                 raise
             return SourceAnswer(message=f"{start} does not exist.")
         except errors.PermissionDenied as error:
-            # Store errors may have specific codes; a search reports the generic one.
+            # Store errors may have specific codes, but a search reports the generic one.
             raise errors.PermissionDenied(error.message) from error
         walk.matches.sort(key=best_first)
         return SourceAnswer(
@@ -94,9 +96,9 @@ class StorageSource:
         )
 
     def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:
-        """The longest folder in the first term that is an absolute path of this store, and that term.
+        """Return the longest folder in the first term that is an absolute path in this store, and that term.
 
-        Without such a term, the caller's home.
+        Without such a term, return the caller's home.
         """
         for term in query.terms:
             if term.head.lower().startswith(_PREFIXES[self._scheme]):
@@ -109,7 +111,7 @@ class StorageSource:
         return self._stores.home(caller, self._scheme), None
 
     def _as_shown(self, query: Query, start: Term | None) -> Query:
-        """The query with the start path in canonical form, since terms are matched against records."""
+        """Return the query with the start path in canonical form, because terms are matched against records."""
         shown, spelling = _SHOWN[self._scheme], _SPELLINGS[self._scheme]
         terms = (term.beginning_with(shown, spelling) if term is start else term for term in query.terms)
         return replace(query, terms=tuple(terms))
@@ -159,7 +161,7 @@ class StorageSource:
 
 
 async def _entries(location: Location, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Walk breadth-first; skip folders that the caller may not list, except for the first."""
+    """Walk breadth-first. Skip folders that the caller may not list, except the first."""
     pending = deque([location.path.path])
     while pending and walk.may_list():
         directory = pending.popleft()
@@ -179,7 +181,7 @@ async def _entries(location: Location, walk: _Walk) -> AsyncGenerator[FileStatus
 
 
 async def _flat_entries(location: Location, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Keys below a folder; below the root, the buckets and then the keys of each."""
+    """Yield the keys below a folder. At the root, yield all buckets and then the keys in each bucket."""
     trees = [location.path.path]
     if location.path.is_root:
         buckets = [status async for batch in location.storage.list_directory("") for status in batch.entries]
@@ -202,7 +204,7 @@ async def _flat_entries(location: Location, storage: FlatStorage, walk: _Walk) -
 
 
 async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGenerator[FileStatus]:
-    """Keys and folders below a folder; the first listing has been counted already."""
+    """Yield the keys and folders below a folder. The first listing has already been counted."""
     known, is_first = {tree}, True
     async with aclosing(storage.list_tree(tree)) as pages:
         async for page in pages:
@@ -218,7 +220,7 @@ async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGe
 
 
 def _with_new_folders(status: FileStatus, known: set[str]) -> Sequence[FileStatus]:
-    """The new folders of a key, outermost first, and the key; folder markers represent their own folder."""
+    """Return a key's new folders, outermost first, and the key. Folder markers represent their own folder."""
     if status.is_directory and status.path in known:
         return []
     folders = [status]
