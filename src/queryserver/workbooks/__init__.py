@@ -1,1 +1,1 @@
-"""Workbooks and files of records, read in confined processes."""
+"""Reads workbooks and record files in sandboxed processes."""

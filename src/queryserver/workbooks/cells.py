@@ -1,7 +1,7 @@
-"""Cells of workbooks as text with a class, and the dates that numbers are (Contract importer 12.2).
+"""Converts workbook cells to text with a class, and serial numbers to dates (Contract importer 12.2).
 
-Dates, times and durations are numbers of days, in either of two calendars (ECMA-376 part 1, 18.17.4); the format of a
-number decides which of them it shows (18.8.30 and 18.8.31).
+Dates, times and durations are numbers of days, in one of two calendars (ECMA-376 part 1, 18.17.4). The number format
+decides which of them a cell shows (18.8.30 and 18.8.31).
 """
 
 import re
@@ -29,14 +29,14 @@ from queryserver.workbooks.packages import CompoundFile, Package
 
 MAX_ROWS = 1_048_576
 MAX_GRID_COLUMNS = 16_384
-"""What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
+"""Maximum number of columns in a sheet. `MAX_COLUMNS` limits how many may be in use."""
 HEAD_ROWS = SAMPLE_RECORDS + 1
 HEAD_CELLS = 500_000
 PLACED_ROWS = 200
-"""The rows among which a table may begin."""
+"""Number of rows among which a table may start."""
 
 Row = Mapping[int, TypedText]
-"""The cells of a row that are not empty, by their columns from 0 on."""
+"""A row's non-empty cells by column number, starting at 0."""
 
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
@@ -46,10 +46,10 @@ _DAY_MS = 86_400_000
 _EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
 _EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
 _LEAP_DAY_1900 = 60
-"""29 February 1900, which the first spreadsheets believed in. Earlier serials mean one day later."""
+"""29 February 1900, a date that the first spreadsheets assumed to exist. Earlier serials denote the following day."""
 
 _LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
-"""The first days that are not before 10000-01-01."""
+"""The first serials that are not before 10000-01-01."""
 
 _ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?", re.ASCII)
 
@@ -60,14 +60,14 @@ class Temporal(Enum):
     TIMESTAMP = auto()
     DURATION = auto()
     MOMENT = auto()
-    """A date or a time or both: the format does not show which."""
+    """A date, a time, or both: the format does not show which."""
 
 
 _BUILT_IN = (
     dict.fromkeys((14, 15, 16, 17), Temporal.DATE)
     | dict.fromkeys((18, 19, 20, 21, 45, 47), Temporal.TIME)
     | {22: Temporal.TIMESTAMP, 46: Temporal.DURATION}
-    # What these show depends on the language of the program: mostly dates, some are times.
+    # What these formats show depends on the program's language: usually dates, sometimes times.
     | dict.fromkeys((*range(27, 37), *range(50, 59)), Temporal.MOMENT)
 )
 
@@ -91,10 +91,11 @@ _MAX_CODE_CHARACTERS = 1000
 _BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
 _FILEPASS, _CODEPAGE = 0x002F, 0x0042
 _UTF_16 = 1200
-"""The code page of all texts of BIFF8, whatever the file says (MS-XLS 2.4.52): calamine believes the file, and finds
-NUL between the letters."""
+"""The code page of all BIFF8 texts, regardless of the file's declaration (MS-XLS 2.4.52). calamine trusts the file,
+and would find NUL between the letters.
+"""
 _CODE_PAGES = {0x8000: 10000, 0x8001: 1252}
-"""Older names of code pages that calamine does not know: of the Macintosh, and of Windows."""
+"""Older numbers for code pages on the Macintosh and Windows, which calamine does not know."""
 _NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
 _BIFF8 = 0x0600
 _WORKSHEET = 0
@@ -103,18 +104,24 @@ _UNSET = re.compile(
     rb'<c(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="str")[^<>]*>'
     rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)(?:<v\s*/>|<v></v>)?</c>"
 )
-"""A cell with a formula and without a value; an empty text is one."""
+"""A cell with a formula but without a value. An empty text counts as a value."""
 _MAX_CELL_BYTES = 16 * 1024 * 1024
-"""The text of one cell with its tags: 1,048,576 characters of up to six bytes, and as much again for its formula."""
+"""The maximum size of one cell's text with its tags: 1,048,576 characters with up to six bytes each, and as much
+again for its formula.
+"""
 
 
 def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
-    """A number that is shown as a date, time or duration, if it is one."""
+    """Return the cell for a number displayed as a date, time or duration, or as a number if it is not in the
+    calendar.
+    """
     return temporal_cell(serial, temporal, is_1904=is_1904) or number_cell(serial)
 
 
 def number_cell(number: float) -> TypedText:
-    """Whole numbers up to 2^53 are integers, all else is a double in its shortest form."""
+    """Return a number's cell. Whole numbers up to 2^53 are integers. All other numbers are doubles in their shortest
+    form.
+    """
     if -_EXACT <= number <= _EXACT and number == int(number):
         return TypedText(str(int(number)), CellKind.INTEGER)
     return TypedText(repr(number), CellKind.DOUBLE) if isfinite(number) else EMPTY
@@ -125,16 +132,17 @@ def boolean_cell(*, is_true: bool) -> TypedText:
 
 
 def text_cell(text: str) -> TypedText:
-    """Text as it is. Raises FileTooComplex above the limit of all cells (Contract importer 8.5)."""
+    """Return a text's cell. Raises FileTooComplex if it exceeds the limit for all cells (Contract importer 8.5)."""
     if len(text) > MAX_FIELD_CHARACTERS:
         raise FileTooComplex("A cell of the workbook has more than 1,048,576 characters.")
     return TypedText(text, CellKind.TEXT) if text else EMPTY
 
 
 def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
-    """The cell; None for numbers outside the calendar, which stay numbers.
+    """Return the cell, or None for a number outside the calendar, which stays a number.
 
-    Rounded to milliseconds, as spreadsheets show them: a double holds 10:30:01 to a microsecond only.
+    Times are rounded to milliseconds, as displayed in spreadsheets, because a double only holds 10:30:01 to a
+    microsecond.
     """
     if temporal is Temporal.DURATION:
         return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None
@@ -149,7 +157,9 @@ def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedT
 
 
 def iso_cell(text: str) -> TypedText | None:
-    """A cell that holds its date or time as text (`t="d"`, ISO 8601); None for what is none."""
+    """Return the cell for a date or time stored as text (`t="d"`, ISO 8601), or None if the text is not a date or
+    time.
+    """
     try:
         if "T" in text and not text.startswith("P"):
             return timestamp_cell(datetime.fromisoformat(text).replace(tzinfo=None))
@@ -167,17 +177,17 @@ def iso_cell(text: str) -> TypedText | None:
 
 
 def timestamp_cell(moment: datetime) -> TypedText:
-    """`2024-01-15 10:30:00`, with a fraction of six digits if there is one."""
+    """Return `2024-01-15 10:30:00`, with a six-digit fraction if there is one."""
     return TypedText(moment.isoformat(sep=" "), CellKind.TIMESTAMP)
 
 
 def time_cell(clock: time) -> TypedText:
-    """`08:05:00`, with a fraction of six digits if there is one."""
+    """Return `08:05:00`, with a six-digit fraction if there is one."""
     return TypedText(clock.replace(tzinfo=None).isoformat(), CellKind.TIME)
 
 
 def duration_cell(days: float) -> TypedText:
-    """`30:00:00`: hours may exceed 24."""
+    """Return a duration such as `30:00:00`. Hours may exceed 24."""
     total_ms = round(days * _DAY_MS)
     sign = "-" if total_ms < 0 else ""
     return TypedText(sign + _clock(abs(total_ms)), CellKind.DURATION)
@@ -199,9 +209,9 @@ def _clock(total_ms: int) -> str:
 
 
 def temporal_of_format(number: int, code: str | None) -> Temporal | None:
-    """What a format shows, by its number or, where the workbook defines it, by its code. None: a mere number.
+    """Return what a format shows, given its number or, if the workbook defines it, its code.
 
-    Of a code such as `[$-409]d. mmm yyyy;@` the first section counts.
+    In a code such as `[$-409]d. mmm yyyy;@` the first section counts.
     """
     if code is None:
         return _BUILT_IN.get(number)
@@ -214,7 +224,7 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
         return None
     without_minutes = _MINUTES.sub("h", plain)
     has_time = bool(halves) or any(letter in without_minutes for letter in "hs")
-    # e, g and b are years of Japanese and Buddhist calendars.
+    # e, g and b are years in the Japanese and Buddhist calendars.
     has_date = any(letter in without_minutes for letter in "ymdegb")
     if has_time and has_date:
         return Temporal.TIMESTAMP
@@ -225,8 +235,8 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
 
 @dataclass(slots=True)
 class SeenRows:
-    """What is noted of rows while they are read: the places of the first ones in the sheet, from 0 on, and the numbers
-    of those that have formulas without a value, from 1 on.
+    """Records properties of rows while they are read: the first rows' positions in the sheet, starting at 0, and the
+    numbers of rows with formulas without a value, starting at 1.
     """
 
     places: list[int] = field(default_factory=list[int])
@@ -239,13 +249,13 @@ class SeenRows:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns [first, first + width) of the sheet."""
+    """The sheet's columns [first, first + width)."""
 
     first: int
     width: int
 
     def cut(self, row: Row) -> list[TypedText]:
-        """The cells of a row; more than `width` if others are in use."""
+        """Return a row's cells. There are more than `width` if other columns are in use."""
         first, end = self.first, self.first + self.width
         if row and (min(row) < first or max(row) >= end):
             first, end = min(first, *row), max(end, max(row) + 1)
@@ -255,14 +265,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The rows that decide which columns are in use. `is_whole`: the sheet has no more."""
+    """The rows that decide which columns are in use. `is_whole` means that the sheet has no more rows."""
 
     rows: Sequence[Row]
     is_whole: bool
 
 
 def read_head(rows: Iterator[Row]) -> Head:
-    """Takes the head from the stream, and tries to read one row more."""
+    """Take the head from the stream, and try to read one more row."""
     head: list[Row] = []
     cells = characters = 0
     for row in rows:
@@ -275,7 +285,7 @@ def read_head(rows: Iterator[Row]) -> Head:
 
 
 def columns_in_use(rows: Iterable[Row]) -> Columns:
-    """From the first column in use to the last. Raises FileTooComplex when they are too many."""
+    """Return the columns from the first to the last one in use. Raises FileTooComplex if there are too many."""
     used: set[int] = set()
     for row in rows:
         used.update(row)
@@ -286,7 +296,7 @@ def columns_in_use(rows: Iterable[Row]) -> Columns:
 
 
 def checked_rows(columns: Columns, rows: Iterable[Row]) -> Iterator[list[TypedText]]:
-    """The cells of the rows. Raises FileTooComplex for too many rows, and for rows of too much text (8.5)."""
+    """Yield the rows' cells. Raises FileTooComplex for too many rows, and for rows with too much text (8.5)."""
     for number, row in enumerate(rows, 1):
         if number > MAX_ROWS:
             raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
@@ -301,7 +311,7 @@ def _check_width(width: int) -> None:
 
 
 class Stored(NamedTuple):
-    """A cell with its place, from 0 on."""
+    """A cell with its position, starting at 0."""
 
     row: int
     column: int
@@ -309,7 +319,7 @@ class Stored(NamedTuple):
 
 
 class RowByRow:
-    """The cells of `found` row by row. Rows are read in ascending order; a late cell is left out."""
+    """The cells in `found`, row by row. Rows are read in ascending order. Cells that arrive too late are skipped."""
 
     def __init__(self, found: Iterator[Stored]) -> None:
         self._found = found
@@ -325,9 +335,9 @@ class RowByRow:
 
 
 class XlsxSerials:
-    """Numbers with formats of dates and times, row by row as far as the file keeps to that order.
+    """Numbers with date and time formats, row by row as long as the file keeps to that order.
 
-    Of cells that are written as programs write them: without a prefix, with their place.
+    Only recognizes cells as programs write them: without a prefix, and with their position.
     """
 
     def __init__(self, package: Package, workbook_part: str, relationships: Sequence[Relationship]) -> None:
@@ -346,15 +356,15 @@ class XlsxSerials:
         except KeyError as error:
             raise FileCorrupt("The workbook names a sheet that it does not have.") from error
         self.sheets = [part for kind, part in sheets if kind == "worksheet"]
-        """The parts of worksheets."""
+        """The worksheets' parts."""
         styles = next((part for kind, part in related.values() if kind == "styles" and part in package), None)
         self._temporals = {} if styles is None else _temporal_styles(root_of(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[Stored]:
-        """Those of a worksheet; sheets of other kinds do not count. Raises FileCorrupt, FileTooComplex."""
+        """Yield a worksheet's serials. Other sheet kinds are not counted. Raises FileCorrupt, FileTooComplex."""
         if not self._temporals or index >= len(self.sheets):
             return
-        # A cell of a number with one of the styles: style, letters of the column, number of the row, number.
+        # A numeric cell with one of the styles. Groups: style, column letters, row number, value.
         pattern = re.compile(
             rb'<c(?=[^<>]*\ss="(' + b"|".join(self._temporals) + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")'
             rb'(?![^<>]*\st="(?!n"))[^<>]*>(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>'
@@ -369,7 +379,7 @@ class XlsxSerials:
                 yield Stored(int(row) - 1, _column(letters), cell)
 
     def unset(self, index: int) -> Iterator[Stored]:
-        """The formulas of a worksheet that have no value; an empty text is one."""
+        """Yield a worksheet's formulas without a value. An empty text counts as a value."""
         if index < len(self.sheets):
             for segment in _whole_cells(self._package.pieces(self.sheets[index])):
                 for letters, row in _UNSET.findall(segment):
@@ -377,7 +387,7 @@ class XlsxSerials:
 
 
 def _column(letters: bytes) -> int:
-    """The column from 0 on."""
+    """Return the column number, starting at 0."""
     column = 0
     for letter in letters:
         column = column * 26 + letter - 64
@@ -385,7 +395,7 @@ def _column(letters: bytes) -> int:
 
 
 def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The part, cut where cells begin. What stands behind all rows is left out."""
+    """Yield the part, split where cells start. Content after all rows is skipped."""
     waiting = b""
     for piece in pieces:
         waiting += piece
@@ -402,10 +412,10 @@ def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
-    """What the styles of dates and times show, by the number with which cells name them."""
+    """Return what date and time styles show, by the style number that cells refer to."""
     codes = {_number(one.get("numFmtId")): one.get("formatCode", "") for one in styles.iterfind("{*}numFmts/{*}numFmt")}
     formats = [_number(one.get("numFmtId")) for one in styles.iterfind("{*}cellXfs/{*}xf")]
-    # A workbook may have thousands of styles of a few formats.
+    # A workbook may have thousands of styles with only a few formats.
     temporals = {number: temporal_of_format(number, codes.get(number)) for number in set(formats)}
     return {b"%d" % index: shown for index, number in enumerate(formats) if (shown := temporals[number]) is not None}
 
@@ -415,15 +425,15 @@ def _number(text: str | None) -> int:
 
 
 class XlsSerials:
-    """Numbers with formats of dates and times. Of an older format than BIFF8, or of a damaged file, there are none."""
+    """Numbers with date and time formats. Formats older than BIFF8 and damaged files have none."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt, file_encrypted."""
+        """Read the file's structure. Raises FileCorrupt, file_encrypted."""
         compound = CompoundFile(file)
         name = "WORKBOOK" if "WORKBOOK" in compound.root_names() else "BOOK"
         self._stream = compound.stream(name) or b""
         self.content = compound.content
-        """The file, with a code page that calamine reads its texts by."""
+        """The file, with a code page that lets calamine read its texts."""
         self._is_1904 = False
         self._sheets: list[int] = []
         self._codes: dict[int, str] = {}
@@ -465,7 +475,7 @@ class XlsSerials:
             )
 
     def _numbers(self, place: int) -> Iterator[tuple[int, int, int, float]]:
-        """Row, column, style and number of each cell that has one."""
+        """Yield row, column, style and number of each numeric cell."""
         for _, kind, body in self._records(place):
             if kind == _NUMBER and len(body) >= 14:
                 yield struct.unpack_from("<3Hd", body)
@@ -482,7 +492,7 @@ class XlsSerials:
                 yield struct.unpack_from("<3Hd", body)
 
     def _records(self, place: int) -> Iterator[tuple[int, int, bytes]]:
-        """Place, kind and content of the records from the beginning of a part to its end, without charts inside it."""
+        """Yield position, kind and content of the records from a part's start to its end, excluding embedded charts."""
         depth = 0
         while place + 4 <= len(self._stream):
             kind, size = struct.unpack_from("<2H", self._stream, place)
@@ -499,7 +509,9 @@ class XlsSerials:
 
 
 def _unpacked(packed: int) -> float:
-    """The number that 30 bits hold, as integer or as the upper half of a double, maybe times 100 (MS-XLS 2.5.217)."""
+    """Return the number encoded in 30 bits, as an integer or a double's upper half, possibly times 100 (MS-XLS
+    2.5.217).
+    """
     if packed & 2:
         number = float((packed >> 2) - (1 << 30 if packed & 0x80000000 else 0))
     else:

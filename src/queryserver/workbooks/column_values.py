@@ -1,7 +1,7 @@
-"""Columns of files of records as columns of the types that tables have (Contract importer 8a.1, 8a.6).
+"""Converts record file columns to columns with table types (Contract importer 8a.1, 8a.6).
 
-A file may hold what its own type forbids, and Arrow does not check it: a negative time, a decimal of more digits than
-declared. Such values are misfits, and so are days that no engine here takes.
+A file may contain values that its own type forbids, which Arrow does not check: a negative time, a decimal with more
+digits than declared. Such values are misfits, as are dates that no supported engine accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _WANTED = {
 
 
 def column_type_of(kind: pa.DataType) -> ColumnType:
-    """The type of a column of the table to be. Nested values become JSON text."""
+    """Return the type for a column of the future table. Nested values become JSON text."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type_of(kind.value_type)
     if kind in _PLAIN:
@@ -58,14 +58,18 @@ def column_type_of(kind: pa.DataType) -> ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Values as `arrow_type` has them. `misfits`: by row, the texts of values that are not of it; null here."""
+    """Values of type `arrow_type`. `misfits` has the texts of values with other types by row; these values are null
+    here.
+    """
 
     values: pa.Array
     misfits: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 def settled(values: pa.Array, wanted: ColumnType) -> Settled:
-    """Values of a column; timestamps in UTC without a zone, digits of a second beyond the sixth dropped."""
+    """Convert a column's values. Timestamps are in UTC without a zone, and second fractions are cut after six
+    digits.
+    """
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if types.is_run_end_encoded(values.type):
@@ -83,14 +87,14 @@ def settled(values: pa.Array, wanted: ColumnType) -> Settled:
 
 
 def reason(text: str, wanted: ColumnType) -> str:
-    """Why a value does not fit the type of its column, after the value."""
+    """Return why a value does not fit its column's type, as a text that follows the value."""
     if wanted.base is BaseType.DECIMAL:
         return f"{text[:100]} has more than the {wanted.precision} digits of its column"
     return f"{text[:100]} is not {_WANTED.get(wanted.base, 'in the range of its type')}"
 
 
 def shown_texts(values: pa.Array) -> pa.Array:
-    """The raw text of each value."""
+    """Return each value's raw text."""
     kind = RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING)
     return texts(values, Column("", kind, ""))
 
@@ -108,7 +112,7 @@ def _misfits(values: pa.Array, target: pa.DataType) -> set[int]:
     try:
         return _out_of_range(_cast(values, target))
     except pa.ArrowInvalid:
-        # Arrow names the value and not its row.
+        # Arrow reports the value but not its row.
         return {row for row in range(len(values)) if not _fits(values.slice(row, 1), target)}
 
 
@@ -120,7 +124,7 @@ def _fits(value: pa.Array, target: pa.DataType) -> bool:
 
 
 def _out_of_range(values: pa.Array) -> set[int]:
-    """Rows of what Arrow itself does not check."""
+    """Return the rows with values that Arrow itself does not check."""
     kind = values.type
     if types.is_date32(kind):
         return _beyond(values.view(pa.int32()), _FIRST_DAY, _LAST_DAY)

@@ -1,4 +1,4 @@
-"""The pipe from a worker: frames of a kind, a length and JSON (never Python objects)."""
+"""The pipe from a worker. It carries frames with a kind, a length and JSON (never Python objects)."""
 
 import json
 import struct
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 HEAD = struct.Struct("<cL")
 _STRANGE_BYTES = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
-"""A row has up to 16 Mi characters (Contract importer 8.5), and a character takes up to six bytes in JSON."""
+"""A row has up to 16 Mi characters (Contract importer 8.5), and each takes up to six bytes in JSON."""
 
 MEMORY_BYTES = 1024**3
 AVRO_MEMORY_BYTES = MEMORY_BYTES // 4
-"""For an Avro file of which a part is shown: that holds a block of it, and a record."""
+"""Memory for an Avro file that is shown in part. It holds one of the file's blocks, and one record."""
 MAX_READ_BYTES = 64 * 1024 * 1024
-"""Largest single read of a file in a store: a broken file may claim to have a footer or a page of any size."""
+"""Maximum size of a single read from a store file, because a broken file may declare a footer or page of any size."""
 TIME_S = 60
 RECORDS_TIME_S = 900
-"""For all rows of a file of records."""
+"""Time limit for all rows in a record file."""
 
 NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
 WANTED = b"W"
-"""`WANTED`: the worker needs a piece of the file that is shown; its offset and length as JSON."""
+"""`WANTED`: the worker needs a chunk of the displayed file. The frame has its offset and length as JSON."""
 FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, WANTED
 PIECE_HEAD = struct.Struct("<L")
-"""The number of bytes of a piece, which stands before them."""
+"""A chunk's number of bytes, which precedes the bytes."""
 
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
@@ -44,15 +44,15 @@ _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
 Strange = Sequence[tuple[int, int | None, str]]
-"""Rows that cannot be read, from 0 in their batch, the column for which they cannot, None: for all, and why."""
+"""Unreadable rows: the row number in the batch, starting at 0, the unreadable column (None for all), and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPortion:
-    """Some rows of a file of records: one column for each of the file, named by its position.
+    """Some of a record file's rows, with one column for each column in the file, named by position.
 
-    Values are of the type of their column, or texts of such values. `strange`: rows that cannot be read, from 0, and
-    why; what cannot be read is null. `misfits`, for previews: the texts of such values by row and column.
+    Values have their column's type, or are texts of such values. `strange` has unreadable rows, starting at 0, and the
+    reason; unreadable values are null. For previews, `misfits` has such values' texts by row and column.
     """
 
     rows: "pa.RecordBatch"
@@ -69,7 +69,7 @@ def raw_frame(kind: bytes, body: bytes | bytearray) -> bytes:
 
 
 def portions(rows: Iterable[list[TypedText]]) -> Iterator[Rows]:
-    """The rows a few hundred at a time, fewer if they are large."""
+    """Yield the rows a few hundred at a time, or fewer if they are large."""
     portion: Rows = []
     cells = characters = 0
     for row in rows:
@@ -84,12 +84,12 @@ def portions(rows: Iterable[list[TypedText]]) -> Iterator[Rows]:
 
 
 def rows_frame(rows: Rows) -> bytes:
-    """The texts of each row, and their classes as a letter each."""
+    """Encode each row's texts, and their classes as one letter each."""
     return frame(ROWS, [rows, ["".join([_LETTERS[cell.kind] for cell in row]) for row in rows]])
 
 
 def rows_of(body: bytes) -> Rows:
-    """The rows of a frame. Raises ValueError for anything else."""
+    """Return a frame's rows. Raises ValueError for anything else."""
     texts, letters = json.loads(body)
     return [
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
@@ -98,9 +98,9 @@ def rows_of(body: bytes) -> Rows:
 
 
 def batch_frame(kind: bytes, portion: RecordPortion) -> bytes:
-    """Rows as a stream of Arrow behind the JSON of those that are strange, whose length comes first.
+    """Encode rows as an Arrow stream. It follows the strange rows' JSON, whose length comes first.
 
-    Raises record_too_long for more than a frame may have.
+    Raises record_too_long if the frame would be too large.
     """
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
@@ -115,7 +115,7 @@ def batch_frame(kind: bytes, portion: RecordPortion) -> bytes:
 
 
 def batch_of(body: bytes) -> RecordPortion:
-    """The rows of a frame and those that are strange. Raises ValueError for anything else."""
+    """Return a frame's rows, including its strange rows. Raises ValueError for anything else."""
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
     (size,) = _STRANGE_BYTES.unpack_from(body)
@@ -123,6 +123,6 @@ def batch_of(body: bytes) -> RecordPortion:
     found = json.loads(body[_STRANGE_BYTES.size : start])
     strange = [(int(row), None if place is None else int(place), str(reason)) for row, place, reason in found]
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
-    # A worker may have become anything that its file made of it.
+    # A malicious file may have taken over the worker, so its output is not trusted.
     batch.validate(full=True)
     return RecordPortion(batch, strange)

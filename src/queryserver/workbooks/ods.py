@@ -1,7 +1,7 @@
-"""Sheets of OpenDocument files, read as a stream (OASIS OpenDocument 1.2 part 1, 9.1 and 19.385).
+"""Sheets in OpenDocument files, read as a stream (OASIS OpenDocument 1.2 part 1, 9.1 and 19.385).
 
-Elements and attributes are known by their namespace. Blanks between elements, comments in cells, tables within cells
-and recorded changes do not count.
+Elements and attributes are identified by their namespace. Blanks between elements, comments in cells, tables within
+cells and recorded changes are ignored.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -21,7 +21,7 @@ _REPEATED_ROWS, _REPEATED = f"{_TABLE}number-rows-repeated", f"{_TABLE}number-co
 _NAME, _FORMULA = f"{_TABLE}name", f"{_TABLE}formula"
 _TYPE, _NUMBER, _STRING = f"{_OFFICE}value-type", f"{_OFFICE}value", f"{_OFFICE}string-value"
 _LIBRE_OFFICE_TYPE = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}value-type"
-"""Tells errors from texts, where the file has it."""
+"""Distinguishes errors from texts, if the file has this attribute."""
 _CELLS = frozenset({f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"})
 _PARAGRAPHS = frozenset({f"{_TEXT}p", f"{_TEXT}h"})
 _LEFT_OUT = frozenset(
@@ -32,22 +32,22 @@ _LEFT_OUT = frozenset(
         *(f"{_NAMESPACE}drawing:1.0}}{shape}" for shape in ("frame", "custom-shape", "g")),
     }
 )
-"""What stands in a paragraph and is no text of the cell."""
+"""Elements in a paragraph that are not part of the cell's text."""
 _CHARACTERS = {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MAX_SPACES = 65_536
 _ROWS_AT_ONCE = 500
-"""What was read is forgotten after so many rows."""
+"""Elements are freed after this many rows have been read."""
 
 
 class OdsSheets:
-    """The sheets of a file. Its content is read again for each call."""
+    """A file's sheets. Its content is read again for each call."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
         self._names: list[str] | None = None
 
     def names(self) -> list[str]:
-        """In the order of the file. Raises FileCorrupt, FileTooComplex."""
+        """Return the sheet names in file order. Raises FileCorrupt, FileTooComplex."""
         if self._names is None:
             self._names = [name for name, row in self._elements() if row is None]
             if not self._names:
@@ -55,7 +55,7 @@ class OdsSheets:
         return self._names
 
     def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
-        """The rows in use of the first sheet of this name, behind the first `skip` ones of the sheet.
+        """Yield the rows in use in the first sheet with this name, after the sheet's first `skip` rows.
 
         Raises sheet_not_found, FileCorrupt, FileTooComplex.
         """
@@ -72,7 +72,7 @@ class OdsSheets:
             raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
 
     def _elements(self) -> Iterator[tuple[str, ET.Element | None]]:
-        """Each sheet by its name, with None, and after it its rows. A row is to be used before the next is taken."""
+        """Yield each sheet's name with None, followed by its rows. A row must be used before the next is requested."""
         sheets: list[ET.Element] = []
         links = rows = 0
         for is_end, element in self._events():
@@ -95,7 +95,7 @@ class OdsSheets:
                     yield element.get(_NAME, ""), None
 
     def _events(self) -> Iterator[tuple[bool, ET.Element]]:
-        """Whether it ends, and the element, for beginnings and ends. Raises FileCorrupt."""
+        """Yield start and end events: whether it is an end, and the element. Raises FileCorrupt."""
         parser = ET.XMLPullParser(("start", "end"))
         with _damage():
             for piece in checked_pieces(self._package, CONTENT):
@@ -108,7 +108,7 @@ class OdsSheets:
 
 
 class _TakenRows:
-    """The rows of one sheet, of which the first `skip` ones are left out."""
+    """One sheet's rows, without the first `skip` ones."""
 
     def __init__(self, seen: cells.SeenRows, skip: int) -> None:
         self._seen = seen
@@ -116,7 +116,7 @@ class _TakenRows:
         self._place = self._given = 0
 
     def of(self, element: ET.Element) -> Iterator[cells.Row]:
-        """The row in use of an element as often as it is repeated. Raises FileTooComplex, FileCorrupt."""
+        """Yield an element's row, if in use, as often as it is repeated. Raises FileTooComplex, FileCorrupt."""
         with _damage():
             row, has_unset = _row(element)
             count = _count(element.attrib, _REPEATED_ROWS)
@@ -138,7 +138,9 @@ class _TakenRows:
 
 @contextmanager
 def _damage() -> Generator[None]:
-    """LookupError and ValueError: an encoding that is unknown, a number that is none. Raises FileCorrupt."""
+    """Translate parser errors to FileCorrupt. LookupError and ValueError mean an unknown encoding or an invalid
+    number.
+    """
     try:
         yield
     except (ET.ParseError, LookupError, ValueError) as error:
@@ -146,7 +148,7 @@ def _damage() -> Generator[None]:
 
 
 def _row(element: ET.Element) -> tuple[cells.Row, bool]:
-    """The cells in use, and whether a formula has no value. Raises FileTooComplex, ValueError."""
+    """Return the cells in use, and whether a formula has no value. Raises FileTooComplex, ValueError."""
     row: dict[int, TypedText] = {}
     column, has_unset = 0, False
     for cell in element:
@@ -161,14 +163,14 @@ def _row(element: ET.Element) -> tuple[cells.Row, bool]:
             for place in range(column, column + count):
                 row[place] = value
         elif _FORMULA in attributes and _TYPE not in attributes:
-            # An error and an empty text have a type.
+            # An error or an empty text would have a type.
             has_unset = True
         column += count
     return row, has_unset
 
 
 def _text_of(cell: ET.Element) -> str:
-    """The paragraphs of a cell, a line each."""
+    """Return a cell's paragraphs, one line each."""
     return "\n".join([_paragraph(child) for child in cell if child.tag in _PARAGRAPHS])
 
 
@@ -188,7 +190,7 @@ def _paragraph(element: ET.Element) -> str:
 
 
 def _count(attributes: Mapping[str, str], name: str) -> int:
-    """How often something is repeated. Raises ValueError."""
+    """Return how often something is repeated. Raises ValueError."""
     text = attributes.get(name, "1")
     if len(text) > 12:
         raise ValueError(text)
@@ -196,7 +198,7 @@ def _count(attributes: Mapping[str, str], name: str) -> int:
 
 
 def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
-    """Raises ValueError for a number that is none."""
+    """Return the cell's value. Raises ValueError for an invalid number."""
     kind = attributes.get(_TYPE, "")
     if kind in {"float", "percentage", "currency"}:
         number = attributes.get(_NUMBER)
@@ -215,7 +217,7 @@ def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
 
 
 def _clock(text: str) -> TypedText:
-    """Times of a day are written as durations, too."""
+    """Return the time or duration. Times of day are also written as durations."""
     cell = cells.iso_cell(text) or cells.text_cell(text)
     hours = cell.partition(":")[0]
     is_time = cell.kind is CellKind.DURATION and hours.isdecimal() and int(hours) < 24

@@ -1,6 +1,7 @@
-"""Where an Office Open XML package has its workbook, sheets, texts and styles (ECMA-376 part 2, 6.2 and 6.5).
+"""Finds the workbook, sheets, texts and styles in an Office Open XML package (ECMA-376 part 2, 6.2 and 6.5).
 
-Relationships say it; calamine takes the usual names for granted. A package with other names is copied under those.
+Relationships specify the part names, but calamine expects the usual names. A package with other names is copied to a
+package with the usual names.
 """
 
 import io
@@ -24,12 +25,14 @@ _BEGIN_OF_XLSB = b"\x83\x01"
 _FOLDERS = {"worksheet": "worksheets", "chartsheet": "chartsheets", "dialogsheet": "dialogsheets"}
 SINGLE_KINDS = frozenset({"sharedStrings", "styles"})
 READ_KINDS = frozenset({*_FOLDERS, *SINGLE_KINDS})
-"""The kinds of parts that are read of a workbook."""
+"""The part kinds that are read from a workbook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relationship:
-    """`kind`: the last word of its type. `target`: as written; `part`: the name of the part that it means."""
+    """`kind` is the last word of the relationship's type, `target` is the target as written, `part` is the name of
+    the target part.
+    """
 
     id: str
     kind: str
@@ -38,7 +41,7 @@ class Relationship:
 
 
 def relationships(package: Package, source: str) -> Sequence[Relationship]:
-    """Those of a part, or of the package: ""; without those to what lies outside. Raises FileCorrupt."""
+    """Return the relationships of a part, or of the package (""). Excludes external targets. Raises FileCorrupt."""
     folder, name = posixpath.split(source)
     own = posixpath.join(folder, "_rels", f"{name}.rels")
     if own not in package:
@@ -61,7 +64,7 @@ def _part(folder: str, target: str) -> str:
 
 
 def root_of(package: Package, part: str) -> ET.Element:
-    """The root of a part. Raises FileCorrupt, FileTooComplex."""
+    """Return a part's root element. Raises FileCorrupt, FileTooComplex."""
     try:
         return ET.fromstring(b"".join(checked_pieces(package, part)))  # noqa: S314 document types are refused
     except (ET.ParseError, LookupError, ValueError) as error:
@@ -69,7 +72,7 @@ def root_of(package: Package, part: str) -> ET.Element:
 
 
 def workbook_part(package: Package) -> str | None:
-    """The name of the workbook; None: there is none. Raises FileCorrupt, file_encrypted."""
+    """Return the workbook part's name, or None if there is none. Raises FileCorrupt, file_encrypted."""
     try:
         named = [one.part for one in relationships(package, "") if one.kind == "officeDocument"]
     except FileCorrupt:
@@ -78,7 +81,9 @@ def workbook_part(package: Package) -> str | None:
 
 
 def _is_workbook(package: Package, part: str) -> bool:
-    """By the usual name or by the first bytes: Word files and presentations are packages, too."""
+    """Return whether a part is a workbook, by its usual name or its first bytes. Word files and presentations are
+    also packages.
+    """
     if part.lower() in _USUAL:
         return True
     if is_binary(package, part):
@@ -94,7 +99,7 @@ def is_binary(package: Package, part: str) -> bool:
 
 
 def in_usual_places(package: Package, workbook: str, related: Sequence[Relationship]) -> bool:
-    """Whether calamine finds all parts that are read of a workbook."""
+    """Return whether calamine finds all of a workbook's parts that are read."""
     if package.stored_name(workbook) not in _USUAL or not _leads_to(package, workbook):
         return False
     suffix = posixpath.splitext(workbook)[1]
@@ -112,7 +117,7 @@ def in_usual_places(package: Package, workbook: str, related: Sequence[Relations
 
 
 def _leads_to(package: Package, workbook: str) -> bool:
-    """Whether the relationships of the package name the workbook in the usual way."""
+    """Return whether the package's relationships refer to the workbook in the usual way."""
     try:
         return any(one.target.removeprefix("/") == workbook for one in relationships(package, ""))
     except FileCorrupt:
@@ -120,10 +125,10 @@ def _leads_to(package: Package, workbook: str) -> bool:
 
 
 def with_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> BinaryIO:
-    """A copy of the parts that are read, in memory. Raises FileCorrupt, FileTooComplex."""
+    """Copy the parts that are read into memory. Raises FileCorrupt, FileTooComplex."""
     suffix = ".bin" if is_binary(package, workbook) else ".xml"
     names: dict[str, str] = {}
-    """The new name below `xl` of each part."""
+    """Each part's new name below `xl`."""
     kept = [one for one in related if one.kind in READ_KINDS]
     for one in kept:
         stem = f"{_FOLDERS[one.kind]}/sheet{len(names) + 1}" if one.kind in _FOLDERS else one.kind

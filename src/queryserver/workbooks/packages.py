@@ -1,8 +1,8 @@
-"""The containers of workbooks and their limits (Contract importer 14.4).
+"""Workbook containers and their limits (Contract importer 14.4).
 
-`zipfile` reads packages, in a process with limits of memory and time: a directory as large as the file ends at these.
-What the directory says is checked before anything is unpacked. Compound files are read by MS-CFB: what goes round in
-circles there is found before a library follows it for ever.
+`zipfile` reads packages in a process with memory and time limits, which stop it for a directory as large as the file.
+The directory's values are checked before anything is unpacked. Compound files are read according to MS-CFB. Circular
+chains in them are detected before a library follows them forever.
 """
 
 import struct
@@ -20,17 +20,18 @@ MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
 MAX_RATIO = 200
 RATIO_FREE_BYTES = 1024 * 1024
-"""Entries up to this size may be packed as tightly as they like."""
+"""Entries up to this size may have any compression ratio."""
 
 PIECE_BYTES = 64 * 1024
 _MAX_PROLOG_BYTES = 4 * 1024 * 1024
 _IS_ENCRYPTED = 1
-"""A bit of the flags of an entry (APPNOTE.TXT 4.4.4)."""
+"""A bit in an entry's flags (APPNOTE.TXT 4.4.4)."""
 
 MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _HEADER = struct.Struct("<8s22xH16xL8xL4xL4x109L")
-"""Magic number, power of two of the bytes of a sector, first sectors of the directory, of the table of small sectors
-and of the table's own chain, and the first sectors of the table (MS-CFB 2.2)."""
+"""Magic number, sector size as a power of two, first sectors of the directory, of the small sector table and of the
+sector table's own chain, and the sector table's first sectors (MS-CFB 2.2).
+"""
 _ENTRY_BYTES = 128
 _SMALL_STREAM_BYTES, _SMALL_SECTOR_BYTES = 4096, 64
 _LAST_REGULAR = 0xFFFFFFFA
@@ -39,26 +40,28 @@ _STORAGE_OR_STREAM, _ROOT = (1, 2), 5
 
 
 class Package:
-    """The parts of a zip file by name; of parts with one name the last counts."""
+    """A zip file's parts by name. If several parts have the same name, the last one counts."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt when there is no readable directory, FileTooComplex when there are too many entries."""
+        """Read the directory. Raises FileCorrupt if there is no readable directory, FileTooComplex if there are too
+        many entries.
+        """
         with _zip_errors():
             self._zip = zipfile.ZipFile(file)
         if len(self._zip.infolist()) > MAX_ENTRIES:
             raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
-        # Some programs write backslashes, or a slash at the beginning.
+        # Some programs write backslashes, or a leading slash.
         self._names = {name.replace("\\", "/").removeprefix("/").lower(): name for name in self._zip.namelist()}
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._names
 
     def stored_name(self, name: str) -> str:
-        """The name as it stands in the file. Raises KeyError."""
+        """Return the name as stored in the file. Raises KeyError."""
         return name if name in self._zip.NameToInfo else self._names[name.lower()]
 
     def check_limits(self) -> None:
-        """Raises FileTooComplex when unpacking would give too much (Contract importer 14.4)."""
+        """Raise FileTooComplex if the unpacked content would be too large (Contract importer 14.4)."""
         entries = self._zip.infolist()
         if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
             raise FileTooComplex(f"The workbook has more than {MAX_UNPACKED_BYTES // 1024**2} MiB when it is unpacked.")
@@ -66,9 +69,9 @@ class Package:
             raise FileTooComplex(f"A part of the workbook is packed more than {MAX_RATIO}:1.")
 
     def pieces(self, name: str) -> Generator[bytes]:
-        """What the part unpacks to. Raises FileCorrupt also when there is no such part, file_encrypted.
+        """Yield the part's unpacked content. Raises FileCorrupt, also for a missing part, and file_encrypted.
 
-        Names of parts differ in more than case (ECMA-376 part 2, 6.2.2).
+        Part names differ in more than case (ECMA-376 part 2, 6.2.2).
         """
         entry = self._zip.NameToInfo.get(name) or self._zip.NameToInfo.get(self._names.get(name.lower(), ""))
         if entry is None:
@@ -79,7 +82,7 @@ class Package:
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         said, found = entry.file_size, 0
         entry = copy(entry)
-        entry.file_size = MAX_UNPACKED_BYTES * 2  # else `zipfile` cuts there, and calls the check sum wrong
+        entry.file_size = MAX_UNPACKED_BYTES * 2  # otherwise `zipfile` truncates there, and reports a wrong checksum
         with _zip_errors(), self._zip.open(entry) as part:
             while piece := part.read(PIECE_BYTES):
                 found += len(piece)
@@ -92,7 +95,9 @@ class Package:
 
 @contextmanager
 def _zip_errors() -> Generator[None]:
-    """Damage that `zipfile` does not foresee ends in an error of the number, place or text that it reads."""
+    """Translate errors from damage that `zipfile` does not handle: it raises errors about the number, position or
+    text that it reads.
+    """
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, RuntimeError, ValueError) as error:
@@ -100,14 +105,16 @@ def _zip_errors() -> Generator[None]:
 
 
 def check_part(package: Package, name: str) -> None:
-    """Unpack a part before a library reads it: its check sum is compared at its end. Raises as `checked_pieces`."""
+    """Unpack a part before a library reads it, so that its checksum is verified. Raises the same errors as
+    `checked_pieces`.
+    """
     for _ in checked_pieces(package, name):
-        """Nothing of it is kept."""
+        """The chunks are discarded."""
 
 
 def checked_pieces(package: Package, name: str) -> Generator[bytes]:
-    """The pieces of a part; the beginning of XML is checked, for a document type stands before the first element or
-    nowhere. Raises FileCorrupt, FileTooComplex, file_encrypted.
+    """Yield a part's chunks. Checks the start of XML, because a document type can only precede the first element.
+    Raises FileCorrupt, FileTooComplex, file_encrypted.
     """
     pieces = package.pieces(name)
     return pieces if name.lower().endswith(".bin") else _checked_xml(pieces)
@@ -133,14 +140,14 @@ def _checked_xml(pieces: Iterator[bytes]) -> Generator[bytes]:
         if not found:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        # LookupError and ValueError: the part has an encoding that is unknown, or not for a stream.
+        # LookupError and ValueError mean that the part's encoding is unknown, or cannot be read as a stream.
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
 class CompoundFile:
-    """What lies in the root of a compound file.
+    """The root entries of a compound file.
 
-    Chains may be circular in a hostile file, so none is followed further than the file is long.
+    Chains may be circular in a hostile file, so a chain is never followed beyond the file's length.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -154,7 +161,7 @@ class CompoundFile:
         self._sector_bytes = 1 << shift
         self._numbers = struct.Struct(f"<{self._sector_bytes // 4}L")
         self._next: list[int] = []
-        """The number of the sector that follows each sector. Where this table lies is in the header and in a chain."""
+        """The number of each sector's successor. The header and a chain specify where this table is."""
         for _ in range(len(self.content) // self._sector_bytes // (self._sector_bytes // 4) + 2):
             for number in table:
                 if number < _LAST_REGULAR:
@@ -173,16 +180,16 @@ class CompoundFile:
         ]
 
     def root_names(self) -> set[str]:
-        """Names in the root, in upper case: names that differ in case only are the same (MS-CFB 2.6.4)."""
+        """Return the root names in upper case. Names that only differ in case are equal (MS-CFB 2.6.4)."""
         return set(self._root())
 
     def stream(self, name: str) -> bytes | None:
-        """The content of a stream in the root, by its name in upper case; None if there is none."""
+        """Return the content of a root stream, given its name in upper case, or None if it does not exist."""
         pieces = list(self._pieces(name))
         return b"".join(self.content[begin:end] for begin, end in pieces) if pieces else None
 
     def place_of(self, name: str, offset: int) -> int:
-        """The place in the file of a byte of a stream. Raises FileCorrupt."""
+        """Return the file position of a byte in a stream. Raises FileCorrupt."""
         for begin, end in self._pieces(name):
             if offset < end - begin:
                 return begin + offset
@@ -190,7 +197,7 @@ class CompoundFile:
         raise FileCorrupt("The workbook is damaged.")
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int]]:
-        """Where the pieces of a stream begin and end in the file, in their order."""
+        """Yield the start and end positions of a stream's pieces in the file, in order."""
         entry = self._root().get(name)
         if entry is None:
             return
@@ -204,7 +211,9 @@ class CompoundFile:
             size -= length
 
     def _small_places(self, start: int) -> Iterator[int]:
-        """Where the small sectors from `start` on lie: in a stream of the root entry (MS-CFB 2.4)."""
+        """Yield the file positions of the small sectors from `start`, which are in a stream of the root entry
+        (MS-CFB 2.4).
+        """
         (root_start,) = struct.unpack_from("<L", self._entries[0], 116)
         holders = list(self._chain(root_start))
         per_sector = self._sector_bytes // _SMALL_SECTOR_BYTES
@@ -222,7 +231,7 @@ class CompoundFile:
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
     def _root(self) -> dict[str, bytes]:
-        """Entries in the root by name in upper case."""
+        """Return the root entries by name in upper case."""
         entries = self._entries
         if not entries or entries[0][66] != _ROOT:
             raise FileCorrupt("The workbook has no directory.")
@@ -245,7 +254,7 @@ class CompoundFile:
         return found
 
     def _chain(self, start: int) -> Iterator[int]:
-        """The numbers of the sectors from `start` on. A chain that is longer than the file is circular."""
+        """Yield the sector numbers from `start`. A chain longer than the file is circular."""
         number = start
         for _ in range(len(self.content) // self._sector_bytes + 1):
             if number >= _LAST_REGULAR:

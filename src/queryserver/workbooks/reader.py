@@ -1,4 +1,6 @@
-"""Workbooks and files of records, read by one worker process each: what a file does to it ends with its answer."""
+"""Reads each workbook or record file in a separate worker process, so that a malicious file's effects end with the
+response.
+"""
 
 import asyncio
 import json
@@ -22,11 +24,11 @@ from queryserver.workbooks import frames
 
 @dataclass(frozen=True, slots=True)
 class SheetRows:
-    """The first rows of a worksheet. `is_whole`: there are no more.
+    """A worksheet's first rows. `is_whole` means that there are no more rows.
 
-    `unset`: how many of them have formulas without a value, and the numbers of the first ten, from 1 on. `places`:
-    where the first 200 of them stand in the sheet, from 0 on. `skipped`: the rows of the sheet that were left out
-    before them.
+    `unset` has the number of rows with formulas without a value, and the first ten row numbers, starting at 1. `places`
+    has the first 200 rows' positions in the sheet, starting at 0. `skipped` is the number of the sheet's rows that were
+    skipped before them.
     """
 
     rows: Sequence[Sequence[TypedText]]
@@ -37,12 +39,12 @@ class SheetRows:
 
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
-"""Up to `length` bytes of a file from `offset` on."""
+"""Returns up to `length` bytes of a file, starting at `offset`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that is read at any place."""
+    """A file with random access."""
 
     read_at: ReadAt
     size_bytes: int
@@ -53,7 +55,7 @@ log = structlog.get_logger(__name__)
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
 _WAIT_FOR_PLACE_S = 60
 _LARGE_BYTES = 512 * 1024
-"""Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
+"""Larger frames are parsed in a thread, because each MiB blocks the event loop for about 10 ms."""
 
 _KNOWN_ERRORS = (
     errors.CodecNotAvailable,
@@ -75,9 +77,9 @@ _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """Reads workbooks and files of records on the local disk, and Avro and Parquet files wherever they lie.
+    """Reads workbooks and record files on the local disk, and Avro and Parquet files in any location.
 
-    `processes` previews and as many readings run at a time; nothing but cells reaches this process.
+    Up to `processes` previews and the same number of full reads run concurrently. Only cells reach this process.
     """
 
     def __init__(self, *, processes: int = 2) -> None:
@@ -96,7 +98,7 @@ class ProcessWorkbooks:
             await _end(process)
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
-        """Worksheets in the order of the workbook, hidden ones included, chart sheets left out."""
+        """Return the worksheets in workbook order, including hidden ones but not chart sheets."""
         async with self._preview_place(), aclosing(self._frames(path, None, None)) as answer:
             async for kind, body in answer:
                 if kind == frames.NAMES:
@@ -104,7 +106,7 @@ class ProcessWorkbooks:
         raise _broken("names")
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int, skip: int = 0) -> SheetRows:
-        """The used range behind the first `skip` rows of the sheet, at most `limit` rows, all of one width.
+        """Return at most `limit` rows from the used range after the sheet's first `skip` rows. All have the same width.
 
         Raises sheet_not_found.
         """
@@ -118,7 +120,7 @@ class ProcessWorkbooks:
         raise _broken("rows")
 
     async def rows(self, path: Path, sheet: str, *, skip: int = 0) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        """All rows behind the first `skip` ones of the sheet, in portions of a few hundred, in bounded memory.
+        """Yield all rows after the sheet's first `skip` ones, a few hundred at a time, in bounded memory.
 
         Raises sheet_not_found.
         """
@@ -130,9 +132,9 @@ class ProcessWorkbooks:
         raise _broken("rows")
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
-        """The columns and first rows of a file of records: an Analysis as JSON.
+        """Return a record file's columns and first rows: an Analysis as JSON.
 
-        This call and the next raise format_mismatch, file_empty, too_many_columns and record_too_long, too.
+        This call and the next also raise format_mismatch, file_empty, too_many_columns and record_too_long.
         """
         async with self._preview_place(), aclosing(self._frames(path, None, None, records=kind)) as answer:
             async for found, body in answer:
@@ -143,7 +145,7 @@ class ProcessWorkbooks:
     async def record_batches(
         self, path: Path, kind: FileType, fields: Sequence[str]
     ) -> AsyncGenerator[frames.RecordPortion]:
-        """All rows of a file of records that has these columns, in bounded memory."""
+        """Yield all rows of a record file with these columns, in bounded memory."""
         async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as answer:
             async for found, body in answer:
                 if found == frames.END:
@@ -155,9 +157,9 @@ class ProcessWorkbooks:
         raise _broken("batches")
 
     async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """The records of a file, given in pieces, as JSON Lines in pieces of some 64 KiB.
+        """Yield the records of a file, passed in chunks, as JSON Lines in chunks of about 64 KiB.
 
-        Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
+        Raises the errors of `pieces`, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
         """
         answer = self._frames(None, None, None, records=FileType.AVRO, pieces=pieces)
         async with aclosing(self._lines(answer)) as lines:
@@ -165,9 +167,9 @@ class ProcessWorkbooks:
                 yield made
 
     async def parquet_lines(self, read_at: ReadAt, size_bytes: int) -> AsyncGenerator[bytes]:
-        """The rows of a file as JSON Lines in pieces of some 64 KiB.
+        """Yield a file's rows as JSON Lines in chunks of about 64 KiB.
 
-        Raises what `read_at` raises, DecompressionFailed, DecompressionLimit, FileTooComplex and TooManyRequests.
+        Raises the errors of `read_at`, DecompressionFailed, DecompressionLimit, FileTooComplex and TooManyRequests.
         """
         answer = self._frames(
             None, None, None, records=FileType.PARQUET, stored=StoredFile(read_at=read_at, size_bytes=size_bytes)
@@ -208,14 +210,16 @@ class ProcessWorkbooks:
         pieces: AsyncIterator[bytes] | None = None,
         stored: StoredFile | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """The answer of a worker, which is killed when this ends. `pieces`, `stored`: a file that has no path."""
+        """Yield a worker's response frames. The worker is killed on exit. `pieces` or `stored` is a file without a
+        path.
+        """
         shown_path = None if path is None else str(path)
         parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
         parameters["skip"] = skip
         if stored is not None:
             parameters["size_bytes"] = stored.size_bytes
         question = json.dumps(parameters).encode() + b"\n"
-        # The store sets the speed of a file in pieces.
+        # The store determines the speed for a file passed in chunks.
         time_s = frames.TIME_S if fields is None and path is not None else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -245,9 +249,10 @@ class ProcessWorkbooks:
 async def _fed(
     process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> AsyncGenerator[None]:
-    """Inside, the worker gets its question and the file. What `pieces` raise is raised, not what follows from it.
+    """Send the question and the file to the worker inside the context. Errors of `pieces` take precedence over errors
+    that they cause.
 
-    `stays_open`: more is written by another.
+    `stays_open` means that another task will write more.
     """
     feeding = asyncio.create_task(_feed(process, question, pieces, stays_open=stays_open))
     try:
@@ -274,12 +279,12 @@ async def _feed(
                 await process.stdin.drain()
         is_whole = True
     except (BrokenPipeError, ConnectionResetError):
-        # The worker has ended, and its last frame holds the reason.
+        # The worker has ended, and its last frame contains the reason.
         is_whole = True
     finally:
         if not (stays_open and is_whole):
             process.stdin.close()
-        # The worker may take a part of a file for a whole one.
+        # The worker might mistake a partial file for a complete one.
         if not is_whole and process.returncode is None:
             process.kill()
 
@@ -287,9 +292,9 @@ async def _feed(
 async def _conversation(
     process: asyncio.subprocess.Process, time_s: int, stored: StoredFile | None
 ) -> AsyncGenerator[_Frame]:
-    """Frames; that of a failure is raised, and pieces of `stored` are given to the worker.
+    """Yield frames. Raises the failure reported by a frame, and sends the worker chunks of `stored`.
 
-    Time counts only while the worker is awaited, not the caller or the store.
+    Only time spent waiting for the worker counts, not for the caller or the store.
     """
     assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
@@ -331,7 +336,7 @@ async def _give_piece(process: asyncio.subprocess.Process, stored: StoredFile, b
         process.stdin.write(content)
         await process.stdin.drain()
     except (BrokenPipeError, ConnectionResetError):
-        """The worker has ended, and its last frame holds the reason."""
+        """The worker has ended, and its last frame contains the reason."""
 
 
 async def _decoded(body: bytes) -> frames.Rows:
@@ -340,7 +345,7 @@ async def _decoded(body: bytes) -> frames.Rows:
 
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
-    if code < 0:  # its limit of time, or no memory was left
+    if code < 0:  # the worker exceeded its time limit, or ran out of memory
         log.info("worker of a workbook was killed", signal=-code)
         return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
@@ -363,13 +368,13 @@ def _broken(what: str) -> errors.DetectionFailed:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the worker and what it may have started, and wait until it is gone."""
+    """Kill the worker and its child processes, and wait until it has exited."""
     if process.stdin is not None:
         process.stdin.close()
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # What it wrote last fills the buffer, and a full buffer keeps the pipe from being seen closed.
+        # The worker's last output fills the buffer, and a full buffer keeps the pipe's end from being detected.
         while process.stdout is not None and await process.stdout.read(_LARGE_BYTES):
             pass
         await process.wait()

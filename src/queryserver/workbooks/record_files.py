@@ -1,6 +1,7 @@
-"""Files of records (Contract importer 8a) as batches: Parquet and Arrow by their types, Avro and JSON Lines as text.
+"""Reads record files (Contract importer 8a) in batches: Parquet and Arrow with their types, Avro and JSON Lines as
+text.
 
-Everything here blocks, and trusts the file no further than Arrow does: it is the work of a process with limits.
+Everything here blocks, and trusts the file no more than Arrow does, because it runs in a process with limits.
 """
 
 import json
@@ -65,7 +66,7 @@ _AVRO_LOGICAL = {
         for unit in ("millis", "micros", "nanos")
     },
 }
-"""The logical types that `formats.avro` writes as such; it ignores all others."""
+"""The logical types that `formats.avro` converts. It ignores all others."""
 
 
 Record: TypeAlias = Mapping[str, Any]
@@ -74,14 +75,14 @@ Fields: TypeAlias = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class RecordColumn:
-    """A column, as the file names and types it."""
+    """A column with the file's name and type."""
 
     name: str
     type: ColumnType
 
 
 class ColumnarFile:
-    """A file whose columns have types, open."""
+    """An open file with typed columns."""
 
     def __init__(self, schema: pa.Schema, parts: Iterator[pa.RecordBatch]) -> None:
         self._parts = parts
@@ -90,9 +91,9 @@ class ColumnarFile:
         ]
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Batches of some 1 MiB, of the types of `arrow_type`. Rows with a misfit are strange."""
+        """Yield batches of about 1 MiB, with the types of `arrow_type`. Rows with a misfit are strange."""
         for part in self._parts:
-            # A few MiB at a time as far as the types show it, however large a batch the file has.
+            # Reads a few MiB at a time, as far as the types indicate, even if the file's batches are large.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
             for rows in chain.from_iterable(parts(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
                 columns = [settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
@@ -104,7 +105,7 @@ class ColumnarFile:
                     begin += part_of_it.num_rows
 
     def _portion(self, rows: pa.RecordBatch, columns: Sequence[Settled], begin: int) -> RecordPortion:
-        """Rows from `begin` on, of what the columns were read from."""
+        """Return the rows from `begin`, given the columns read from them."""
         misfits = {
             (row - begin, place): text
             for place, column in enumerate(columns)
@@ -116,7 +117,9 @@ class ColumnarFile:
 
 
 def _bytes_of(values: pa.Array) -> int:
-    """What the values take, those of a dictionary where they are used. Views are small: they share their bytes."""
+    """Return the values' size, including dictionary values where they are used. Views are small, because they share
+    their bytes.
+    """
     if types.is_dictionary(values.type):
         known = values.dictionary
         return known.nbytes * len(values) // max(len(known), 1)
@@ -129,7 +132,7 @@ def parquet_file(file: BinaryIO) -> ColumnarFile:
 
 
 def arrow_file(file: BinaryIO) -> ColumnarFile:
-    """Of the stream form or the file form (Feather version 2)."""
+    """Open a file in Arrow's stream format or file format (Feather version 2)."""
     head = file.read(len(_ARROW_FILE))
     file.seek(0)
     if head == _ARROW_FILE:
@@ -140,9 +143,9 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow trusts the sizes of buffers in a file. Raises ArrowInvalid."""
+    """Check buffer sizes, which Arrow does not verify for a file. Raises ArrowInvalid."""
     for values in batch.columns:
-        # Times and decimals beyond their type are misfits of a row, not of the file.
+        # Times and decimals outside their type's range are misfits in a row and do not make the file invalid.
         kind = values.type
         as_kept = pa.int32() if types.is_time32(kind) else pa.int64() if types.is_time64(kind) else None
         as_kept = pa.int64() if types.is_date64(kind) else as_kept
@@ -153,7 +156,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Fraction(float):
-    """A number with a fraction or an exponent, and its text, which may have more digits than a double keeps."""
+    """A number with a fraction or an exponent, and its text, which may have more digits than a double can hold."""
 
     __slots__ = ("text",)
 
@@ -166,14 +169,14 @@ class _Fraction(float):
 
 
 class LinesFile:
-    """JSON Lines of known columns. Another name in a record makes its row strange."""
+    """JSON Lines with known columns. Other names in a record make its row strange."""
 
     def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
         self.columns = columns
         self._lines = lines
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Batches of texts. Raises record_too_long."""
+        """Yield batches of texts. Raises record_too_long."""
         names = [column.name for column in self.columns]
         known = frozenset(names)
         rows = list[Record]()
@@ -202,11 +205,11 @@ def _batch(rows: Sequence[Record], names: Sequence[str], strange: Strange) -> Re
 
 
 def record_of(line: bytes) -> Record | None:
-    """The object of a line; None: it is none. Numbers keep all their digits."""
+    """Return the object in a line, or None if it is not an object. Numbers keep all their digits."""
     try:
         found = json.loads(line.decode(), parse_float=_Fraction)
         if b"\\u" in line:
-            # One half of a surrogate pair is no character, and no text that could be stored.
+            # An unpaired surrogate is not a character and cannot be stored.
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -214,7 +217,7 @@ def record_of(line: bytes) -> Record | None:
 
 
 def cell_of(value: Any) -> TypedText:
-    """A value as a cell of its class. A text in a plain form of dates or times is a date or a time."""
+    """Return a value as a cell with its class. A text in a plain date or time form is a date or time."""
     match value:
         case None:
             return TypedText("", CellKind.NULL)
@@ -223,7 +226,7 @@ def cell_of(value: Any) -> TypedText:
         case int():
             return TypedText(str(value), facts_of_text(str(value)).kind)
         case float():
-            # Doubles have up to 17 digits in JSON; of delimited text more than 15 would be a decimal.
+            # Doubles have up to 17 digits in JSON. In delimited text, more than 15 digits would be a decimal.
             text = _text(value) or ""
             is_finite = facts_of_text(text).kind is not CellKind.NON_FINITE
             return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
@@ -249,7 +252,7 @@ def _text(value: Any) -> str | None:
 
 
 def json_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines that are not blank. Raises record_too_long."""
+    """Yield the lines that are not blank. Raises record_too_long."""
     is_first = True
     while line := file.readline(MAX_RECORD_CHARACTERS + 1):
         if len(line) > MAX_RECORD_CHARACTERS:
@@ -261,7 +264,7 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def avro_file(file: BinaryIO) -> LinesFile:
-    """Raises DecompressionFailed, UnsupportedFormat (its records are no records)."""
+    """Open an Avro file. Raises DecompressionFailed, UnsupportedFormat (its items are not records)."""
     records = AvroFile(file)
     declared = records.schema
     try:
@@ -281,7 +284,9 @@ def avro_file(file: BinaryIO) -> LinesFile:
 
 
 def _avro_type(declared: Any) -> ColumnType:
-    """Unions with null are of the other type; what the dialects have no type for is text."""
+    """Return an Avro type's column type. Unions with null have the other type. Types that the dialects lack become
+    text.
+    """
     if isinstance(declared, list):
         others = [one for one in cast("list[Any]", declared) if one != "null"]
         return _avro_type(others[0]) if len(others) == 1 else STRING
@@ -301,12 +306,13 @@ def _avro_type(declared: Any) -> ColumnType:
 
 
 def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:
-    """The frames of an answer. `fields` None: the preview; else the names of the columns that the file must have.
+    """Yield a response's frames. With `fields=None`, this is the preview. Otherwise `fields` are the column names that
+    the file must have.
 
     Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
     UnsupportedFormat.
     """
-    # Threads of Arrow would each take a part of the address space that this process may have.
+    # Each Arrow thread would take a part of this process's limited address space.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     with _reading_errors():
@@ -363,7 +369,7 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
 
 
 def _of_lines(file: BinaryIO) -> Analysis:
-    """Types are those of the values of the first records, as far as a sample goes."""
+    """Analyze records. Types are determined by the values in the first records, as many as fit in a sample."""
     lines = json_lines(file)
     found, size, read = list[dict[str, TypedText]](), 0, 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Parquet files that are shown, on the side of the worker: the server gives pieces of them at request."""
+"""The worker side of displaying Parquet files. The server sends chunks of the file on request."""
 
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -11,7 +11,7 @@ from queryserver.workbooks.frames import MAX_READ_BYTES, PIECE_HEAD, WANTED, fra
 
 
 class RequestedFile(SeekableFile):
-    """A file of `size_bytes`: requests go to `output` as frames, pieces come from `answers`."""
+    """A file of `size_bytes`. Requests are sent to `output` as frames, chunks arrive from `answers`."""
 
     def __init__(self, answers: BinaryIO, output: BinaryIO, size_bytes: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class RequestedFile(SeekableFile):
         return self._size + offset
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes. Raises DecompressionLimit, and BrokenPipeError when the server has left."""
+        """Return up to `size` bytes. Raises DecompressionLimit, and BrokenPipeError if the server has disconnected."""
         left = max(self._size - self._place, 0)
         wanted = left if size < 0 else min(size, left)
         if wanted > MAX_READ_BYTES:
@@ -41,8 +41,8 @@ class RequestedFile(SeekableFile):
 
 
 def shown_lines(file: RequestedFile) -> Iterator[bytes]:
-    """The rows as JSON Lines. Raises DecompressionFailed, DecompressionLimit."""
-    # Threads of Arrow would each take a part of the address space that this process may have.
+    """Yield the rows as JSON Lines. Raises DecompressionFailed, DecompressionLimit."""
+    # Each Arrow thread would take a part of this process's limited address space.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     return parquet_lines(file)

@@ -1,6 +1,6 @@
-"""The program of a worker: it reads one question from its standard input, answers in frames and ends.
+"""The worker program: it reads one question from standard input, responds in frames, and exits.
 
-Workbooks of Excel are read with calamine. Arrow is imported for files of records only, for the memory is limited.
+Excel workbooks are read with calamine. Arrow is only imported for record files, because memory is limited.
 """
 
 import io
@@ -43,14 +43,14 @@ _SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
 _MANIFEST = "META-INF/manifest.xml"
 _MANIFEST_BYTES = 4 * 1024 * 1024
 _SIGNS = ("xl/workbook.xml", "xl/workbook.bin", "_rels/.rels", "mimetype", CONTENT)
-"""A package with one of these may be a workbook: nothing of it is unpacked before its limits are checked."""
+"""A package with one of these parts may be a workbook. Its limits are checked before anything is unpacked."""
 _ENCRYPTION = re.compile(rb"<(?:[\w.-]+:)?encryption-data[\s/>]")
 _WHOLE = "encrypted-package"
-"""What a package holds that is encrypted as a whole (OpenDocument 1.4 part 2, 3.4.1)."""
+"""The part in a package that is encrypted as a whole (OpenDocument 1.4 part 2, 3.4.1)."""
 
 
 class WorkbookKind(Enum):
-    """The four formats that people call Excel files. All are `excel` for clients."""
+    """The four formats that are commonly called Excel files. Clients see all of them as `excel`."""
 
     XLSX = "xlsx"
     XLSB = "xlsb"
@@ -59,10 +59,10 @@ class WorkbookKind(Enum):
 
 
 def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
-    """The kind; None for what begins neither as a zip file nor as a compound file.
+    """Return the kind, or None if the file starts neither as a zip file nor as a compound file.
 
     Raises FileCorrupt, file_encrypted, FileTooComplex, and UnsupportedFormat for zip files and compound files that are
-    no workbook.
+    not workbooks.
     """
     file.seek(0)
     beginning = file.read(len(MAGIC))
@@ -94,7 +94,7 @@ def _kind_of_package(package: Package) -> WorkbookKind:
 
 
 def _is_spreadsheet(package: Package) -> bool:
-    """By its media type, or by that in its manifest."""
+    """Return whether the package is a spreadsheet, by its media type or by the one in its manifest."""
     return _beginning(package, "mimetype").startswith(_SPREADSHEET) or (
         "mimetype" not in package and _SPREADSHEET in _beginning(package, _MANIFEST)
     )
@@ -106,7 +106,7 @@ def _refuse_encrypted(package: Package) -> None:
 
 
 def _beginning(package: Package, part: str) -> bytes:
-    """The beginning of a part that need not be there, or whole."""
+    """Return the beginning of a part, which may be missing or damaged."""
     content = b""
     try:
         for piece in package.pieces(part) if part in package else ():
@@ -114,7 +114,7 @@ def _beginning(package: Package, part: str) -> bytes:
             if len(content) >= _MANIFEST_BYTES:
                 break
     except FileCorrupt:
-        """What was read of it counts."""
+        """Damage is ignored, because the bytes read so far are sufficient."""
     return content
 
 
@@ -123,12 +123,12 @@ _OPEN_FILES = 32
 
 
 class WorkbookQuestion(TypedDict):
-    """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows. `skip`: so many rows
-    of the sheet are left out at its beginning.
+    """The first input line. `sheet=None` requests the sheet names, `limit=None` requests all rows. `skip` is how many
+    rows to skip at the sheet's start.
 
-    `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: a
-    file of records that is shown, all of it as JSON Lines. Avro follows on the input; of Parquet, of `size_bytes`, the
-    worker requests pieces.
+    `records`: the file is a record file of this type, not a workbook. `fields=None` requests its preview. `path=None`
+    is a record file that is displayed completely as JSON Lines: Avro follows on the input, while the worker requests
+    chunks of a Parquet file with `size_bytes` bytes.
     """
 
     path: str | None
@@ -141,7 +141,7 @@ class WorkbookQuestion(TypedDict):
 
 
 def main() -> None:
-    """Never raises: what goes wrong is the last frame."""
+    """Process the question. Never raises, because errors are reported in the last frame."""
     question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
     is_shown_avro = question["path"] is None and question.get("records") == FileType.AVRO
     confine(
@@ -223,7 +223,7 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
         rows = cells.checked_rows(columns, workbook.rows(sheet, skip=skip))
     else:
         first = list(cells.checked_rows(columns, head.rows[:limit]))
-        # As many rows as the sample of 7.4 has text for, and one at least.
+        # As many rows as have text for the sample in 7.4, but at least one.
         before = accumulate((sum(map(len, row)) for row in first), initial=0)
         first = [row for row, characters in zip(first, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
         rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
@@ -235,26 +235,30 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
 
 
 class OpenWorkbook:
-    """One workbook. The file must stay open while it is read. Of a damaged one what is needed decides.
+    """One workbook. The file must stay open while it is read. A damaged file only fails if the damaged content is
+    needed.
 
-    Merged areas need no care: only their first cell has a value. Formulas give the value that was stored with them.
+    Merged areas need no special handling, because only their first cell has a value. Formulas return the value stored
+    with them.
     """
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
-        """Raises FileCorrupt, file_encrypted, FileTooComplex."""
+        """Open the workbook. Raises FileCorrupt, file_encrypted, FileTooComplex."""
         self._sheets = OdsSheets(Package(file)) if kind is WorkbookKind.ODS else _LibrarySheets(file, kind)
 
     def sheet_names(self) -> list[str]:
-        """Worksheets in their order, hidden ones included. Raises FileCorrupt when there is no sheet of any kind."""
+        """Return the worksheets in order, including hidden ones. Raises FileCorrupt if there are no sheets of any
+        kind.
+        """
         return self._sheets.names()
 
     def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
-        """All rows in use behind the first `skip` ones of the sheet. Raises sheet_not_found."""
+        """Yield all rows in use after the sheet's first `skip` ones. Raises sheet_not_found."""
         return self._sheets.rows(sheet, seen, skip=skip)
 
 
 class _LibrarySheets:
-    """The sheets of a workbook of Excel, as calamine reads them."""
+    """An Excel workbook's sheets, as calamine reads them."""
 
     def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
         self._serials: cells.XlsxSerials | cells.XlsSerials | None = None
@@ -273,7 +277,7 @@ class _LibrarySheets:
         self._read: tuple[str, CalamineSheet] | None = None
 
     def _open_package(self, file: BinaryIO, kind: WorkbookKind) -> BinaryIO:
-        """The file as calamine finds its parts. Those that every reading needs are checked."""
+        """Return the file in a form in which calamine finds its parts. Parts that every reading needs are checked."""
         package = Package(file)
         workbook = workbook_part(package)
         if workbook is None:
@@ -308,7 +312,7 @@ class _LibrarySheets:
         return self._rows(self._read[1], dated, unset, seen or cells.SeenRows(), skip)
 
     def _check(self, index: int) -> None:
-        """Of an xlsb it is not known which part is that of a sheet: all are."""
+        """Check a sheet's part. In an xlsb it is unknown which part belongs to which sheet, so all are checked."""
         if self._package is not None:
             is_known = isinstance(self._serials, cells.XlsxSerials) and index < len(self._unchecked)
             for part in [self._unchecked[index]] if is_known else self._unchecked:
@@ -322,7 +326,7 @@ class _LibrarySheets:
         seen: cells.SeenRows,
         skip: int,
     ) -> Iterator[cells.Row]:
-        """Rows come from the first of the sheet on, cells from the first column in use on."""
+        """Yield the sheet's rows from the first one, with the cells from the first column in use."""
         first_column = sheet.start[1] if sheet.start else 0
         if sheet.end is not None and sheet.end[1] >= cells.MAX_GRID_COLUMNS:
             raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
@@ -357,7 +361,7 @@ _MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
     time: cells.time_cell,
     timedelta: lambda value: cells.duration_cell(value / timedelta(days=1)),
 }
-"""What makes a cell of a value of calamine, for which empty cells and errors are empty texts."""
+"""Functions that convert calamine values to cells. calamine returns empty texts for empty cells and errors."""
 
 
 @contextmanager
@@ -369,7 +373,7 @@ def _calamine_errors() -> Generator[None]:
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise errors.FileCorrupt("The workbook cannot be read.") from error
     except BaseException as error:
-        # A panic of the library: its class is made at run time, and no Exception.
+        # A panic in the library. Its class is created at run time and is not an Exception.
         if type(error).__name__ == "PanicException":
             raise errors.FileCorrupt("The workbook cannot be read.") from error
         raise
