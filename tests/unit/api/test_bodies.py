@@ -71,7 +71,7 @@ def test_all_three_encodings_give_the_same_text():
         ('{"a": 9' + "9" * 4299 + "}", {"a": int("9" * 4300)}),
     ],
 )
-def test_json_values(text: str, expected: dict[str, object], padding: int):
+def test_json_values_are_parsed(text: str, expected: dict[str, object], padding: int):
     """Long texts use another parser than short ones."""
     assert parse_json_object(text.encode() + b" " * padding) == expected
 
@@ -130,7 +130,7 @@ def test_long_json_text_is_parsed_completely(filling: str):
     (b"a+b=c+d%2B%20e", {"a b": "c d+ e"}), (b"a=b=c;d", {"a": "b=c;d"}),
     (b"a=%zz%4&b=100%", {"a": "%zz%4", "b": "100%"}), ("é=%C3%A9😀".encode(), {"é": "é😀"}),
     (b"%61=%26%3D", {"a": "&="})])  # fmt: skip
-def test_form_fields(body: bytes, expected: dict[str, str]):
+def test_form_fields_are_parsed(body: bytes, expected: dict[str, str]):
     assert parse_form(body) == expected
 
 
@@ -160,7 +160,7 @@ def test_escapes_at_chunk_boundaries_are_decoded(filling: bytes):
         assert parse_form(b"a=" + value)["a"].encode() == unquote_to_bytes(value.replace(b"+", b" "))
 
 
-def test_multipart_fields():
+def test_multipart_fields_are_parsed():
     body = (
         part("a", b"1")
         + part("b", b"x\r\n--X\r\n\r\n")

@@ -226,7 +226,7 @@ class TestJsonFields:
         assert execute(snippet=snippet).snippet.dialect is None
 
     @pytest.mark.item(71)
-    def test_unknown_fields_are_ignored(self):
+    def test_unknown_request_fields_are_ignored(self):
         assert execute(foo="x", bar=[1]) == execute()
 
     def test_null_equals_an_absent_field_at_every_level(self):
@@ -287,10 +287,10 @@ class TestExecute:
     @pytest.mark.parametrize(
         "member", ["statement_id", "statements_count", "has_more_statements", "previous_statement_hash"]
     )
-    def test_any_of_four_members_makes_a_handle_select_the_statement(self, member: str):
+    def test_any_of_four_members_makes_a_handle_name_the_previous_statement(self, member: str):
         assert execute(snippet={"result": {"handle": {member: "1"}}}).previous is not None
 
-    def test_handle_with_only_a_guid_selects_no_statement(self):
+    def test_handle_with_only_a_guid_names_no_previous_statement(self):
         request = execute(snippet={"result": {"handle": {"guid": "g"}}})
         assert (request.previous, request.snippet.guid) == (None, "g")
 

@@ -11,7 +11,7 @@ from queryserver.api.middlewares import CALL, CallRecord, InternalErrors, Reques
 from queryserver.errors.base import TooManyRequests
 
 
-async def test_call_cancelled_at_shutdown_returns_an_internal_error():
+async def test_call_canceled_at_shutdown_returns_an_internal_error():
     begun = asyncio.Event()
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +89,7 @@ class Application:
         await self.slots(scope, receive, send)
 
 
-async def test_finished_failed_and_cancelled_calls_release_their_slots() -> None:
+async def test_finished_failed_and_canceled_calls_release_their_slots() -> None:
     application = Application(2)
     held = await application.begin(EVE, EVE)
     waiting = await application.begin(EVE, EVE, ANA)

@@ -74,7 +74,7 @@ async def test_client_disconnect_cancels_the_work(work: Work):
         await call
 
 
-async def test_cancelled_call_cancels_the_work(work: Work):
+async def test_canceled_call_cancels_the_work(work: Work):
     client = Client()
     call = asyncio.create_task(while_connected(client.request, work.run()))
     await work.begun.wait()
