@@ -46,7 +46,7 @@ async def shown(
     return await viewing.show(ANA, place, await storage.stat(name), offset, 16, codec)
 
 
-async def test_offset_far_beyond_the_end_reads_nothing(viewing: Excerpts) -> None:
+async def test_offset_far_beyond_the_end_reads_only_the_start(viewing: Excerpts) -> None:
     store = OddFileSystem()
     store.odd["a.txt"] = Oddity(10_000_000)
     for offset in (10_000_000 + 4096, 2**63 - 1):

@@ -153,7 +153,7 @@ def test_parameters_are_lowercased_and_sorted_and_values_joined():
     assert string_to_sign("a", "GET", "/", query, {}).split("\n")[-3:] == ["a:x,y", "b:2", "maxresults:5"]
 
 
-def test_signature_depends_on_the_key_only():
+def test_signature_depends_on_the_key_and_not_on_header_order():
     first, second = (signature(key, "a", "GET", "/", [], COMMON) for key in (b"one", b"two"))
     assert first != second
     assert first == signature(b"one", "a", "GET", "/", [], dict(reversed(COMMON.items())))

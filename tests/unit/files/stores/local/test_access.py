@@ -226,7 +226,7 @@ async def test_missing_root_is_an_unavailable_store(tmp_path):
 
 
 async def test_copying_from_another_home_creates_nothing(alice, bob):
-    """An inaccessible path gives the same error for every call."""
+    """Calls such as copying reveal no more about an inaccessible path than reading does."""
     await put(alice, "user/alice/file")
     assert not await is_there(bob, "shared/file")
     with pytest.raises(PermissionDenied):

@@ -1,4 +1,4 @@
-"""What becomes of files when the machine, the disk or the process fails."""
+"""The state of files after failures of the machine, the disk or the process."""
 
 import asyncio
 import errno
@@ -109,7 +109,7 @@ async def test_missing_root_is_an_unavailable_store(private, own):
             await call
 
 
-async def test_cancelled_write_closes_and_removes_its_file(private, own):
+async def test_canceled_write_closes_and_removes_its_file(private, own):
     for step in range(40):
         writing = asyncio.create_task(private.write("d/file", body(b"x" * 65536, b"y" * 65536), overwrite=True))
         await asyncio.sleep(step / 40_000)
@@ -121,7 +121,7 @@ async def test_cancelled_write_closes_and_removes_its_file(private, own):
         assert (own / "d" / "file").stat().st_size == 131072
 
 
-async def test_cancelled_part_closes_and_removes_its_file(alice, root):
+async def test_canceled_part_closes_and_removes_its_file(alice, root):
     plan = PartPlan("user/alice/file", 131072, 131072, 1)
     staging = await alice.begin_parts(plan)
     for step in range(20):

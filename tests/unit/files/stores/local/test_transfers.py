@@ -30,7 +30,7 @@ async def _pieces(count: int) -> AsyncGenerator[bytes]:
         yield b"%010d" % number
 
 
-async def test_each_share_of_a_body_is_flushed_and_all_bytes_pass() -> None:
+async def test_body_is_flushed_in_portions_and_all_bytes_pass() -> None:
     flushes = list[int]()
     threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
     try:
@@ -42,7 +42,7 @@ async def test_each_share_of_a_body_is_flushed_and_all_bytes_pass() -> None:
     assert len(flushes) == 3
 
 
-async def test_chunks_continue_during_a_flush_up_to_the_next_share() -> None:
+async def test_chunks_continue_during_a_flush_up_to_the_next_portion() -> None:
     may_end, begun = Event(), list[int]()
 
     def flush() -> None:
@@ -146,7 +146,7 @@ async def _in_time_once(scenario: Callable[[FileThreads], Awaitable[None]]) -> N
             await threads.close()
 
 
-async def test_listing_cancelled_within_a_batch_is_closed_afterwards(
+async def test_listing_canceled_within_a_batch_is_closed_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end, closed = Event(), Event(), Event()
