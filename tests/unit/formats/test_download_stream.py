@@ -80,7 +80,7 @@ async def test_disconnected_reader_stops_the_work(threads, wanted):
 
 
 @pytest.mark.parametrize("wanted", ALL)
-async def test_download_may_be_cancelled_at_any_time(threads, wanted):
+async def test_download_may_be_canceled_at_any_time(threads, wanted):
     for step in range(8):
         source = StoredTables(COLUMNS, [table(20_000)] * 3)
 
