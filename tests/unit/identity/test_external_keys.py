@@ -156,7 +156,7 @@ async def test_first_fetch_also_serves_unknown_ids(keys: KeyCache, source: Sourc
     assert source.fetches == 1
 
 
-async def test_concurrent_calls_share_a_fetch_even_if_one_is_cancelled(keys: KeyCache, source: Source) -> None:
+async def test_concurrent_calls_share_a_fetch_even_if_one_is_canceled(keys: KeyCache, source: Source) -> None:
     source.gate.clear()
     calls = [asyncio.ensure_future(keys.find("one")) for _ in range(20)]
     await settle()

@@ -41,7 +41,7 @@ async def test_calls_beyond_the_queue_limit_are_rejected_immediately(gate: threa
     threads.close()
 
 
-async def test_cancelled_waiters_release_their_places(gate: threading.Event) -> None:
+async def test_canceled_waiters_release_their_places(gate: threading.Event) -> None:
     threads = pool(limit_s=60, most_waiting=THREADS)
     for _ in range(2):
         calls = [asyncio.wait_for(threads.call(gate.wait), 0.5) for _ in range(2 * THREADS + 1)]
