@@ -327,7 +327,7 @@ class TestLayouts:
         assert {label["file"] for label in labels()} == {one.name for one in (FIELD / "layouts").glob("*.csv")}
 
     @pytest.mark.importer(68)
-    def test_ragged_rows_are_cut_at_the_header_fields(self) -> None:
+    def test_ragged_rows_are_split_if_the_header_names_all_columns(self) -> None:
         loaded = load(field_file("layouts/ragged_rows.csv"))
         assert loaded.metadata["confidence"] < 0.5
         assert loaded.rows[0] == ["1", "x", "y", None]

@@ -261,7 +261,7 @@ class TestKeeping:
         assert file.readings == 1
         assert all(one is found[0] for one in found)
 
-    async def test_next_caller_takes_over_if_the_first_is_cancelled(self, previews: Previews):
+    async def test_next_caller_takes_over_if_the_first_is_canceled(self, previews: Previews):
         class Endless(MemoryFile):
             async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
                 begun.set()

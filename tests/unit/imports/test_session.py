@@ -307,7 +307,7 @@ async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it(
 
 
 @pytest.mark.importer(56)
-async def test_leaving_the_session_waits_for_cleanup_even_when_cancelled() -> None:
+async def test_leaving_the_session_waits_for_cleanup_even_when_canceled() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
     async def work(report: ImportReport) -> ImportResult:

@@ -74,7 +74,7 @@ async def test_upload_without_a_record_leaves_no_file(
 
 
 @pytest.mark.importer(8)
-async def test_call_cancelled_before_the_record_leaves_no_file(uploads, records, tmp_path) -> None:
+async def test_call_canceled_before_the_record_leaves_no_file(uploads, records, tmp_path) -> None:
     records.hangs = True
     receiving = asyncio.create_task(receive(uploads))
     await records.asked.wait()
