@@ -96,7 +96,7 @@ async def test_wrong_expectation_moves_nothing_and_no_expectation_always_moves(d
     assert [await cursor(database, each) for each in (one, other)] == [0, 9]
 
 
-async def test_cancelled_waiting_move_changes_nothing(database, moves):
+async def test_canceled_waiting_move_changes_nothing(database, moves):
     [one, other] = await statements(database, 2)
     leaving = asyncio.create_task(moves.move(one, expected=0, to=1))
     staying = asyncio.create_task(moves.move(other, expected=0, to=1))

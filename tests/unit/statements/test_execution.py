@@ -28,7 +28,7 @@ AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS
 
 
 class OddEngine(FakeEngine):
-    """Rejects the first submits, or fails when a session closes."""
+    """Rejects the first submissions, or fails when a session closes."""
 
     def __init__(
         self, *, refuse: Callable[[str], QueryServerError] | None = None, times: int = 0, leave_fails: bool = False

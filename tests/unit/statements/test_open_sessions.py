@@ -129,7 +129,7 @@ async def test_failed_opening_holds_nothing() -> None:
     assert setting.held.get(1) is None
 
 
-async def test_cancelled_opening_leaves_no_session() -> None:
+async def test_canceled_opening_leaves_no_session() -> None:
     class Slow(FakeEngine):
         @asynccontextmanager
         async def session(self, user: User, options: SessionOptions) -> AsyncIterator[EngineSession]:

@@ -383,7 +383,7 @@ async def test_concurrent_statements_are_limited_per_user(per_user: int) -> None
     assert len(fleet.engine.executions) == 6
 
 
-async def test_last_place_of_a_worker_is_reserved_for_idle_users() -> None:
+async def test_last_place_of_a_worker_is_reserved_for_users_without_running_statements() -> None:
     fleet = Fleet()
     never = timedelta(hours=1)
     worker = fleet.runner(
