@@ -313,7 +313,7 @@ async def test_stopping_process_releases_its_task(records: TaskRecords, database
     assert (await shown(records, task_id)).state is TaskState.FINISHED
 
 
-async def test_cancelled_caller_releases_its_task(records: TaskRecords):
+async def test_canceled_caller_releases_its_task(records: TaskRecords):
     work = Work()
     runner = runner_of(records, work)
     task_id = await submitted(records)
