@@ -1,10 +1,10 @@
-"""Python client of queryserver.
+"""Python client for queryserver.
 
     async with connect("https://…", token=…) as db:
         result = await db.query("duckdb", "SELECT * FROM sales WHERE id = ?", [7])
         print(await result.rows())
 
-`connect_sync` gives the same without `await`.
+`connect_sync` provides the same API without `await`.
 """
 
 from importlib import import_module

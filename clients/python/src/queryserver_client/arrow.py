@@ -28,8 +28,8 @@ _AT_ONCE = 2
 """Threads per stream. Arrow decompresses data in parallel to Python code."""
 _GROUP_BYTES = 2 * 1024 * 1024
 _GROUP_MESSAGES = 16
-"""How much a thread decompresses at a time: this many received bytes, or this many messages of 256 KiB decompressed
-size.
+"""How much a thread decompresses at a time: this many received bytes, or this many messages, which have 256 KiB each
+when decompressed.
 """
 _DIGITS_OF_POLARS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896

@@ -1,10 +1,10 @@
-"""How a part of a connection gets its face without `await`: one line for each method of the core.
+"""Synchronous wrappers for the parts of a connection, with one line for each core method.
 
     class Files(Face[core.Files]):
         stat = blocking(core.Files.stat)
         list = iterating(core.Files.list)
 
-Arguments, their types and the docstring are those of the core's method.
+Arguments, their types and the docstring are copied from the core's method.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

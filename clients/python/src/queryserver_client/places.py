@@ -150,8 +150,8 @@ class Place:
         return self._target.with_name(f".{self._target.name}.{word}.part")
 
     def _kept_name(self, part: Path) -> str:
-        """Return the file's name if it belongs to this target and a later process finds it again, or else another
-        name or none.
+        """Return the name of this target's kept file with the same digits, or an empty text. It equals the file's
+        own name if a later process finds the file again.
         """
         word = part.stem[-_DIGITS:]
         return self._beside(word).name if re.fullmatch("[0-9a-f]+", word) else ""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from queryserver_client.generated import ResultPage
 
 _MANY_CELLS = 1_000_000
-"""For results of at least this size, the call that requests the size in bytes is worthwhile."""
+"""Results with at least this many cells are worth the additional call for the file's size."""
 PAGE_ROWS = 10_000
 """Rows per page. Larger pages would only be held longer."""
 FORMATS: Mapping[str, str] = {

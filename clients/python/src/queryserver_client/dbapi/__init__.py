@@ -1,4 +1,4 @@
-"""DB-API 2.0 (PEP 249) over a server.
+"""DB-API 2.0 (PEP 249) for a server.
 
     from queryserver_client import dbapi
 
@@ -6,9 +6,9 @@
         cursor = connection.execute("SELECT * FROM sales WHERE id = ?", [7])
         print(cursor.fetchall())
 
-A connection is one session at the server, opened with the first statement. On engines with transactions (postgresql,
-mysql, duckdb, sqlite) the first statement begins one, which `commit` or `rollback` ends, unless `autocommit` is set;
-other engines commit each statement by themselves.
+A connection is one session at the server, which is opened with the first statement. On engines with transactions
+(postgresql, mysql, duckdb, sqlite) the first statement begins one, which `commit` or `rollback` ends, unless
+`autocommit` is set. Other engines commit each statement by itself.
 """
 
 from queryserver_client.dbapi.connection import Connection, connect

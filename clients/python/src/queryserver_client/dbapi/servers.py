@@ -54,7 +54,9 @@ class Login:
         )
 
     def key(self) -> Hashable:
-        """The key of a client for the same server and user in this process. A forked child has its own clients."""
+        """Return the key for clients with the same server and user in this process. A forked child has its own
+        clients.
+        """
         environment = tuple(hidden(os.environ.get(name)) for name in _ENVIRONMENT)
         verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
         return os.getpid(), replace(self, verify=verify), environment
