@@ -1,4 +1,4 @@
-"""Where engine connections may go, and the IPv4 addresses in IPv6 ones (Contract platform 5.11)."""
+"""Permitted addresses for engine connections, and IPv4 addresses within IPv6 addresses (Contract platform 5.11)."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
@@ -28,18 +28,18 @@ async def test_blocked_addresses_are_refused_in_every_spelling(host: str) -> Non
         await DEFAULTS.resolve(host, 80)
 
 
-async def test_a_name_gives_its_addresses() -> None:
+async def test_host_name_resolves_to_its_addresses() -> None:
     assert set(await DEFAULTS.resolve("localhost", 80)) <= {"127.0.0.1", "::1"}
     assert await AddressRules(allowed=(ip_network("127.0.0.0/8"),)).resolve("127.1", 80) == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
-async def test_a_name_that_nobody_knows_is_said(host: str) -> None:
+async def test_unknown_host_name_is_reported(host: str) -> None:
     with pytest.raises(EngineUnavailable, match="is not known"):
         await DEFAULTS.resolve(host, 80)
 
 
-async def test_a_resolver_without_answer_is_not_waited_for() -> None:
+async def test_slow_resolver_times_out() -> None:
     rules = AddressRules(own=frozenset({("localhost", 80)}), resolve_timeout_s=0)
     with pytest.raises(EngineUnavailable, match="was not resolved in time"):
         await rules.resolve("localhost", 80)
@@ -54,7 +54,7 @@ async def test_own_services_are_refused_by_address_and_port() -> None:
     assert await rules.resolve("127.0.0.1", 5433) == ["127.0.0.1"]
 
 
-async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_name_resolved_again_must_have_only_permitted_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolver(_host: str, port: int, **_: object) -> list[object]:
         return [(2, 1, 6, "", (one, port)) for one in ("10.0.0.1", "169.254.169.254")]
 
@@ -69,21 +69,21 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
     "64:ff9b:1::192.0.2.33", "::ffff:192.0.2.33", "::ffff:0:192.0.2.33", "::192.0.2.33", "2002:c000:221::1",
     "2001:0:c000:221:0:0:102:304", "2001:0:102:304:0:0:3fff:fdde", "fe80::5efe:192.0.2.33",
     "2001:db8::200:5efe:192.0.2.33", "2001:db8::100:5efe:192.0.2.33"])  # fmt: skip
-def test_the_address_inside_is_found(address: str) -> None:
+def test_embedded_ipv4_address_is_found(address: str) -> None:
     assert IPv4Address("192.0.2.33") in list(embedded_ipv4_addresses(IPv6Address(address)))
 
 
 @pytest.mark.parametrize("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
-def test_others_carry_none(address: str) -> None:
+def test_other_ipv6_addresses_embed_no_ipv4_address(address: str) -> None:
     assert list(embedded_ipv4_addresses(IPv6Address(address))) == []
 
 
-def test_the_zeros_around_an_address_are_not_taken_for_one() -> None:
+def test_surrounding_zeros_are_not_mistaken_for_an_address() -> None:
     found = embedded_ipv4_addresses(IPv6Address("64:ff9b:1::10.0.0.1"))
     assert list(found) == [IPv4Address("10.0.0.1")]
 
 
-def test_of_closed_networks_only_the_opened_are_reached() -> None:
+def test_webhooks_reach_only_permitted_private_networks() -> None:
     settings = Settings.model_validate(
         {"desktop": {"task_server": {"webhook_allowed_networks": ["10.1.0.0/16", "100.64.0.0/10"]}}}
     )
@@ -98,4 +98,4 @@ def test_of_closed_networks_only_the_opened_are_reached() -> None:
             rules.resolve_blocking(host, 443)
     for host in ("93.184.216.34", "2606:2800:220:1::1", "10.1.2.3", "100.64.0.1"):
         assert rules.resolve_blocking(host, 443) == [host]
-    assert address_rules(settings).refusal("10.2.3.4", 443) is None  # connectors of administrators have their own
+    assert address_rules(settings).refusal("10.2.3.4", 443) is None  # connectors have their own rules

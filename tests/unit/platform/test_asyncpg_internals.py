@@ -1,4 +1,4 @@
-"""The parts of asyncpg that `asyncpg_internals.py` uses without a promise: each of these tests names some of them."""
+"""Private parts of asyncpg that `asyncpg_internals.py` uses. Each test covers some of them."""
 
 import asyncio
 import inspect
@@ -26,7 +26,7 @@ ARRAYS = {
 
 
 class Tap(asyncio.Protocol):
-    """Counts the bytes that it passes on."""
+    """Counts the bytes that it forwards."""
 
     def __init__(self, receiver: asyncio.Protocol) -> None:
         self._receiver = receiver
@@ -64,9 +64,7 @@ def test_driver_signatures_match_our_calls():
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-async def test_registered_arrays_are_read_and_written_without_a_query_of_the_catalog(
-    connection: TappedConnection, name: str
-):
+async def test_registered_arrays_need_no_catalog_query(connection: TappedConnection, name: str):
     register_arrays(connection)
     queries: list[str] = []
     connection.add_query_logger(lambda record: queries.append(record.query))
@@ -75,7 +73,7 @@ async def test_registered_arrays_are_read_and_written_without_a_query_of_the_cat
     assert queries == [f"SELECT $1::{name}"]
 
 
-async def test_an_array_that_is_not_registered_needs_such_a_query(connection: TappedConnection):
+async def test_unregistered_array_needs_catalog_query(connection: TappedConnection):
     queries: list[str] = []
     connection.add_query_logger(lambda record: queries.append(record.query))
     await connection.fetchval("SELECT $1::bigint[]", [1])
@@ -83,14 +81,14 @@ async def test_an_array_that_is_not_registered_needs_such_a_query(connection: Ta
     assert len(queries) > 1
 
 
-async def test_a_type_is_decoded_as_another(connection: TappedConnection):
+async def test_type_can_be_decoded_as_another_type(connection: TappedConnection):
     connection.decode_as("int4", 1082)
     connection.decode_as("text", 600, text=True)
     assert await connection.fetchval("SELECT DATE '2000-01-03'") == 2
     assert await connection.fetchval("SELECT POINT '(1,2)'") == "(1,2)"
 
 
-async def test_the_bytes_of_the_server_pass_through_the_filters(connection: TappedConnection):
+async def test_received_bytes_pass_through_filters(connection: TappedConnection):
     always = Tap(connection.receiver)
     connection.receive_by(always)
     with connection.tapped(Tap(connection.receiver)) as tap:
@@ -100,7 +98,7 @@ async def test_the_bytes_of_the_server_pass_through_the_filters(connection: Tapp
     assert always.received > tap.received
 
 
-async def test_a_portal_gives_its_rows_in_chunks_and_can_be_closed(connection: TappedConnection):
+async def test_portal_returns_rows_in_chunks_and_can_be_closed(connection: TappedConnection):
     prepared = await connection.prepare("SELECT n FROM generate_series($1::int, 10) AS n", name="of_this_test")
     async with connection.transaction():
         portal = Portal(connection, prepared, [1])

@@ -1,4 +1,4 @@
-"""Bytes in memory that calls share."""
+"""A memory budget that concurrent calls share."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from queryserver.platform.byte_budget import ByteBudget, Reservation
 ANA, BOB, EVE = 1, 2, 3
 
 
-async def test_calls_are_served_in_their_order_once_bytes_are_free() -> None:
+async def test_waiting_calls_are_served_as_bytes_are_released() -> None:
     budget = ByteBudget(100)
     first, second = await budget.reserve(ANA, 50), await budget.reserve(BOB, 40)
     large = asyncio.ensure_future(budget.reserve(EVE, 50))
@@ -28,7 +28,7 @@ async def test_calls_are_served_in_their_order_once_bytes_are_free() -> None:
     assert (await small).size_bytes == 5
 
 
-async def test_a_user_whose_share_is_in_use_does_not_hold_up_others() -> None:
+async def test_user_with_exhausted_share_does_not_block_others() -> None:
     budget = ByteBudget(100)
     held = await budget.reserve(ANA, 50)
     waiting = [asyncio.ensure_future(budget.reserve(ANA, 30)) for _ in range(10)]
@@ -41,7 +41,7 @@ async def test_a_user_whose_share_is_in_use_does_not_hold_up_others() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_more_than_a_share_is_cut_to_it() -> None:
+async def test_reservation_is_limited_to_the_user_share() -> None:
     budget = ByteBudget(100)
     held = await budget.reserve(ANA, 10_000)
     assert held.size_bytes == 50
@@ -49,7 +49,7 @@ async def test_more_than_a_share_is_cut_to_it() -> None:
     assert budget.used_bytes == 50
 
 
-async def test_growing_never_waits_and_never_overtakes() -> None:
+async def test_growing_never_waits_and_never_overtakes_waiting_calls() -> None:
     budget = ByteBudget(100)
     held, other = await budget.reserve(ANA, 30), await budget.reserve(BOB, 50)
     assert held.grow(50)
@@ -62,7 +62,7 @@ async def test_growing_never_waits_and_never_overtakes() -> None:
     assert held.grow(50)
 
 
-async def test_who_waits_too_long_is_refused_and_leaves_the_line() -> None:
+async def test_call_that_waits_too_long_is_refused_and_leaves_the_queue() -> None:
     budget = ByteBudget(100, wait_s=0)
     held = await ByteBudget.reserve(budget, ANA, 50)
     with pytest.raises(TooManyRequests):
@@ -73,7 +73,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_line() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_who_leaves_in_the_moment_of_being_served_gives_back() -> None:
+async def test_call_canceled_while_being_served_returns_its_bytes() -> None:
     budget = ByteBudget(100)
     held = await budget.reserve(ANA, 50)
     waiting = asyncio.ensure_future(budget.reserve(ANA, 40))
@@ -85,7 +85,7 @@ async def test_who_leaves_in_the_moment_of_being_served_gives_back() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_what_is_forgotten_is_given_back() -> None:
+async def test_garbage_collected_reservation_returns_its_bytes() -> None:
     budget = ByteBudget(100)
     held: Reservation | None = await budget.reserve(ANA, 50)
     assert held is not None

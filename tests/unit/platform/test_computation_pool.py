@@ -1,4 +1,4 @@
-"""Computations in worker processes: what they give, and what becomes of the processes."""
+"""Computations in worker processes: results, errors and worker lifetime."""
 
 import asyncio
 import os
@@ -50,21 +50,21 @@ async def computations() -> AsyncIterator[ComputationPool]:
         yield opened
 
 
-async def test_a_process_serves_one_computation_after_the_other(computations: ComputationPool):
+async def test_process_runs_successive_computations(computations: ComputationPool):
     assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
     (first,) = computations._idle
     assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"SELECT 1") is None
     assert computations._idle == [first]
 
 
-async def test_the_memory_of_the_server_does_not_count_as_that_of_its_worker(computations: ComputationPool):
+async def test_server_memory_does_not_count_towards_worker_memory(computations: ComputationPool):
     held = bytearray(b"x") * (400 * 1024 * 1024)
     await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
     assert len(computations._idle) == 1
     del held
 
 
-async def test_a_process_without_work_ends():
+async def test_idle_process_ends():
     async with ComputationPool(processes=1, idle_s=0.05) as computations:
         await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
         (worker,) = computations._idle
@@ -73,7 +73,7 @@ async def test_a_process_without_work_ends():
         assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
-async def test_a_process_that_was_killed_without_work_is_replaced(computations: ComputationPool):
+async def test_killed_idle_process_is_replaced(computations: ComputationPool):
     await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
     (worker,) = computations._idle
     os.kill(worker.process.pid, 9)
@@ -84,7 +84,7 @@ async def test_a_process_that_was_killed_without_work_is_replaced(computations: 
 @pytest.mark.parametrize(
     ("content", "code"), [(b"", "file_empty"), (b"%PDF-1.7\n" + bytes(range(256)) * 100, "unsupported_format")]
 )
-async def test_domain_errors_come_back_as_what_they_are(computations: ComputationPool, content: bytes, code: str):
+async def test_domain_errors_keep_type_and_message(computations: ComputationPool, content: bytes, code: str):
     with raises_code(code) as here:
         await InlineComputations().run(ANA, Task.DETECT_FILE, {"is_whole": True}, content)
     with raises_code(code) as there:
@@ -93,14 +93,14 @@ async def test_domain_errors_come_back_as_what_they_are(computations: Computatio
     assert type(there.value) is type(here.value)
 
 
-async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computations: ComputationPool):
+async def test_internal_error_is_raised_and_pool_stays_usable(computations: ComputationPool):
     with pytest.raises(RuntimeError, match="header"):
         await computations.run(ANA, Task.HEADER, {}, b"a")
     assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
 
 @pytest.mark.parametrize("program", ["raise SystemExit(1)", "import no_such_module", "pass"])
-async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: str, monkeypatch: pytest.MonkeyPatch):
+async def test_process_that_cannot_start_means_service_unavailable(program: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "_PROGRAM", program)
     async with ComputationPool(processes=1) as computations:
         for content in (b"select 1", b"select 1" * 1_000_000):
@@ -110,8 +110,8 @@ async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: st
         assert computations._slots.is_unused
 
 
-async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # it never answers
+async def test_computation_interrupted_by_shutdown_is_service_unavailable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # never replies
     async with ComputationPool(processes=1) as computations:
         options = {"dialect": "mysql", "previous": None, "full_form": True}
         work = [
@@ -125,7 +125,7 @@ async def test_what_is_computed_while_the_server_stops_is_not_too_complex(monkey
 
 
 @pytest.mark.slow
-async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
+async def test_file_with_many_columns_is_previewed_within_memory_limit():
     row = b",".join([b"2020-01-01"] * 1000) + b"\n"
     options = {**PREVIEWED, "has_header": False}
     async with ComputationPool(processes=1, memory_bytes=512 * 1024 * 1024) as computations:
@@ -135,7 +135,7 @@ async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
 
 @pytest.mark.parametrize(("previous", "full_form"), PREVIOUS)
 @pytest.mark.parametrize("dialect", ["mysql", "postgresql"])
-async def test_a_large_script_gives_the_same_statement_as_a_small_one(
+async def test_statement_choice_is_the_same_in_process_and_inline(
     previous: PreviousStatement | None,
     full_form: bool,
     dialect: str,
@@ -152,7 +152,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 
 
 @pytest.mark.parametrize("limit", [50_000, 0])
-async def test_what_is_explained_is_the_same_in_both_ways(limit, computations, monkeypatch) -> None:
+async def test_statement_to_explain_is_the_same_in_process_and_inline(limit, computations, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = StatementChooser(computations)
     script = "/* é */ select ?, ':x' ; select ?"
@@ -165,6 +165,6 @@ async def test_what_is_explained_is_the_same_in_both_ways(limit, computations, m
         await asked.first_to_explain(ANA, "explain select 1", "mysql")
 
 
-async def test_the_limit_of_a_record_is_told_by_the_process(computations: ComputationPool):
+async def test_record_length_limit_is_reported_from_process(computations: ComputationPool):
     with raises_code("record_too_long"):
         await computations.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)

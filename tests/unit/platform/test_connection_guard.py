@@ -1,4 +1,4 @@
-"""Connections that code of others opens are held to the rules (Contract platform 5.11: Hosts)."""
+"""Address rules apply to connections that third-party code opens (Contract platform 5.11: Hosts)."""
 
 import socket
 import sys
@@ -25,7 +25,7 @@ def installed() -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Where somebody listens, on every address of this machine."""
+    """Listen on all IPv4 addresses of this machine; return the port."""
     with socket.create_server(("0.0.0.0", 0)) as server:
         yield server.getsockname()[1]
 
@@ -34,35 +34,35 @@ def connect(host: str, port: int) -> None:
     socket.create_connection((host, port), timeout=5).close()
 
 
-def test_a_permitted_address_is_connected_to(port: int) -> None:
+def test_connection_to_permitted_address_succeeds(port: int) -> None:
     with guarded(_NOT_HERE):
         connect("127.0.0.2", port)
 
 
 @pytest.mark.parametrize(("host", "is_permitted"), [("::1", False), ("::ffff:127.0.0.9", False), ("::2", True)])
-def test_addresses_of_ipv6_are_told_apart_also_where_the_kernel_has_none(host: str, *, is_permitted: bool) -> None:
+def test_ipv6_addresses_are_checked_even_without_kernel_support(host: str, *, is_permitted: bool) -> None:
     assert _permits(_NOT_HERE, socket.AF_INET6, (host, 80, 0, 0)) is is_permitted
 
 
 @pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441"])
-def test_a_refused_address_is_not_connected_to(port: int, host: str) -> None:
+def test_connection_to_refused_address_fails(port: int, host: str) -> None:
     with pytest.raises(HostRefused, match="led to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
     assert "127.0.0.9" not in raised.value.message
     connect("127.0.0.9", port)
 
 
-def test_who_does_not_wait_is_refused_too(port: int) -> None:
+def test_connect_ex_is_refused(port: int) -> None:
     with pytest.raises(HostRefused), guarded(_NOT_HERE), socket.socket() as made:
         made.connect_ex(("127.0.0.9", port))
 
 
-def test_a_name_at_the_socket_was_checked_by_nobody(port: int) -> None:
+def test_host_name_passed_to_socket_is_refused(port: int) -> None:
     with pytest.raises(HostRefused), guarded(AddressRules()), socket.socket() as made:
         made.connect(("localhost", port))
 
 
-def test_no_socket_of_this_machine_is_connected_to(tmp_path: Path) -> None:
+def test_unix_socket_connection_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as made:
         server.bind(str(tmp_path / "s"))
         server.listen()
@@ -70,14 +70,14 @@ def test_no_socket_of_this_machine_is_connected_to(tmp_path: Path) -> None:
             made.connect(str(tmp_path / "s"))
 
 
-def test_the_service_s_own_database_is_refused_by_address_and_port(port: int) -> None:
+def test_service_database_is_refused_by_address_and_port(port: int) -> None:
     with pytest.raises(HostRefused), guarded(AddressRules(own=frozenset({("localhost", port)}))):
         connect("127.0.0.5", port)
     with guarded(AddressRules(own=frozenset({("localhost", port + 1)}))):
         connect("127.0.0.5", port)
 
 
-def test_the_last_connection_decides_what_a_failure_is_about(port: int) -> None:
+def test_error_after_permitted_connection_is_not_a_refusal(port: int) -> None:
     def log_in() -> None:
         with pytest.raises(ConnectionRefusedError):
             connect("127.0.0.9", port)
@@ -89,21 +89,21 @@ def test_the_last_connection_decides_what_a_failure_is_about(port: int) -> None:
 
 
 def refused(port: int) -> OSError:
-    """What a driver is told of a connection that is refused."""
+    """Connect to a refused address; return the error that the driver receives."""
     with pytest.raises(ConnectionRefusedError) as raised:
         connect("127.0.0.9", port)
     return raised.value
 
 
 class DriverError(Exception):
-    """Of a driver that keeps what happened in a member."""
+    """A driver's error that keeps the original error in an attribute."""
 
     def __init__(self, text: str, inner: Exception | None = None) -> None:
         super().__init__(text)
         self.inner = inner
 
 
-def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port: int) -> None:
+def test_ignored_refusal_is_not_blamed_for_later_error(port: int) -> None:
     def log_in() -> None:
         with socket.create_connection(("127.0.0.2", port)):
             refused(port)
@@ -124,11 +124,11 @@ def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port:
     ],
 )
 @pytest.mark.parametrize("host_after", [None, "127.0.0.2"])
-def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) -> None:
+def test_error_that_contains_the_refusal_is_a_refusal(port, made, host_after) -> None:
     def log_in() -> None:
         error = made(refused(port))
         if host_after is not None:
-            connect(host_after, port)  # to cancel what had begun
+            connect(host_after, port)  # like a driver that cancels a started request
         raise error
 
     with pytest.raises(HostRefused), guarded(_NOT_HERE):
@@ -137,7 +137,7 @@ def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) ->
 
 @pytest.mark.parametrize("text", [None, "several: {}"])
 @pytest.mark.parametrize(("host_after", "error"), [(None, HostRefused), ("127.0.0.2", DriverError)])
-def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(port, text, host_after, error) -> None:
+def test_hidden_refusal_is_reported_unless_another_connection_followed(port, text, host_after, error) -> None:
     def go_on(refusal: OSError) -> None:
         if host_after is not None:
             connect(host_after, port)
@@ -156,8 +156,8 @@ def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(po
         log_in()
 
 
-def test_our_text_alone_is_no_refusal(port: int) -> None:
-    """A server can say it too."""
+def test_refusal_text_alone_is_not_a_refusal(port: int) -> None:
+    """A server can send the same text."""
 
     def log_in() -> None:
         connect("127.0.0.2", port)
@@ -167,7 +167,7 @@ def test_our_text_alone_is_no_refusal(port: int) -> None:
         log_in()
 
 
-def test_errors_that_hold_each_other_are_looked_at_once(port: int) -> None:
+def test_circular_error_references_terminate(port: int) -> None:
     def log_in() -> None:
         one, other = DriverError("one"), DriverError("other")
         one.inner, other.inner = other, one
@@ -178,12 +178,12 @@ def test_errors_that_hold_each_other_are_looked_at_once(port: int) -> None:
         log_in()
 
 
-def test_a_call_that_gets_over_a_refusal_has_not_failed(port: int) -> None:
+def test_handled_refusal_does_not_fail_the_call(port: int) -> None:
     with guarded(_NOT_HERE), pytest.raises(ConnectionRefusedError):
         connect("127.0.0.9", port)
 
 
-def test_other_threads_are_not_concerned(port: int) -> None:
+def test_guard_does_not_affect_other_threads(port: int) -> None:
     failures: list[Exception] = []
 
     def other() -> None:
@@ -202,7 +202,7 @@ def test_other_threads_are_not_concerned(port: int) -> None:
     assert failures == []
 
 
-def test_a_call_inside_a_call_gives_back_the_rules_of_the_outer(port: int) -> None:
+def test_nested_guard_restores_outer_rules(port: int) -> None:
     with guarded(_NOT_HERE):
         with guarded(AddressRules()):
             connect("127.0.0.9", port)
@@ -210,7 +210,7 @@ def test_a_call_inside_a_call_gives_back_the_rules_of_the_outer(port: int) -> No
             connect("127.0.0.9", port)
 
 
-def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_hook_is_installed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[object] = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
     install_guard()
@@ -218,6 +218,6 @@ def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("event", ["open", "import", "socket.bind"])
-def test_other_events_are_not_looked_at(event: str) -> None:
+def test_other_audit_events_are_ignored(event: str) -> None:
     with guarded(_NOT_HERE):
         _audit(event, ())

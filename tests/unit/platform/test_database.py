@@ -1,4 +1,4 @@
-"""The pool of the service's own database, and reads that are shared."""
+"""The service database's connection pool, and coalesced reads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -19,14 +19,14 @@ SLEEPING = "select count(*) from pg_stat_activity where datname = current_databa
 ONE = DatabaseSettings(pool_max=1, connect_timeout_s=30)
 
 
-async def test_one_question_after_the_other_uses_one_connection(database_dsn: str) -> None:
+async def test_sequential_queries_use_one_connection(database_dsn: str) -> None:
     async with open_database(database_dsn, PATIENT) as database:
         assert len({await database.value(PID) for _ in range(20)}) == 1
         assert database.connections == (1, 1)
 
 
 @pytest.mark.parametrize("limits", [ONE, DatabaseSettings(pool_max=3, connect_timeout_s=30)])
-async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: DatabaseSettings) -> None:
+async def test_more_callers_than_connections_all_get_results(database_dsn: str, limits: DatabaseSettings) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]
         assert await asyncio.gather(*asked) == list(range(60))
@@ -34,18 +34,18 @@ async def test_more_askers_than_connections_all_get_their_answer(database_dsn: s
         assert size == idle <= limits.pool_max
 
 
-async def test_a_connection_that_the_server_ended_is_replaced(database_dsn: str) -> None:
+async def test_connection_closed_by_server_is_replaced(database_dsn: str) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await ended(database, database_dsn)
         assert await database.value(PID) != before
 
 
-async def test_the_pool_closes_with_an_ended_connection_retained(database_dsn: str) -> None:
+async def test_pool_closes_while_retaining_a_closed_connection(database_dsn: str) -> None:
     async with asyncio.timeout(60), open_database(database_dsn, ONE) as database:
         await ended(database, database_dsn)
 
 
-async def test_a_refused_statement_leaves_a_connection_that_works(database_dsn: str) -> None:
+async def test_failed_statement_leaves_connection_usable(database_dsn: str) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
         with pytest.raises(asyncpg.DivisionByZeroError):
@@ -53,7 +53,7 @@ async def test_a_refused_statement_leaves_a_connection_that_works(database_dsn: 
         assert await database.value(PID) == before
 
 
-async def test_arrays_of_known_types_cost_no_question_of_their_own(database_dsn: str) -> None:
+async def test_arrays_of_known_types_need_no_additional_query(database_dsn: str) -> None:
     values: Mapping[str, object] = {
         "boolean": True,
         "bytea": b"\0a",
@@ -71,12 +71,12 @@ async def test_arrays_of_known_types_cost_no_question_of_their_own(database_dsn:
     assert asked == [f"select $1::{kind}[]" for kind in values]
 
 
-async def test_an_abandoned_question_does_not_answer_the_next_one(database_dsn: str) -> None:
+async def test_canceled_query_does_not_affect_next_query(database_dsn: str) -> None:
     watcher = await asyncpg.connect(database_dsn, timeout=60)
     try:
         async with open_database(database_dsn, ONE) as database:
             abandoned = asyncio.create_task(database.value("select 'first' from pg_sleep(60)"))
-            # The server drops a cancel that comes before it has begun with the statement.
+            # The server ignores a cancellation that arrives before the statement has started.
             await until(lambda: watcher.fetchval(SLEEPING))
             abandoned.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -86,7 +86,7 @@ async def test_an_abandoned_question_does_not_answer_the_next_one(database_dsn: 
         await watcher.close()
 
 
-async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
+async def test_open_transaction_is_rolled_back_on_release(database_dsn: str) -> None:
     async with open_database(database_dsn, ONE) as database:
         await database.execute("create table left_open (n int)")
         async with database.connection() as connection:
@@ -95,9 +95,9 @@ async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
         assert await database.value("select count(*) from left_open") == 0
 
 
-async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
+async def test_exhausted_pool_refuses_after_timeout(database_dsn) -> None:
     async with open_database(database_dsn, ONE) as database:
-        # The first connection has this limit too, and a busy machine takes its time for it.
+        # This limit also applies to the first connection, which may take long on a busy machine.
         assert database._acquire_timeout_s == ONE.connect_timeout_s
         database._acquire_timeout_s = 0.5
         async with database.connection():
@@ -108,7 +108,7 @@ async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
 
 
 async def ended(database: Database, dsn: str) -> int:
-    """The process of a connection at hand, which the server has just ended."""
+    """Terminate the pool's connection on the server; return its backend's PID."""
     pid = await database.value(PID)
     other = await asyncpg.connect(dsn)
     try:
@@ -119,14 +119,14 @@ async def ended(database: Database, dsn: str) -> int:
     return pid
 
 
-async def test_a_connection_that_lay_idle_for_long_is_not_used_again(database_dsn, monkeypatch) -> None:
+async def test_connection_idle_for_too_long_is_not_reused(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
         monkeypatch.setattr("queryserver.platform.database._MAX_IDLE_S", 0.0)
         assert await database.value(PID) != before
 
 
-async def test_a_connection_goes_back_to_the_pool_now_and_then(database_dsn, monkeypatch) -> None:
+async def test_retained_connection_periodically_returns_to_pool(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
         monkeypatch.setattr("queryserver.platform.database._RETAINED_FOR_S", -1.0)
@@ -136,7 +136,7 @@ async def test_a_connection_goes_back_to_the_pool_now_and_then(database_dsn, mon
 
 
 class Store:
-    """Answers with the square of each key, and remembers the queries."""
+    """Returns the square of each key, and records the queries."""
 
     def __init__(self) -> None:
         self.queries: list[list[int]] = []
@@ -158,7 +158,7 @@ _OPENED: list[CoalescingReader] = []
 
 @pytest.fixture(autouse=True)
 async def closed_readers() -> AsyncIterator[None]:
-    """No reader outlives its test, to be destroyed (and logged) in the middle of another one."""
+    """Close all readers after the test, so that none is destroyed (and logged) during another test."""
     yield
     while _OPENED:
         await _OPENED.pop().aclose()
@@ -179,7 +179,7 @@ async def test_each_caller_gets_the_value_of_its_key():
     assert await asyncio.gather(*(reader.read(key) for key in (1, 2, 3, -1, 2))) == [1, 4, 9, None, 4]
 
 
-async def test_one_key_alone_is_asked_by_the_query_that_is_planned_once():
+async def test_single_key_uses_the_single_row_query():
     class One:
         async def fetch(self, sql: str, *parts: object) -> Sequence[Mapping[str, object]]:
             return [{"sql": sql, "parts": parts}]
@@ -191,7 +191,7 @@ async def test_one_key_alone_is_asked_by_the_query_that_is_planned_once():
     assert dict(row) == {"sql": "one", "parts": (1, "a")}
 
 
-async def test_callers_of_one_moment_share_queries():
+async def test_concurrent_callers_share_queries():
     store = Store()
     reader = Squares(store)
     await asyncio.gather(*(reader.read(key) for key in range(100)))
@@ -199,7 +199,7 @@ async def test_callers_of_one_moment_share_queries():
     assert sorted(key for query in store.queries for key in query) == list(range(100))
 
 
-async def test_a_question_is_never_answered_from_before_it_was_asked():
+async def test_caller_never_gets_result_of_earlier_query():
     store = Store()
     store.gate.clear()
     reader = Squares(store, side_by_side=1)
@@ -214,8 +214,8 @@ async def test_a_question_is_never_answered_from_before_it_was_asked():
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
-    """Whatever the turn of the loop in which the second caller asks, that of the reader's last step included."""
+async def test_caller_never_waits_for_a_reader_that_has_just_ended(turns: int):
+    """The second caller may start in any loop iteration, including the iteration of the reader's last step."""
     reader = Squares(Store(), side_by_side=1)
 
     async def ask_later() -> int | None:
@@ -227,7 +227,7 @@ async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
         assert await asyncio.gather(reader.read(3), ask_later()) == [9, 16]
 
 
-async def test_the_end_of_a_reader_leaves_no_caller_waiting():
+async def test_closing_reader_cancels_running_and_queued_calls():
     store = Store()
     store.gate.clear()
     reader = Squares(store, side_by_side=1)
@@ -242,7 +242,7 @@ async def test_the_end_of_a_reader_leaves_no_caller_waiting():
     assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
 
 
-async def test_a_caller_that_goes_away_takes_nobody_with_it():
+async def test_canceled_caller_does_not_cancel_others():
     store = Store()
     store.gate.clear()
     reader = Squares(store)
@@ -255,7 +255,7 @@ async def test_a_caller_that_goes_away_takes_nobody_with_it():
     assert leaving.cancelled()
 
 
-async def test_an_error_reaches_every_caller_of_its_query_and_no_later_one():
+async def test_query_error_reaches_its_callers_but_no_later_caller():
     store = Store()
     store.error = DatabaseUnavailable()
     reader = Squares(store)
@@ -265,7 +265,7 @@ async def test_an_error_reaches_every_caller_of_its_query_and_no_later_one():
     assert await reader.read(2) == 4
 
 
-async def test_an_unforeseen_error_cancels_nobody_and_leaves_nobody_waiting():
+async def test_unexpected_error_reaches_running_and_queued_callers():
     store = Store()
     store.error = RuntimeError("nobody thought of this")
     store.gate.clear()
@@ -281,7 +281,7 @@ async def test_an_unforeseen_error_cancels_nobody_and_leaves_nobody_waiting():
     assert [type(answer) for answer in answers] == [RuntimeError, RuntimeError]
 
 
-async def test_closing_cancels_those_who_wait():
+async def test_closing_cancels_waiting_callers():
     store = Store()
     store.gate.clear()
     reader = Squares(store)

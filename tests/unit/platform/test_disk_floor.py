@@ -1,4 +1,4 @@
-"""The part of each file system that must stay free."""
+"""The disk floor: space that must stay free on each file system."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +19,12 @@ class Usage(NamedTuple):
 @pytest.mark.parametrize(
     ("percent", "min_bytes", "room"), [(5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800)]
 )
-def test_the_floor_is_a_share_and_at_least_a_size(percent: int, min_bytes: int, room: int):
+def test_floor_is_the_larger_of_percentage_and_minimum(percent: int, min_bytes: int, room: int):
     floor = DiskFloor(percent=percent, min_bytes=min_bytes, usage=lambda _: Usage(1000 if percent < 100 else 4000, 200))
     assert floor.room(HERE) == room
 
 
-def test_a_write_must_end_above_the_floor():
+def test_write_must_leave_disk_above_floor():
     floor = DiskFloor(min_bytes=100, usage=lambda _: Usage(1000, 150))
     floor.require(HERE)
     floor.require(HERE, 50)
@@ -33,7 +33,7 @@ def test_a_write_must_end_above_the_floor():
             floor.require(HERE, size)
 
 
-def test_a_disk_is_measured_once_a_second():
+def test_disk_is_measured_once_per_second():
     now, measured = [0.0], [0]
 
     def usage(_directory: Path) -> Usage:
@@ -50,7 +50,7 @@ def test_a_disk_is_measured_once_a_second():
     assert measured == [2]
 
 
-def test_a_disk_that_cannot_be_measured_and_a_floor_of_nothing_refuse_nothing(tmp_path: Path):
+def test_unmeasurable_disk_and_zero_floor_refuse_no_write(tmp_path: Path):
     DiskFloor(percent=5, min_bytes=2**60).require(tmp_path / "missing")
     with pytest.raises(OSError, match="missing"):
         DiskFloor(percent=5).room(tmp_path / "missing")

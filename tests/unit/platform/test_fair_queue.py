@@ -1,4 +1,4 @@
-"""Places and slots that users share."""
+"""Fair semaphores and connector slots that users share."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ ANA, BOB, EVE = 1, 2, 3
 
 
 async def calls_in_order(slots: FairSemaphore, users: list[int]) -> list[int]:
-    """The users as they get a slot, when all calls of `users` wait for one that is taken."""
+    """Let one call per entry of `users` wait for an occupied slot; return the users in the order served."""
     served: list[int] = []
 
     async def call(user_id: int) -> None:
@@ -33,11 +33,11 @@ async def calls_in_order(slots: FairSemaphore, users: list[int]) -> list[int]:
 
 
 class TestFairSemaphore:
-    async def test_users_take_turns_however_many_calls_one_has(self):
+    async def test_users_alternate_regardless_of_call_count(self):
         served = await calls_in_order(FairSemaphore(1), [ANA, ANA, ANA, ANA, BOB, BOB])
         assert served == [ANA, BOB, ANA, BOB, ANA, ANA]
 
-    async def test_a_user_has_one_slot_even_when_others_are_free(self):
+    async def test_user_gets_only_one_slot_even_if_another_is_free(self):
         slots = FairSemaphore(2)
         await slots.acquire(ANA)
         second = asyncio.create_task(slots.acquire(ANA))
@@ -47,7 +47,7 @@ class TestFairSemaphore:
         slots.release(ANA)
         await second
 
-    async def test_a_long_line_of_one_user_is_refused_and_no_other_s(self):
+    async def test_long_queue_is_refused_only_for_its_user(self):
         slots = FairSemaphore(1, max_waiting=2)
         await slots.acquire(ANA)
         line = [asyncio.create_task(slots.acquire(ANA)) for _ in range(2)]
@@ -63,7 +63,7 @@ class TestFairSemaphore:
         await asyncio.gather(*line, other, return_exceptions=True)
         assert slots.waiting == 0
 
-    async def test_a_call_that_waits_too_long_is_refused(self):
+    async def test_call_that_waits_too_long_is_refused(self):
         slots = FairSemaphore(1, wait_s=0)
         await slots.acquire(ANA)
         with pytest.raises(TooManyRequests):
@@ -71,7 +71,7 @@ class TestFairSemaphore:
         slots.release(ANA)
         await FairSemaphore(1).acquire(BOB)
 
-    async def test_a_slot_that_is_given_in_the_moment_of_giving_up_is_not_lost(self):
+    async def test_slot_granted_to_call_being_canceled_is_not_lost(self):
         slots = FairSemaphore(1)
         await slots.acquire(ANA)
         waiting = asyncio.create_task(slots.acquire(BOB))
@@ -82,7 +82,7 @@ class TestFairSemaphore:
         async with asyncio.timeout(60):
             await slots.acquire(EVE)
 
-    async def test_calls_that_gave_up_are_not_kept_in_the_line(self):
+    async def test_canceled_calls_leave_the_queue(self):
         slots = FairSemaphore(1, max_waiting=None, wait_s=None)
         await slots.acquire(ANA)
         first = asyncio.create_task(slots.acquire(ANA))
@@ -96,7 +96,7 @@ class TestFairSemaphore:
         await first
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_abandoned_waits_lose_no_slot_and_no_user_exceeds_the_share(self, seed: int):
+    async def test_random_cancellations_lose_no_slot_and_respect_user_limit(self, seed: int):
         dice, inside = Random(seed), Counter[int]()
         slots = FairSemaphore(3, per_user=2, max_waiting=5, wait_s=0.01)
 
@@ -123,7 +123,7 @@ class TestFairSemaphore:
         assert slots.is_unused
         assert (slots._free, slots._lines, slots._last_turns) == (3, {}, {})
 
-    async def test_users_that_give_up_while_no_slot_gets_free_are_forgotten(self):
+    async def test_users_with_only_canceled_calls_are_forgotten(self):
         slots = FairSemaphore(1)
         await slots.acquire(EVE)
         for user_id in range(10, 210):
@@ -134,15 +134,15 @@ class TestFairSemaphore:
         assert (slots._lines, slots._last_turns) == ({}, {EVE: 0})
         assert len(slots._queue) < 20
 
-    async def test_a_turn_takes_as_many_steps_among_a_thousand_waiting_users_as_among_ten(self):
+    async def test_handover_cost_does_not_grow_with_waiting_users(self):
         few = [await calls_of_a_turn(waiting=10) for _ in range(TRIES)]
         many = [await calls_of_a_turn(waiting=1000) for _ in range(TRIES)]
-        assert min(many) <= min(few) < 100  # what ends elsewhere in the process may call functions of its own
+        assert min(many) <= min(few) < 100  # other cleanup in the process may add calls
 
 
 async def calls_of_a_turn(*, waiting: int) -> int:
-    """How many functions are called while a user gives a slot back and a new one begins to wait."""
-    slots = FairSemaphore(1, wait_s=None)  # the heap of the loop's timers is not looked at
+    """Return the number of function calls while one user releases a slot and another starts waiting."""
+    slots = FairSemaphore(1, wait_s=None)  # avoids the loop's timer heap
     await slots.acquire(EVE)
     tasks = [asyncio.create_task(slots.acquire(user_id)) for user_id in range(10, 10 + waiting)]
     await settle()
@@ -154,7 +154,7 @@ async def calls_of_a_turn(*, waiting: int) -> int:
 
     newcomer = slots.acquire(BOB)
     profiler = sys.getprofile()
-    gc.disable()  # what it finds may call functions at its end
+    gc.disable()  # finalizers may call functions
     sys.setprofile(count)
     try:
         slots.release(EVE)
@@ -170,7 +170,7 @@ async def calls_of_a_turn(*, waiting: int) -> int:
 
 
 class Crowd:
-    """Statements that hold a slot until they are released."""
+    """Statements that hold their slots until `go` is set."""
 
     def __init__(self, slots: ConnectorSlots) -> None:
         self.slots, self.inside, self.go = slots, list[int](), asyncio.Event()
@@ -181,7 +181,7 @@ class Crowd:
             await self.go.wait()
 
 
-async def test_one_user_leaves_slots_to_others() -> None:
+async def test_one_user_leaves_slots_for_others() -> None:
     crowd = Crowd(ConnectorSlots(per_connector=4, per_user=2))
     tasks = [asyncio.create_task(crowd.run(user)) for user in (1, 1, 1, 1, 2)]
     await settle()
@@ -191,7 +191,7 @@ async def test_one_user_leaves_slots_to_others() -> None:
     assert sorted(crowd.inside) == [1, 1, 1, 1, 2]
 
 
-async def test_a_connector_takes_no_more_than_it_may() -> None:
+async def test_connector_limit_applies_per_connector() -> None:
     crowd = Crowd(ConnectorSlots(per_connector=3, per_user=2))
     tasks = [asyncio.create_task(crowd.run(user)) for user in (1, 1, 2, 2, 3)]
     others = asyncio.create_task(crowd.run(1, "another"))
@@ -201,8 +201,8 @@ async def test_a_connector_takes_no_more_than_it_may() -> None:
     await asyncio.gather(*tasks, others)
 
 
-async def test_a_free_slot_goes_to_the_user_who_holds_the_fewest() -> None:
-    """First come, first served would give every slot that becomes free to the user with the longest line."""
+async def test_free_slot_goes_to_user_with_fewest_slots() -> None:
+    """First come, first served would give every free slot to the user with the longest queue."""
     slots = ConnectorSlots(per_connector=2, per_user=2)
     inside, go = list[int](), [asyncio.Event() for _ in range(6)]
 
@@ -225,7 +225,7 @@ async def test_a_free_slot_goes_to_the_user_who_holds_the_fewest() -> None:
     assert slots._connectors == {}
 
 
-async def test_who_stops_waiting_takes_no_slot() -> None:
+async def test_canceled_wait_takes_no_slot() -> None:
     crowd = Crowd(ConnectorSlots(per_connector=1, per_user=1))
     first, second, third = (asyncio.create_task(crowd.run(user)) for user in (1, 2, 3))
     await settle()

@@ -1,4 +1,4 @@
-"""The log: one line per event, no secret, no forged line, no wait (security T29)."""
+"""Logging: one line per event, without secrets, forged lines or blocking (security T29)."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
 
 
 class Log:
-    """A configured log and the lines that it has written."""
+    """A log configuration and the log file's lines."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "log" / "server.log")
 
 
-def test_events_of_both_libraries_carry_the_ids_of_their_call(log: Log) -> None:
+def test_structlog_and_logging_events_carry_call_ids(log: Log) -> None:
     log.configure()
     with structlog.contextvars.bound_contextvars(request_id="r-1", operation_id="o-1"):
         structlog.get_logger("queryserver.x").info("statement 100% done", rows=3, engine="duck db")
@@ -48,7 +48,7 @@ def test_events_of_both_libraries_carry_the_ids_of_their_call(log: Log) -> None:
     assert second.endswith("Z WARNING  uvicorn.error: port 80 operation_id=o-1 request_id=r-1")
 
 
-def test_json_lines_are_json(log: Log) -> None:
+def test_json_format_writes_json_lines(log: Log) -> None:
     log.configure(format="json")
     structlog.get_logger("x").error("a\nb", password='q"uote', path=Path("/p"), lone="\ud800")
     [line] = log.lines
@@ -60,7 +60,7 @@ def test_json_lines_are_json(log: Log) -> None:
 @pytest.mark.security("T29")
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
-def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) -> None:
+def test_control_characters_never_start_a_new_line(log: Log, form: str, sign: str) -> None:
     log.file.unlink(missing_ok=True)
     log.configure(format=form)
     structlog.get_logger("x").info(f"a{sign}b", value=f"c{sign}d")
@@ -72,7 +72,7 @@ def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) 
 
 
 @pytest.mark.security("T29")
-def test_a_trace_is_told_apart_from_lines(log: Log) -> None:
+def test_traceback_lines_are_marked_and_masked(log: Log) -> None:
     log.configure()
     try:
         int("bad\r2026-01-01T00:00:00Z INFO forged: line token=abc")
@@ -113,7 +113,7 @@ def test_secrets_are_masked(text: str) -> None:
 @pytest.mark.importer(61)
 @pytest.mark.security("T21")
 @pytest.mark.parametrize("form", ["file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}"])
-def test_references_of_uploads_are_shortened(form: str) -> None:
+def test_upload_references_are_shortened(form: str) -> None:
     secret = "ab-_" + "planted" * 5 + "xyz0"
     assert len(secret) == 43
     line = Redactor()(form.format(secret))
@@ -122,14 +122,14 @@ def test_references_of_uploads_are_shortened(form: str) -> None:
     assert line.endswith(form.rpartition("}")[2])
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_text_without_secrets_is_unchanged() -> None:
     line = "Expires=60 tokens 5 secretly https://host/path?x=1 a@b.example monkey=1 the password was wrong"
     assert Redactor()(line) == line
     assert Redactor(["b[0-9]+"])("a1 b22") == "a1 ********"
 
 
 @pytest.mark.parametrize("around", ["{}", "got {} there", "x={}&y", '{{"text": "{}"}}', "/path/{}/more"])
-def test_an_api_token_is_masked_wherever_it_stands(around: str) -> None:
+def test_api_token_is_masked_in_any_context(around: str) -> None:
     value = "qst_" + "a-Z_9" * 8 + "xyz"
     assert Redactor()(around.format(value)) == around.format("qst_********")
     assert Redactor()("a qst_ and qst_1") == "a qst_ and qst_1"
@@ -143,11 +143,11 @@ def test_masking_takes_linear_time(piece: str) -> None:
     assert processor_s(lambda: Redactor()(line)) < 0.2
 
 
-def test_a_long_line_is_cut() -> None:
+def test_long_line_is_truncated() -> None:
     assert len(Redactor()("x" * 10_000_000)) < MOST_CHARACTERS + 100
 
 
-def test_a_full_file_is_put_aside(log: Log) -> None:
+def test_full_log_file_is_rotated(log: Log) -> None:
     log.configure(max_bytes=1000, backup_count=2)
     for number in range(40):
         structlog.get_logger("x").info("event", number=number)
@@ -158,7 +158,7 @@ def test_a_full_file_is_put_aside(log: Log) -> None:
     assert log.file.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_file_that_another_process_put_aside_is_left(tmp_path: Path) -> None:
+def test_file_rotated_by_another_process_is_reopened(tmp_path: Path) -> None:
     file = tmp_path / "server.log"
     one, other = (SharedLogFile(file, max_bytes=100, backup_count=3) for _ in range(2))
     record = logging.LogRecord("x", logging.INFO, "", 0, "z" * 60, None, None)
@@ -170,7 +170,7 @@ def test_a_file_that_another_process_put_aside_is_left(tmp_path: Path) -> None:
     assert [len(path.read_text().splitlines()) for path in files] == [1, 1, 1, 1]
 
 
-def test_logging_does_not_wait_for_a_reader_that_is_stuck(log: Log) -> None:
+def test_logging_never_blocks_on_a_stuck_reader(log: Log) -> None:
     log.configure(max_bytes=0)
     began = time.perf_counter()
     for _ in range(1000):
@@ -183,7 +183,7 @@ def record_event() -> None:
 
 
 @pytest.mark.security("S15")
-def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
+def test_audit_event_is_logged_once_regardless_of_level(log: Log) -> None:
     log.configure(level="ERROR")
     record_event()
     [line] = log.lines
@@ -192,7 +192,7 @@ def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
     )
 
 
-def test_an_audit_event_of_no_file_has_no_path(log: Log, tmp_path: Path) -> None:
+def test_audit_event_without_file_has_no_path(log: Log, tmp_path: Path) -> None:
     log.configure(level="ERROR")
     AUDIT.record("ana", "statement.start", "hive")
     [line] = log.lines
@@ -200,7 +200,7 @@ def test_an_audit_event_of_no_file_has_no_path(log: Log, tmp_path: Path) -> None
 
 
 @pytest.mark.security("S15")
-def test_the_audit_file_has_one_json_line_per_event_and_the_log_none(log: Log, tmp_path: Path) -> None:
+def test_audit_file_replaces_log_lines_with_json_lines(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
     log.configure(audit_file=file)
     record_event()

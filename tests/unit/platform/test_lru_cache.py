@@ -1,9 +1,9 @@
-"""Caches that drop their least recently used values."""
+"""Caches that evict their least recently used values."""
 
 from queryserver.platform.lru_cache import LruCache
 
 
-def test_the_least_recently_used_value_is_dropped_first():
+def test_least_recently_used_value_is_evicted_first():
     cache = LruCache[str, int](2)
     cache.put("a", 1)
     cache.put("b", 2)
@@ -12,7 +12,7 @@ def test_the_least_recently_used_value_is_dropped_first():
     assert (list(cache), cache.get("b"), len(cache)) == (["a", "c"], None, 2)
 
 
-def test_weights_are_counted_and_a_former_value_gives_its_weight_back():
+def test_replaced_value_releases_its_weight():
     cache = LruCache[str, str](10, weigh=len)
     for _ in range(3):
         cache.put("a", "123456")
@@ -25,14 +25,14 @@ def test_weights_are_counted_and_a_former_value_gives_its_weight_back():
     assert (len(cache), cache.put("e", "1234567890")) == (0, [])
 
 
-def test_the_newest_values_stay_whatever_they_weigh():
+def test_newest_value_is_kept_regardless_of_weight():
     cache = LruCache[str, str](3, weigh=len, least=1)
     cache.put("a", "1")
     assert cache.put("b", "12345") == ["a"]
     assert list(cache) == ["b"]
 
 
-def test_a_value_is_gone_after_its_life_also_when_it_was_used_meanwhile():
+def test_value_expires_even_if_recently_used():
     now = 0.0
     cache = LruCache[str, int](2, life_s=60, clock=lambda: now)
     cache.put("a", 1)
@@ -42,7 +42,7 @@ def test_a_value_is_gone_after_its_life_also_when_it_was_used_meanwhile():
     assert (cache.get("a"), "a" in cache) == (None, False)
 
 
-def test_values_that_are_gone_by_their_age_are_named_once():
+def test_expired_values_are_reported_once():
     now = 0.0
     cache = LruCache[str, int](3, life_s=60, clock=lambda: now)
     cache.put("a", 1)

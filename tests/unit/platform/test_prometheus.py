@@ -1,4 +1,4 @@
-"""What is counted, and how many worker processes give one answer."""
+"""Metrics, and their aggregation across worker processes."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def page(registry: CollectorRegistry) -> str:
 
 
 @pytest.mark.platform(100)
-def test_values_of_labels_that_nobody_knows_are_counted_together():
+def test_unknown_label_values_are_counted_as_other():
     registry = CollectorRegistry()
     metrics = Metrics(registry, dialects=["hive"])
     for number in range(3):
@@ -47,7 +47,7 @@ def test_values_of_labels_that_nobody_knows_are_counted_together():
     assert 'queryserver_statements_total{dialect="other",outcome="failed"} 3.0' in text
 
 
-def test_sessions_and_uploads_count_while_they_are_open():
+def test_open_sessions_and_uploads_are_counted():
     registry = CollectorRegistry()
     metrics = Metrics(registry, dialects=["hive"])
     sessions = metrics.engine_sessions("hive")
@@ -61,8 +61,8 @@ def test_sessions_and_uploads_count_while_they_are_open():
 
 
 @pytest.mark.platform(100)
-def test_several_workers_give_one_answer(tmp_path):
-    """What a dead one has counted stays, what it had open does not."""
+def test_worker_metrics_are_aggregated(tmp_path):
+    """An ended worker's counters remain, but its gauges do not."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
 
     def worker(statements: int) -> subprocess.Popen[str]:
@@ -80,6 +80,6 @@ def test_several_workers_give_one_answer(tmp_path):
         second.kill()
     assert 'queryserver_statements_total{dialect="hive",outcome="available"} 9.0' in text
     assert 'queryserver_db_pool_connections{state="used"} 5.0' in text
-    # Nobody has counted a login yet.
+    # No login has been counted yet.
     assert "# TYPE queryserver_logins_total counter" in text
     assert "# HELP queryserver_statement_seconds Time from" in text

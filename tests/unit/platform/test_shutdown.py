@@ -1,4 +1,4 @@
-"""A process that was told to stop ends in time, whatever still runs in it."""
+"""A stopping process ends in time, regardless of what still runs in it."""
 
 import asyncio
 import subprocess
@@ -24,7 +24,7 @@ clock.set(600)
 """
 
 
-def test_a_thread_that_never_returns_does_not_keep_the_process_alive() -> None:
+def test_hanging_thread_does_not_keep_process_alive() -> None:
     ended = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
     assert "The stop takes too long" in ended.stderr
     assert "a driver that never returns" in ended.stderr
@@ -40,7 +40,7 @@ class _Clock:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
-    """Makes a server that waits for so many seconds after the first signal; signals come at `now`."""
+    """Return a function that makes a server with a shutdown delay and a clock that the test controls."""
 
     def made(delay_s: float) -> Any:
         monkeypatch.setattr(main, "guard_connections", lambda *_: None)
@@ -59,7 +59,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
     return made
 
 
-async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[float], Any]) -> None:
+async def test_first_signal_starts_shutdown_without_delay(told: Callable[[float], Any]) -> None:
     one = told(0)
     one.server.handle_exit(SIGTERM, None)
     assert one.server.should_exit
@@ -67,11 +67,11 @@ async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[
     assert one.clock.bounds == [30 + 15]
 
 
-async def test_in_the_delay_everything_is_served_until_it_is_over(told: Callable[[float], Any]) -> None:
+async def test_server_keeps_serving_during_shutdown_delay(told: Callable[[float], Any]) -> None:
     one = told(0.5)
     one.server.handle_exit(SIGTERM, None)
     one.times.now += 0.4
-    one.server.handle_exit(SIGTERM, None)  # of the parent, which had the same signal
+    one.server.handle_exit(SIGTERM, None)  # the parent forwards the same signal
     assert one.readiness.stopping
     assert not await one.server.on_tick(1)
     assert one.clock.bounds == [0.5 + 30 + 15]
@@ -79,7 +79,7 @@ async def test_in_the_delay_everything_is_served_until_it_is_over(told: Callable
     assert await one.server.on_tick(2)
 
 
-async def test_a_second_signal_ends_the_delay(told: Callable[[float], Any]) -> None:
+async def test_second_signal_ends_shutdown_delay(told: Callable[[float], Any]) -> None:
     one = told(20)
     one.server.handle_exit(SIGTERM, None)
     one.times.now += 3

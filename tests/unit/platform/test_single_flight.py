@@ -1,4 +1,4 @@
-"""Work that callers share: once for all, ended when nobody waits."""
+"""Work that callers share: it runs once for all callers, and is canceled when no caller waits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,14 +15,14 @@ LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)
 
 @pytest.fixture
 async def single_flight() -> AsyncIterator[SingleFlight]:
-    """A running one."""
+    """Run a `SingleFlight` during the test."""
     opened = SingleFlight()
     async with opened.running():
         yield opened
 
 
 class Work:
-    """Counts its beginnings and its cancellations; goes on when told."""
+    """Counts its starts and cancellations, and completes once `go_on` is set."""
 
     def __init__(self) -> None:
         self.begun = self.canceled = 0
@@ -38,7 +38,7 @@ class Work:
         return self.begun
 
 
-async def test_equal_keys_share_one_work_and_others_do_not(single_flight: SingleFlight):
+async def test_only_equal_keys_share_work(single_flight: SingleFlight):
     work = Work()
     joined = [asyncio.create_task(single_flight.join(key, work, budget=LONG)) for key in "aaab"]
     await settle()
@@ -47,7 +47,7 @@ async def test_equal_keys_share_one_work_and_others_do_not(single_flight: Single
     assert work.begun == 2
 
 
-async def test_work_ends_with_the_last_of_those_who_wait(single_flight: SingleFlight):
+async def test_work_is_canceled_when_last_waiter_leaves(single_flight: SingleFlight):
     work = Work()
     first, second = (asyncio.create_task(single_flight.join("a", work, budget=LONG)) for _ in range(2))
     await settle()
@@ -59,7 +59,7 @@ async def test_work_ends_with_the_last_of_those_who_wait(single_flight: SingleFl
     assert work.canceled == 1
 
 
-async def test_work_beyond_its_budget_is_canceled_and_not_joined_any_more(single_flight: SingleFlight):
+async def test_work_exceeding_its_budget_is_canceled_and_restarted_for_later_callers(single_flight: SingleFlight):
     work = Work()
     with pytest.raises(EngineTimeout, match=r"within 0\.05 s"):
         await single_flight.join("a", work, budget=SHORT)
@@ -68,7 +68,7 @@ async def test_work_beyond_its_budget_is_canceled_and_not_joined_any_more(single
     assert work.canceled == 1
 
 
-async def test_work_that_does_not_end_when_canceled_holds_nobody_up(single_flight: SingleFlight):
+async def test_work_that_ignores_cancellation_does_not_delay_callers(single_flight: SingleFlight):
     let_go = asyncio.Event()
 
     async def stubborn() -> None:
@@ -83,7 +83,7 @@ async def test_work_that_does_not_end_when_canceled_holds_nobody_up(single_fligh
     let_go.set()
 
 
-async def test_all_who_wait_get_the_failure(single_flight: SingleFlight):
+async def test_all_waiters_get_the_failure(single_flight: SingleFlight):
     async def failing() -> None:
         await asyncio.sleep(0)
         raise database_not_found("nope")
@@ -94,7 +94,7 @@ async def test_all_who_wait_get_the_failure(single_flight: SingleFlight):
     assert [result.code for result in results if isinstance(result, MetadataNotFound)] == ["database_not_found"] * 3
 
 
-async def test_the_end_ends_all_work():
+async def test_shutdown_cancels_all_work():
     single_flight, work = SingleFlight(), Work()
     async with single_flight.running():
         joined = asyncio.create_task(single_flight.join("a", work, budget=LONG))

@@ -1,4 +1,4 @@
-"""JSON text as clients may send it (Contract platform 1.2)."""
+"""Parsing of JSON that clients send (Contract platform 1.2)."""
 
 import json
 
@@ -22,7 +22,7 @@ def nested(levels: int) -> str:
 
 
 @given(VALUES)
-def test_what_json_writes_is_read_back(value: object):
+def test_serialized_json_round_trips(value: object):
     assert parse_json(json.dumps(value)) == value
 
 
@@ -30,33 +30,33 @@ def test_what_json_writes_is_read_back(value: object):
 @pytest.mark.parametrize("text",
     ["", "{", "nul", "NaN", "[Infinity]", "-Infinity", '{"a": 1, "a": 1}', '[{"b": {"a": 1, "a": 2}}]', "1 2", b"\xff",
     "9" * 5000])  # fmt: skip
-def test_text_that_is_no_strict_json_is_refused(text: str | bytes):
+def test_text_that_is_not_strict_json_is_refused(text: str | bytes):
     with pytest.raises(InvalidJson):
         parse_json(text)
 
 
-def test_numbers_of_too_many_digits_are_told_in_our_words():
+def test_number_with_too_many_digits_is_reported_clearly():
     with pytest.raises(InvalidJson, match=r"^A JSON number is too large\.$"):
         parse_json('{"a": ' + "9" * 5000 + "}")
 
 
 @pytest.mark.platform(10)
-def test_nesting_is_bounded():
+def test_nesting_depth_is_limited():
     assert parse_json(nested(MAX_DEPTH)) is not None
     for levels in (MAX_DEPTH + 1, 100_000):
         with pytest.raises(InvalidJson):
             parse_json(nested(levels))
 
 
-def test_many_brackets_side_by_side_are_no_nesting():
+def test_adjacent_brackets_do_not_count_as_nesting():
     wide = {str(number): [{}] for number in range(MAX_DEPTH)}
     assert parse_json(json.dumps(wide)) == wide
 
 
-def test_brackets_inside_text_are_no_nesting():
+def test_brackets_in_strings_do_not_count_as_nesting():
     assert parse_json(json.dumps("[" * 1000)) == "[" * 1000
 
 
-def test_a_large_statement_is_read_without_a_stall():
+def test_large_statement_is_parsed_quickly():
     text = json.dumps({"statement": "SELECT '[{\\n'; " * 700_000})
     assert processor_s(lambda: parse_json(text)) < 1

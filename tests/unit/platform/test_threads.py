@@ -1,4 +1,4 @@
-"""Threads that users share."""
+"""A thread pool that users share fairly."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def threads() -> Iterator[FairThreads]:
 
 
 class TestThreads:
-    async def test_work_that_is_given_up_keeps_its_place_until_its_thread_has_ended(self, threads: FairThreads):
+    async def test_canceled_work_keeps_its_slot_until_its_thread_ends(self, threads: FairThreads):
         begun, go_on = Event(), Event()
 
         def work(_: Stop) -> None:
@@ -38,7 +38,7 @@ class TestThreads:
         go_on.set()
         assert await second == "second"
 
-    async def test_work_that_is_given_up_ends_at_its_next_check(self, threads: FairThreads):
+    async def test_canceled_work_stops_at_its_next_check(self, threads: FairThreads):
         begun, ended = Event(), Event()
 
         def work(stop: Stop) -> None:

@@ -1,4 +1,4 @@
-"""A process that confines itself: what it cannot do any more, what still works, and with what it ends. Rule T33."""
+"""Process confinement: refused actions, actions that still work, and process termination (rule T33)."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ def called(function, *arguments):
 
 
 def child(code: str, directory: Path, *, expect: int = 0) -> str:
-    """What a process of its own that runs `code` prints. It has no variables of the environment."""
+    """Run `code` in a separate process without environment variables; return its output."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", BEGIN + code, str(directory)], env={}, capture_output=True, text=True, timeout=60
     )
@@ -169,13 +169,13 @@ def attempts(tmp_path_factory):
         ("make a pipe", errno.EACCES),
     ],
 )
-def test_refused_by_landlock(attempts, what, error):
+def test_landlock_refuses_file_access_outside_rules(attempts, what, error):
     assert attempts[what] == error
 
 
 @needs_landlock
 @pytest.mark.parametrize("what", ["move a file in", "link a file in"])
-def test_files_do_not_change_their_directory(attempts, what):
+def test_files_cannot_be_moved_or_linked_into_writable_directory(attempts, what):
     assert attempts[what] in {errno.EACCES, errno.EXDEV}
 
 
@@ -206,7 +206,7 @@ def test_files_do_not_change_their_directory(attempts, what):
         "send signals by a descriptor",
     ],
 )
-def test_refused_by_seccomp(attempts, what):
+def test_seccomp_refuses_system_calls(attempts, what):
     assert attempts[what] == errno.EPERM
 
 
@@ -228,17 +228,17 @@ def test_refused_by_seccomp(attempts, what):
         "know its memory",
     ],
 )
-def test_goes_on(attempts, what):
+def test_permitted_actions_still_work(attempts, what):
     assert attempts[what] == 0
 
 
-def test_a_process_that_is_gone_is_seen(attempts):
-    """DuckDB removes the temporary files of processes that do not live any more."""
+def test_ended_process_can_be_detected(attempts):
+    """DuckDB removes temporary files of processes that have ended."""
     assert attempts["find a process gone"] == errno.ESRCH
 
 
 @needs_linux
-def test_says_what_holds(tmp_path):
+def test_result_reports_active_protections(tmp_path):
     code = """
 held = confine(Confinement(writable=(directory,)))
 print(json.dumps([held.landlock_abi, held.seccomp, held.threads_outside]))
@@ -247,7 +247,7 @@ print(json.dumps([held.landlock_abi, held.seccomp, held.threads_outside]))
 
 
 @needs_linux
-def test_detection_confines_nothing():
+def test_support_detection_confines_nothing():
     fields = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     detect_support()
     after = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
@@ -257,7 +257,7 @@ def test_detection_confines_nothing():
 
 @needs_linux
 @pytest.mark.parametrize("threads", [1, 3])
-def test_duckdb_works(tmp_path, threads):
+def test_duckdb_works_in_confined_process(tmp_path, threads):
     code = f"""
 (directory / "data").mkdir()
 confine(Confinement(writable=(directory / "data",)))
@@ -290,7 +290,7 @@ except duckdb.IOException:
 
 
 @needs_linux
-def test_memory_is_limited(tmp_path):
+def test_memory_limit_is_enforced(tmp_path):
     code = """
 confine(Confinement(memory_bytes=confinement.address_space_bytes() + 200 * 2**20))
 held = bytearray(100 * 2**20)
@@ -302,7 +302,7 @@ except MemoryError:
     assert child(code, tmp_path) == "refused\n"
 
 
-def test_limits_of_resources(tmp_path):
+def test_resource_limits_are_set(tmp_path):
     code = """
 import resource
 before = os.nice(0)
@@ -318,7 +318,7 @@ print(json.dumps([[resource.getrlimit(one) for one in kinds], opened, os.nice(0)
     assert niceness == 3
 
 
-def test_a_stricter_limit_stays(tmp_path):
+def test_stricter_existing_limit_is_kept(tmp_path):
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
@@ -329,7 +329,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 @needs_linux
-def test_neither_dumps_nor_gains_rights(tmp_path):
+def test_core_dumps_and_new_privileges_are_disabled(tmp_path):
     code = """
 confine(Confinement())
 fields = dict(line.split(":\\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)
@@ -343,12 +343,12 @@ print(json.dumps([dumpable, fields["NoNewPrivs"], int(fields["CapEff"], 16), int
 
 
 @needs_linux
-def test_abort_ends_it_by_its_signal(tmp_path):
+def test_abort_ends_confined_process_with_sigabrt(tmp_path):
     assert child("confine(Confinement()); os.abort()", tmp_path, expect=-signal.SIGABRT) == ""
 
 
 @needs_linux
-def test_ends_with_its_parent(tmp_path):
+def test_confined_process_ends_with_its_parent(tmp_path):
     confined = BEGIN + "confine(Confinement(parent=os.getppid())); print(os.getpid(), flush=True); time.sleep(60)"
     code = f"""
 started = subprocess.Popen([sys.executable, "-I", "-c", {confined!r}, "."], env={{}}, stdout=subprocess.PIPE)
@@ -365,7 +365,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.02)
 
 
-def test_a_parent_that_is_gone_already_is_noticed(tmp_path):
+def test_already_ended_parent_is_detected(tmp_path):
     code = """
 try:
     confine(Confinement(parent=os.getppid() + 1))
@@ -375,7 +375,7 @@ except ProcessLookupError:
     assert child(code, tmp_path) == "noticed\n"
 
 
-def test_a_missing_directory_is_an_error_of_the_caller(tmp_path):
+def test_missing_directory_is_an_error(tmp_path):
     code = """
 try:
     confine(Confinement(writable=(directory / "missing",)))
@@ -387,8 +387,8 @@ except FileNotFoundError:
 
 @needs_landlock
 @needs_seccomp
-def test_threads_that_run_already_have_the_filter_and_are_counted(tmp_path):
-    """Landlock holds for them from Linux 7.0 on only."""
+def test_running_threads_get_seccomp_filter_and_are_counted(tmp_path):
+    """Landlock applies to running threads only since Linux 7.0."""
     code = """
 go, done, found = threading.Event(), threading.Event(), []
 
@@ -417,21 +417,21 @@ print(attempt(lambda: socket.create_connection(listening.getsockname(), timeout=
 
 
 @needs_linux
-def test_the_network_may_be_allowed(tmp_path):
+def test_network_access_can_be_permitted(tmp_path):
     code = LISTENING.format("confine(Confinement(may_use_network=True))")
     assert child(code, tmp_path) == "0\n"
 
 
 @pytest.mark.skipif(SUPPORT.landlock_abi < 4, reason="Landlock of this kernel has no rules for TCP")
-def test_landlock_alone_closes_tcp(tmp_path):
-    """On an architecture whose system calls we do not list."""
+def test_landlock_without_seccomp_refuses_tcp(tmp_path):
+    """Architectures without a system call list have no seccomp filter."""
     alone = "from queryserver.platform.confinement import process; process.has_seccomp = lambda: False"
     code = LISTENING.format(f"{alone}; confine(Confinement())")
     assert child(code, tmp_path) == f"{errno.EACCES}\n"
 
 
 @pytest.mark.parametrize("system", ["linux", "darwin"])
-def test_without_support_of_the_kernel_the_limits_hold(tmp_path, system):
+def test_limits_apply_without_kernel_support(tmp_path, system):
     code = f"""
 import resource
 from queryserver.platform.confinement import process
@@ -444,8 +444,8 @@ print(held, resource.getrlimit(resource.RLIMIT_NOFILE), attempt(lambda: socket.s
 
 
 @needs_landlock
-def test_a_kernel_that_refuses_another_ruleset_is_no_error(tmp_path):
-    """A process has at most 16 rulesets over each other: those of a container, too."""
+def test_exceeding_landlock_ruleset_limit_is_not_an_error(tmp_path):
+    """A process can stack at most 16 rulesets, including the rulesets of its container."""
     code = """
 from queryserver.platform.confinement import linux, process
 linux.control_process(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -456,6 +456,6 @@ print(confine(Confinement()).landlock_abi)
     assert child(code, tmp_path) == "0\n"
 
 
-def test_the_limit_of_a_process_is_its_own(tmp_path):
-    """The tests above limited their children only."""
+def test_child_limits_do_not_affect_the_test_process(tmp_path):
+    """The tests above limited only their child processes."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] != 40

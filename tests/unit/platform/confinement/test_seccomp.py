@@ -1,4 +1,4 @@
-"""The filter of system calls, run as the kernel runs it, for each architecture; and the numbers of the calls."""
+"""The system call filter, interpreted like the kernel does for each architecture, and the system call numbers."""
 
 import errno
 import re
@@ -14,7 +14,7 @@ HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-# Newer than the headers of some systems; new calls have one number on all architectures.
+# Some systems' headers lack these calls. New calls have the same number on all architectures.
 NEWER = {"fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469}
 READ = {"x86_64": 0, "aarch64": 63}
 
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 
 
 def decided(program, number: int, audit: int, *arguments: int) -> int:
-    """0, or the error number, of a call. Raises when the program leaves its end, as the kernel would refuse it."""
+    """Run the filter for a call; return 0 or the error number. Raise if the program runs past its end."""
     filled = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     words = {0: number, 4: audit} | {16 + 8 * at: one & 0xFFFFFFFF for at, one in enumerate(filled)}
     at, value = 0, 0
@@ -57,7 +57,7 @@ class Filter:
 
 
 @both
-def test_refuses_what_is_listed_and_nothing_else(machine):
+def test_filter_refuses_only_listed_calls(machine):
     one = Filter(machine)
     listed = {numbers[one.architecture.column] for numbers in REFUSED.values()}
     judged = {numbers[one.architecture.column] for numbers in JUDGED.values()}
@@ -67,7 +67,7 @@ def test_refuses_what_is_listed_and_nothing_else(machine):
 
 
 @both
-def test_refuses_calls_of_another_architecture(machine):
+def test_filter_refuses_calls_for_other_architectures(machine):
     one = Filter(machine)
     i386 = 0x40000003
     assert decided(one.program, READ[machine], i386) == errno.EPERM
@@ -93,7 +93,7 @@ def test_refuses_calls_of_another_architecture(machine):
         ("setpriority", (0, 0, 5), 0),
         ("setpriority", (0, PID, 5), 0),
         ("setpriority", (0, PID + 1, 5), errno.EPERM),
-        ("setpriority", (2, 0, 5), errno.EPERM),  # all processes of the user
+        ("setpriority", (2, 0, 5), errno.EPERM),  # all of the user's processes
         ("ioprio_set", (1, 0, 0), 0),
         ("ioprio_set", (3, 0, 0), errno.EPERM),
         ("prlimit64", (0, 9), 0),
@@ -113,24 +113,24 @@ def test_refuses_calls_of_another_architecture(machine):
         ("socketpair", (10, 1), errno.EPERM),
     ],
 )
-def test_decides_by_arguments(machine, call, arguments, answer):
+def test_filter_checks_call_arguments(machine, call, arguments, answer):
     assert Filter(machine)(call, *arguments) == answer
 
 
 @both
-def test_with_the_network_sockets_are_allowed(machine):
+def test_network_permission_allows_sockets(machine):
     one = Filter(machine, may_use_network=True)
     assert [one(name, 2, 2) for name in sorted(NETWORK)] == [0] * len(NETWORK)
     assert one("execve") == errno.EPERM
 
 
 @both
-def test_the_kernel_takes_programs_of_that_length(machine):
+def test_filter_program_fits_kernel_limit(machine):
     assert len(Filter(machine).program) < 4096  # BPF_MAXINSNS
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_numbers_are_those_of_the_headers(machine):
+def test_call_numbers_match_linux_headers(machine):
     header = HEADERS[machine]
     if not header.exists():
         pytest.skip("the headers of Linux are not installed")

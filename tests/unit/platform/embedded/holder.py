@@ -1,4 +1,4 @@
-"""A program that runs the private PostgreSQL of a directory until it is told, or made, to end."""
+"""Runs the embedded PostgreSQL in a state directory until the program reads a line or is killed."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 
 async def main(state_dir: Path) -> None:
-    """Print the DSN of the administrator and wait for a line."""
+    """Start the server, print the administrator's DSN, and wait for an input line."""
     async with EmbeddedPostgres.start(state_dir) as server:
         print(server.admin_dsn(), flush=True)
         await asyncio.to_thread(sys.stdin.readline)

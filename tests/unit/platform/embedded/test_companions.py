@@ -1,4 +1,4 @@
-"""The settings of the processes beside `serve --embedded --with-workers`."""
+"""Settings of the worker and beat processes that `serve --embedded --with-workers` starts."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from queryserver.platform.settings.tree import Settings
 BROKER = "redis://127.0.0.1:7000/0"
 
 
-def test_a_worker_and_a_beat_of_one_command_do_not_share_a_port(tmp_path: Path):
+def test_worker_and_beat_do_not_share_a_metrics_port(tmp_path: Path):
     file = tmp_path / "queryserver.toml"
     file.write_text("[desktop.task_server]\nmetrics_port = 8889\nconcurrency = 3\n")
     given = {"queryserver__desktop__task_server__metrics_port": "8890", "PATH": "/bin"}
@@ -23,7 +23,7 @@ def test_a_worker_and_a_beat_of_one_command_do_not_share_a_port(tmp_path: Path):
     assert (tasks.metrics_port, tasks.concurrency) == (0, 3)
 
 
-def test_settings_that_worker_and_beat_would_refuse_are_problems_of_the_whole():
+def test_settings_that_workers_would_refuse_are_reported():
     assert fleet_problems(Settings()) == []
     short = Settings().model_copy(update={"editor": EditorSettings(lease_timeout_s=10)})
     assert fleet_problems(short) == ["desktop.task_server.heartbeat_s: is above a third of editor.lease_timeout_s."]

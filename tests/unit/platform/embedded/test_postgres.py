@@ -1,4 +1,4 @@
-"""The private PostgreSQL starts, keeps what it was given, and leaves nothing behind, however its owner ends."""
+"""The embedded PostgreSQL starts, keeps its data, and stops completely, however its owner ends."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ def cluster_of(state_dir: Path) -> PostgresCluster:
 
 @contextlib.contextmanager
 def holder(state_dir: Path):
-    """Another process that runs the server of the directory; killed on leaving."""
+    """Run the directory's server in another process, which is killed at the end."""
     with subprocess.Popen(
         [sys.executable, str(HOLDER), str(state_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -69,12 +69,12 @@ def holder(state_dir: Path):
 
 
 def runs(pid: int) -> bool:
-    """Whether the process does anything; one that only waits to be collected has ended."""
+    """Return whether the process still runs. A zombie process has ended."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 async def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether the condition comes true within 15 s."""
+    """Return whether the condition becomes true within 15 s."""
     for _ in range(150):
         if condition():
             return True
@@ -82,14 +82,14 @@ async def eventually(condition: Callable[[], bool]) -> bool:
     return False
 
 
-async def test_rows_are_there_after_a_stop_and_a_start(tmp_path: Path):
+async def test_rows_persist_across_restart(tmp_path: Path):
     async with start(tmp_path) as server:
         await execute(server.admin_dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
     async with start(tmp_path) as server:
         assert await value(server.admin_dsn(), "SELECT answer FROM kept") == 42
 
 
-async def test_nothing_runs_and_no_socket_is_left_after_a_stop(tmp_path: Path):
+async def test_stop_leaves_no_process_and_no_socket(tmp_path: Path):
     async with start(tmp_path) as server:
         socket_directory = Path(server.address.socket_directory)
     assert not find_processes(cluster_of(tmp_path).name)
@@ -97,7 +97,7 @@ async def test_nothing_runs_and_no_socket_is_left_after_a_stop(tmp_path: Path):
     assert recorded_address(tmp_path / "postgresql") is None
 
 
-async def test_a_second_start_takes_less_than_three_seconds_to_its_first_answer(tmp_path: Path):
+async def test_restart_answers_first_query_within_three_seconds(tmp_path: Path):
     async def first_answer() -> tuple[float, None]:
         began = time.monotonic()
         async with start(tmp_path) as server:
@@ -109,20 +109,20 @@ async def test_a_second_start_takes_less_than_three_seconds_to_its_first_answer(
     await at_best(first_answer, below_s=3)
 
 
-async def test_data_are_flushed_to_disk_unless_the_test_says_otherwise(tmp_path: Path):
+async def test_server_is_durable_by_default(tmp_path: Path):
     async with EmbeddedPostgres.start(tmp_path) as server:
         assert await value(server.admin_dsn(), "SHOW fsync") == "on"
         assert await value(server.admin_dsn(), "SHOW synchronous_commit") == "on"
         assert await value(server.admin_dsn(), "SHOW listen_addresses") == "127.0.0.1"
 
 
-async def test_two_directories_live_side_by_side(tmp_path: Path):
+async def test_servers_in_two_directories_are_independent(tmp_path: Path):
     async with start(tmp_path / "a") as a, start(tmp_path / "b") as b:
         await execute(a.admin_dsn(), "CREATE TABLE only_in_a (x integer)")
         assert await value(b.admin_dsn(), "SELECT to_regclass('only_in_a')") is None
 
 
-async def test_a_second_server_on_a_directory_is_refused(tmp_path: Path):
+async def test_second_server_on_same_directory_is_refused(tmp_path: Path):
     async with start(tmp_path) as server:
         with pytest.raises(EmbeddedPostgresError, match="Another server runs"):
             async with start(tmp_path):
@@ -130,12 +130,12 @@ async def test_a_second_server_on_a_directory_is_refused(tmp_path: Path):
         await execute(server.admin_dsn(), "SELECT 1")
 
 
-async def test_a_path_longer_than_a_socket_may_have_is_fine(tmp_path: Path):
+async def test_directory_path_may_exceed_socket_path_limit(tmp_path: Path):
     async with start(tmp_path / ("long" * 40)) as server:
         await execute(server.admin_dsn(), "SELECT 1")
 
 
-async def test_postgres_stops_when_its_owner_is_killed(tmp_path: Path):
+async def test_server_stops_when_its_owner_is_killed(tmp_path: Path):
     with holder(tmp_path) as process:
         await asyncio.to_thread(process.stdout.readline)
         cluster = cluster_of(tmp_path)
@@ -146,7 +146,7 @@ async def test_postgres_stops_when_its_owner_is_killed(tmp_path: Path):
     assert await eventually(lambda: not Path(address.socket_directory).exists())
 
 
-async def test_an_orphan_is_stopped_by_the_next_start_and_committed_rows_stay(tmp_path: Path):
+async def test_next_start_stops_orphaned_server_and_keeps_committed_rows(tmp_path: Path):
     with holder(tmp_path) as process:
         dsn = (await asyncio.to_thread(process.stdout.readline)).strip()
         await execute(dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -164,8 +164,8 @@ async def test_an_orphan_is_stopped_by_the_next_start_and_committed_rows_stay(tm
     assert not runs(postmaster)
 
 
-async def test_orphans_without_their_postmaster_are_ended(tmp_path: Path):
-    """A busy backend does not see at once that its postmaster is gone."""
+async def test_orphaned_backends_without_postmaster_are_ended(tmp_path: Path):
+    """A busy backend does not immediately notice that its postmaster has ended."""
     with holder(tmp_path) as process:
         dsn = (await asyncio.to_thread(process.stdout.readline)).strip()
         cluster = cluster_of(tmp_path)
@@ -181,7 +181,7 @@ async def test_orphans_without_their_postmaster_are_ended(tmp_path: Path):
                 await busy
 
 
-async def test_a_stale_pid_file_that_names_another_program_is_not_mistaken(tmp_path: Path):
+async def test_stale_pid_file_does_not_affect_unrelated_process(tmp_path: Path):
     async with start(tmp_path):
         pass
     account = server_account()
@@ -206,7 +206,7 @@ async def test_a_stale_pid_file_that_names_another_program_is_not_mistaken(tmp_p
         stranger.wait()
 
 
-async def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path: Path):
+async def test_crashed_server_restarts_at_same_address(tmp_path: Path):
     async with start(tmp_path) as server:
         dsn = server.admin_dsn()
         (postmaster,) = find_processes(cluster_name(server)).postmasters
@@ -226,7 +226,7 @@ def cluster_name(server: EmbeddedPostgres) -> str:
     return server.cluster.name
 
 
-async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running(tmp_path: Path):
+async def test_deleted_state_directory_leaves_nothing_running(tmp_path: Path):
     state = tmp_path / "state"
     async with start(state) as server:
         name, socket_directory = cluster_name(server), Path(server.address.socket_directory)
@@ -236,7 +236,7 @@ async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2, 0.5])
-async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, after_s: float):
+async def test_canceled_start_leaves_nothing_running(tmp_path: Path, after_s: float):
     async def run() -> None:
         async with start(tmp_path):
             await asyncio.sleep(60)
@@ -251,7 +251,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.6])
-async def test_a_first_start_that_is_killed_does_not_harm_the_next(tmp_path: Path, after_s: float):
+async def test_killed_first_start_does_not_prevent_next_start(tmp_path: Path, after_s: float):
     with holder(tmp_path) as process:
         await asyncio.sleep(after_s)
         process.kill()
@@ -260,7 +260,7 @@ async def test_a_first_start_that_is_killed_does_not_harm_the_next(tmp_path: Pat
         assert not list((tmp_path / "postgresql").glob("new-*"))
 
 
-async def test_a_half_made_cluster_is_thrown_away(tmp_path: Path):
+async def test_incomplete_cluster_is_deleted(tmp_path: Path):
     half = tmp_path / "postgresql" / "new-abcd"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text("18\n")
@@ -269,8 +269,8 @@ async def test_a_half_made_cluster_is_thrown_away(tmp_path: Path):
     assert not half.exists()
 
 
-def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Its initdb may outlive it for a moment."""
+def test_late_files_of_killed_start_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The killed start's initdb may keep writing for a moment."""
 
     def make(data: Path, *_: object, **__: object) -> None:
         (data.parent / "new-late" / "base").mkdir(parents=True)
@@ -280,7 +280,7 @@ def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, mon
     assert not list(tmp_path.glob("new-*"))
 
 
-async def test_everything_kept_is_closed_to_others(tmp_path: Path):
+async def test_stored_files_are_private_to_owner(tmp_path: Path):
     state = tmp_path / "state"
     async with start(state) as server:
         for path in (state, state / "postgresql", state / "postgresql" / "data", Path(server.address.socket_directory)):
@@ -290,7 +290,7 @@ async def test_everything_kept_is_closed_to_others(tmp_path: Path):
 
 
 @AS_ROOT
-async def test_as_root_it_runs_unprivileged_below_a_closed_home_and_opens_nothing(tmp_path: Path):
+async def test_root_runs_server_unprivileged_without_loosening_home_permissions(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     places = [home, *home.parents]
@@ -302,14 +302,14 @@ async def test_as_root_it_runs_unprivileged_below_a_closed_home_and_opens_nothin
     assert [place.stat().st_mode for place in places] == before
 
 
-async def test_a_state_directory_that_cannot_be_made_is_told_in_words(tmp_path: Path):
+async def test_uncreatable_state_directory_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedPostgresError, match="cannot be used"):
         async with start(tmp_path / "file" / "state"):
             pass
 
 
-async def test_lost_passwords_are_told_in_words(tmp_path: Path):
+async def test_missing_secrets_file_is_reported(tmp_path: Path):
     async with start(tmp_path):
         pass
     (tmp_path / "postgresql" / "secrets.json").unlink()
@@ -318,7 +318,7 @@ async def test_lost_passwords_are_told_in_words(tmp_path: Path):
             pass
 
 
-async def test_a_cluster_that_cannot_start_says_why(tmp_path: Path):
+async def test_failed_start_reports_postgresql_error(tmp_path: Path):
     async with start(tmp_path):
         pass
     with (tmp_path / "postgresql" / "data" / "postgresql.conf").open("a") as settings:
@@ -329,7 +329,7 @@ async def test_a_cluster_that_cannot_start_says_why(tmp_path: Path):
     assert not find_processes(cluster_of(tmp_path).name)
 
 
-async def test_an_older_cluster_is_served_by_its_own_version(tmp_path: Path):
+async def test_older_cluster_runs_with_its_postgresql_version(tmp_path: Path):
     home = tmp_path / "postgresql"
     home.mkdir()
     account = server_account()
@@ -339,7 +339,7 @@ async def test_an_older_cluster_is_served_by_its_own_version(tmp_path: Path):
         assert (await value(server.admin_dsn(), "SHOW server_version")).startswith("16.")
 
 
-async def test_a_cluster_of_an_unknown_version_is_left_alone(tmp_path: Path):
+async def test_cluster_of_unknown_version_is_refused(tmp_path: Path):
     async with start(tmp_path):
         pass
     (tmp_path / "postgresql" / "data" / "PG_VERSION").write_text("12\n")
@@ -348,7 +348,7 @@ async def test_a_cluster_of_an_unknown_version_is_left_alone(tmp_path: Path):
             pass
 
 
-async def test_the_log_is_bounded(tmp_path: Path):
+async def test_large_log_is_rotated_at_start(tmp_path: Path):
     async with start(tmp_path):
         pass
     log = tmp_path / "postgresql" / "log"
@@ -358,14 +358,14 @@ async def test_the_log_is_bounded(tmp_path: Path):
     assert log.with_name("log.old").stat().st_size == 5 * 2**20
 
 
-async def test_stop_is_harmless_when_nothing_was_started(tmp_path: Path):
+async def test_stop_without_start_does_nothing(tmp_path: Path):
     async with start(tmp_path):
         pass
     Postmaster(cluster_of(tmp_path), durable=False).stop()
 
 
 @AS_ROOT
-def test_programs_that_the_account_cannot_reach_are_copied_to_where_it_can():
+def test_programs_are_copied_where_the_server_account_can_run_them():
     cache = Path("/var/cache") / f"queryserver-test-{os.getpid()}"
     account = server_account()
     try:

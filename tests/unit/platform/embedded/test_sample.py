@@ -1,4 +1,4 @@
-"""The embedded sample: database, files, and who may log in."""
+"""The embedded sample: databases, files and login permissions."""
 
 import asyncio
 import csv
@@ -52,7 +52,7 @@ REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientP
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory):
-    """Not the shared one: other tests open that to loopback."""
+    """Start a separate server, since other tests permit loopback logins on the shared server."""
     async with EmbeddedPostgres.start(tmp_path_factory.mktemp("access"), durable=False) as server:
         await ensure_databases(server, sample_tables)
         yield server
@@ -60,7 +60,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("database", [SERVICE_ROLE, "postgres", "template1"])
-async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres, database: str):
+async def test_sample_role_cannot_open_other_databases(server: EmbeddedPostgres, database: str):
     password = server.cluster.secrets.sample
     for host in ("127.0.0.1", server.address.socket_directory):
         with pytest.raises(REFUSED):
@@ -71,7 +71,7 @@ async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres,
 
 @pytest.mark.security("T8")
 @pytest.mark.parametrize("database", [SERVICE_ROLE, SAMPLE_DATABASE])
-async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPostgres, database: str):
+async def test_service_role_cannot_log_in_over_loopback(server: EmbeddedPostgres, database: str):
     with pytest.raises(REFUSED):
         await asyncpg.connect(
             host="127.0.0.1",
@@ -83,14 +83,14 @@ async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPost
         )
 
 
-async def test_a_wrong_password_is_refused_on_socket_and_loopback(server: EmbeddedPostgres):
+async def test_wrong_password_is_refused_on_socket_and_loopback(server: EmbeddedPostgres):
     for dsn in (server.service_dsn(), server.defaults.sample_dsn, server.admin_dsn()):
         login, at, place = dsn.partition("@")
         with pytest.raises(asyncpg.InvalidPasswordError):
             await asyncpg.connect(f"{login}x{at}{place}")
 
 
-async def test_the_service_role_is_no_superuser_and_owns_its_database(server: EmbeddedPostgres):
+async def test_service_role_owns_its_database_without_superuser(server: EmbeddedPostgres):
     connection = await asyncpg.connect(server.service_dsn())
     try:
         assert await connection.fetchval("SHOW is_superuser") == "off"
@@ -99,7 +99,7 @@ async def test_the_service_role_is_no_superuser_and_owns_its_database(server: Em
         await connection.close()
 
 
-async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
+async def test_users_may_change_sample_database(server: EmbeddedPostgres):
     connection = await asyncpg.connect(server.defaults.sample_dsn)
     try:
         await connection.execute("CREATE SCHEMA own; CREATE TABLE own.t (a integer); DROP SCHEMA own CASCADE")
@@ -112,7 +112,7 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
     ["SELECT rolpassword FROM pg_authid", "COPY (SELECT 1) TO PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')",
     "CREATE ROLE another", "CREATE DATABASE another", "ALTER SYSTEM SET fsync = off", "SET ROLE queryserver",
     "ALTER DATABASE sample CONNECTION LIMIT 0"])  # fmt: skip
-async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, statement: str):
+async def test_users_cannot_administer_the_server(server: EmbeddedPostgres, statement: str):
     connection = await asyncpg.connect(server.defaults.sample_dsn)
     try:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
@@ -121,20 +121,20 @@ async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, sta
         await connection.close()
 
 
-async def test_a_password_that_a_user_changed_is_put_back_at_the_next_start(server: EmbeddedPostgres):
+async def test_changed_sample_password_is_restored_at_next_start(server: EmbeddedPostgres):
     await execute(server.defaults.sample_dsn, f"ALTER ROLE {SAMPLE_ROLE} PASSWORD 'stolen'")
     await ensure_databases(server, sample_tables)
     await execute(server.defaults.sample_dsn, "SELECT 1")
 
 
-async def test_what_users_dropped_is_not_made_again(server: EmbeddedPostgres):
+async def test_dropped_sample_table_is_not_recreated(server: EmbeddedPostgres):
     await execute(server.defaults.sample_dsn, "DROP TABLE web_requests")
     await ensure_databases(server, sample_tables)
     with pytest.raises(asyncpg.UndefinedTableError):
         await execute(server.defaults.sample_dsn, "SELECT 1 FROM web_requests")
 
 
-async def test_a_sample_database_that_was_not_finished_is_made_anew(tmp_path):
+async def test_unfinished_sample_database_is_recreated(tmp_path):
     async with EmbeddedPostgres.start(tmp_path, durable=False) as server:
         await execute(server.admin_dsn(), "CREATE DATABASE sample_unfinished")
         await ensure_databases(server, sample_tables)
@@ -153,18 +153,18 @@ QUESTIONS = (
 )
 
 
-def test_the_rows_are_the_same_at_each_call():
+def test_sample_rows_are_deterministic():
     assert [table.rows for table in sample_tables()] == [table.rows for table in sample_tables()]
 
 
-def test_the_sample_holds_every_common_type_nulls_and_more_than_ascii():
+def test_sample_contains_common_types_nulls_and_non_ascii_text():
     values = [value for table in sample_tables() for row in table.rows for value in row]
     assert {type(value) for value in values} == {int, float, str, bool, Decimal, date, datetime, type(None)}
     assert any(isinstance(value, str) and not value.isascii() for value in values)
     assert any(isinstance(value, datetime) and value.tzinfo for value in values)
 
 
-async def test_the_same_sql_gives_the_same_answer_in_all_three_engines(sample_dsn: str, sample_directory: Path):
+async def test_same_sql_returns_same_result_in_all_three_engines(sample_dsn: str, sample_directory: Path):
     postgresql = await asyncpg.connect(sample_dsn)
     try:
         with (
@@ -183,7 +183,7 @@ async def test_the_same_sql_gives_the_same_answer_in_all_three_engines(sample_ds
         await postgresql.close()
 
 
-def test_what_users_changed_in_the_files_stays(sample_directory: Path):
+def test_changes_to_sample_database_files_persist(sample_directory: Path):
     with closing(sqlite3.connect(sample_directory / SQLITE_FILE)) as lite, lite:
         lite.execute("DROP TABLE web_requests")
     ensure_sample_files(sample_directory, sample_tables)
@@ -192,7 +192,7 @@ def test_what_users_changed_in_the_files_stays(sample_directory: Path):
     assert tables == {"customers", "products", "orders", "order_items"}
 
 
-def test_files_that_a_killed_start_left_unfinished_are_made_anew(tmp_path: Path):
+def test_unfinished_sample_database_files_are_recreated(tmp_path: Path):
     for name in (f"{DUCKDB_FILE}.unfinished", f"{DUCKDB_FILE}.unfinished.wal", f"{SQLITE_FILE}.unfinished-journal"):
         (tmp_path / name).write_bytes(b"half a file")
     ensure_sample_files(tmp_path, sample_tables)
@@ -208,7 +208,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
-def test_the_files_hold_the_rows_of_the_sample(files: Path):
+def test_sample_files_contain_sample_rows(files: Path):
     samples = files / SAMPLES
     with (samples / "orders.csv").open(encoding="utf-8", newline="") as stream:
         orders = list(csv.DictReader(stream))
@@ -222,13 +222,13 @@ def test_the_files_hold_the_rows_of_the_sample(files: Path):
     assert [tuple(row.values()) for row in stored.to_pylist()] == list(items.rows)
 
 
-def test_the_files_are_the_same_on_every_machine(files: Path, tmp_path: Path):
+def test_sample_files_are_reproducible(files: Path, tmp_path: Path):
     ensure_sample_storage(tmp_path / "again", sample_tables)
     for file in (files / SAMPLES).iterdir():
         assert file.read_bytes() == (tmp_path / "again" / SAMPLES / file.name).read_bytes()
 
 
-def test_what_users_changed_stays(files: Path):
+def test_changes_to_sample_storage_persist(files: Path):
     (files / SAMPLES / "orders.csv").unlink()
     (files / SAMPLES / "products.csv").write_text("mine")
     ensure_sample_storage(files, sample_tables)
@@ -236,7 +236,7 @@ def test_what_users_changed_stays(files: Path):
     assert (files / SAMPLES / "products.csv").read_text() == "mine"
 
 
-def test_what_a_killed_start_left_is_made_anew(tmp_path: Path):
+def test_unfinished_sample_storage_is_recreated(tmp_path: Path):
     (tmp_path / "files.unfinished" / "shared").mkdir(parents=True)
     (tmp_path / "files.unfinished" / "half a file").touch()
     ensure_sample_storage(tmp_path / "files", sample_tables)
@@ -244,7 +244,7 @@ def test_what_a_killed_start_left_is_made_anew(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "files").iterdir()) == ["shared"]
 
 
-async def test_every_user_browses_and_changes_the_samples(files: Path):
+async def test_any_user_can_browse_and_change_samples(files: Path):
     file_system = LocalFileSystem(files)
     alice = file_system.as_user(StorageUser("alice"))
     found = {entry.name: entry for entry in await entries(alice, SAMPLES)}
@@ -255,7 +255,7 @@ async def test_every_user_browses_and_changes_the_samples(files: Path):
     await file_system.close()
 
 
-def test_the_local_root_of_the_embedded_mode_is_a_default(tmp_path: Path):
+def test_embedded_local_root_is_used_unless_configured(tmp_path: Path):
     defaults = EmbeddedResources("postgresql://", "postgresql://", tmp_path / "databases", tmp_path / "files")
     assert with_embedded_resources(Settings(), defaults).filebrowser.local_root == tmp_path / "files"
     given = Settings.model_validate({"filebrowser": {"local_root": str(tmp_path)}})
@@ -293,7 +293,7 @@ async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any
         return (await run(session, sql)).rows
 
 
-async def test_a_user_who_holds_the_own_role_keeps_nobody_else_waiting(sample: PostgresqlEngine) -> None:
+async def test_user_who_locks_own_role_blocks_no_other_user(sample: PostgresqlEngine) -> None:
     async with sample.session(ANA, NO_OPTIONS) as session:
         await run(session, "BEGIN")
         await run(session, "ALTER ROLE CURRENT_USER SET work_mem = '1MB'")
@@ -308,7 +308,7 @@ async def test_a_user_who_holds_the_own_role_keeps_nobody_else_waiting(sample: P
     assert await waiting == [(1,)]
 
 
-async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_each_other(server) -> None:
+async def test_servers_can_concurrently_create_same_user_login(server) -> None:
     engines = [sample_engine(server) for _ in range(4)]
     user = User(77, "new")
     async with asyncio.timeout(60):
@@ -328,18 +328,18 @@ async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_ea
     "ALTER DEFAULT PRIVILEGES FOR ROLE sample_owner REVOKE ALL ON TABLES FROM PUBLIC",
     "DO $$ BEGIN EXECUTE 'REASSIGN OWNED BY sample_owner TO session_user'; END $$",
     "ALTER DATABASE sample OWNER TO session_user", "REVOKE sample_owner FROM sample_user_1"])  # fmt: skip
-async def test_no_user_takes_over_what_all_share(sample: PostgresqlEngine, statement: str) -> None:
+async def test_user_cannot_take_over_shared_tables(sample: PostgresqlEngine, statement: str) -> None:
     for role in ("RESET ROLE", "SET ROLE none", "SET ROLE sample_owner"):
         async with sample.session(ANA, NO_OPTIONS) as session:
             await run(session, role)
-            with suppress(EngineError):  # PostgreSQL warns only, of some that have no effect
+            with suppress(EngineError):  # PostgreSQL only warns about some ineffective statements
                 await run(session, statement)
         assert await said(sample, BEN, OWNERS) == [(SAMPLE_OWNER, 4)]
         assert await said(sample, BEN, "SELECT count(*) FROM customers") == [(400,)]
         assert await said(sample, ANA, "SELECT count(*) FROM customers") == [(400,)]
 
 
-async def test_a_login_that_has_left_the_common_role_makes_no_tables_of_its_own(sample: PostgresqlEngine) -> None:
+async def test_login_outside_shared_role_cannot_create_tables(sample: PostgresqlEngine) -> None:
     async with sample.session(ANA, NO_OPTIONS) as session:
         await run(session, "RESET ROLE")
         for statement in ("CREATE TABLE own (n integer)", "CREATE TEMP TABLE own (n integer)", "CREATE SCHEMA own"):
@@ -347,10 +347,10 @@ async def test_a_login_that_has_left_the_common_role_makes_no_tables_of_its_own(
                 await run(session, statement)
 
 
-async def test_tables_that_a_user_of_an_earlier_version_took_over_are_given_back(server: EmbeddedPostgres) -> None:
+async def test_tables_taken_over_in_earlier_version_return_to_shared_owner(server: EmbeddedPostgres) -> None:
     admin = server.admin_dsn(SAMPLE_DATABASE)
     engine = sample_engine(server)
-    assert await said(engine, ANA, "SELECT 1") == [(1,)]  # makes the login
+    assert await said(engine, ANA, "SELECT 1") == [(1,)]  # creates the login
     for statement in ("CREATE TABLE taken (n integer)", "ALTER TABLE taken OWNER TO sample_user_1"):
         await execute(admin, statement)
     await ensure_databases(server, sample_tables)

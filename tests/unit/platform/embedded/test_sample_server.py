@@ -1,4 +1,4 @@
-"""The PostgreSQL of the sample database: in a cluster of its own, which starts when it is first used."""
+"""The sample database's separate PostgreSQL cluster, which starts at first use."""
 
 import asyncio
 import os
@@ -50,7 +50,7 @@ async def started(state_dir: Path, limits: SampleLimits = NO_LIMITS) -> AsyncGen
 
 @asynccontextmanager
 async def engine_of(sample: SampleServer) -> AsyncGenerator[PostgresqlEngine]:
-    """As a server makes it."""
+    """Build the engine like a server does."""
     settings = with_embedded_resources(Settings(), sample.defaults)
     builder = EngineBuilder(settings)
     [connector] = [one for one in configured_connectors(settings) if one.dialect == "postgresql"]
@@ -66,7 +66,7 @@ async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any
         return (await run(session, sql)).rows
 
 
-async def test_it_starts_with_the_first_connection_and_all_that_come_meanwhile_are_served(tmp_path: Path) -> None:
+async def test_first_connection_starts_server_and_concurrent_connections_are_served(tmp_path: Path) -> None:
     async with started(tmp_path) as sample:
         assert not sample.is_started
         assert not (tmp_path / "postgresql-sample" / "data").exists()
@@ -84,7 +84,7 @@ async def test_it_starts_with_the_first_connection_and_all_that_come_meanwhile_a
     assert not os.path.exists(sample.address.socket_directory)  # noqa: ASYNC240, PTH110 nothing else runs
 
 
-async def test_rows_are_there_after_a_stop_and_nothing_of_it_runs(tmp_path: Path) -> None:
+async def test_rows_persist_after_stop_and_no_process_remains(tmp_path: Path) -> None:
     async with started(tmp_path) as sample, engine_of(sample) as engine:
         await said(engine, ANA, "CREATE TABLE mine AS SELECT 7 AS n")
         assert find_processes(sample.cluster_name)
@@ -94,7 +94,7 @@ async def test_rows_are_there_after_a_stop_and_nothing_of_it_runs(tmp_path: Path
         assert await said(engine, BEN, "SELECT n FROM mine") == [(7,)]
 
 
-async def test_the_service_knows_nothing_of_a_sample_that_dies(tmp_path: Path) -> None:
+async def test_service_database_is_unaffected_by_sample_server_crash(tmp_path: Path) -> None:
     async with EmbeddedPostgres.start(tmp_path, durable=False) as service:
         await ensure_service_database(service)
         limits = SampleLimits()
@@ -116,7 +116,7 @@ async def test_the_service_knows_nothing_of_a_sample_that_dies(tmp_path: Path) -
             await kept.close()
 
 
-async def test_the_sample_of_an_earlier_version_is_moved_with_what_users_made(tmp_path: Path) -> None:
+async def test_sample_from_earlier_version_is_migrated_with_user_objects(tmp_path: Path) -> None:
     async with EmbeddedPostgres.start(tmp_path, durable=False) as service:
         await ensure_databases(service, sample_tables)
         former = service.admin_dsn(SAMPLE_DATABASE)
@@ -143,13 +143,13 @@ async def test_the_sample_of_an_earlier_version_is_moved_with_what_users_made(tm
 
 
 class Usage:
-    """Of a disk on which only `free` bytes are left once `used` are counted."""
+    """Usage of a simulated disk with `total` bytes."""
 
     def __init__(self, total: int, used: int) -> None:
         self.total, self.used, self.free = total, used, total - used
 
 
-async def test_a_statement_that_writes_ends_above_the_floor_of_the_disk(tmp_path: Path) -> None:
+async def test_writing_statement_stops_at_disk_floor(tmp_path: Path) -> None:
     def usage(_: Path) -> Usage:
         files = list((tmp_path / "postgresql-sample" / "data" / "base").rglob("*"))
         return Usage(1024 * MIB, sum(file.stat().st_size for file in files if file.is_file()))
@@ -165,7 +165,7 @@ async def test_a_statement_that_writes_ends_above_the_floor_of_the_disk(tmp_path
         await said(engine, BEN, "DROP TABLE kept")
 
 
-async def test_a_statement_that_writes_ends_at_the_quota_even_where_it_catches_cancels(tmp_path: Path) -> None:
+async def test_writing_statement_stops_at_quota_even_if_it_catches_cancellation(tmp_path: Path) -> None:
     catching = f"""
         DO $$ BEGIN
             LOOP
@@ -189,9 +189,7 @@ DELETING = "DELETE FROM one WHERE fill()"
 
 
 @pytest.mark.parametrize("statement", [SPILLING, DELETING])
-async def test_a_query_that_spills_and_a_delete_that_calls_what_writes_end_above_the_floor(
-    tmp_path: Path, statement: str
-) -> None:
+async def test_spilling_query_and_writing_delete_stop_at_disk_floor(tmp_path: Path, statement: str) -> None:
     def usage(_: Path) -> Usage:
         used = 0
         for file in (tmp_path / "postgresql-sample" / "data" / "base").rglob("*"):
@@ -219,7 +217,7 @@ async def test_a_query_that_spills_and_a_delete_that_calls_what_writes_end_above
 
 
 @pytest.mark.timeout(360)
-async def test_what_a_stopped_insert_took_is_given_back(tmp_path: Path) -> None:
+async def test_disk_space_of_stopped_insert_is_released(tmp_path: Path) -> None:
     insert = "INSERT INTO large SELECT n, repeat('x', 2000) FROM (SELECT generate_series(1, 2000000000) n) s"
     async with started(tmp_path, SampleLimits(quota_bytes=100 * MIB)) as sample, engine_of(sample) as engine:
         await said(engine, ANA, "CREATE TABLE large (n int, a text)")
@@ -231,7 +229,7 @@ async def test_what_a_stopped_insert_took_is_given_back(tmp_path: Path) -> None:
                 await asyncio.sleep(0.5)
 
 
-async def test_a_query_that_spills_goes_on_where_only_tables_have_reached_the_quota(tmp_path: Path) -> None:
+async def test_spilling_query_continues_when_only_tables_reach_the_quota(tmp_path: Path) -> None:
     async with started(tmp_path, SampleLimits(quota_bytes=24 * MIB)) as sample, engine_of(sample) as engine:
         sort = "SELECT count(*) FROM (SELECT n FROM generate_series(1, 700000) n ORDER BY -n OFFSET 1) s, pg_sleep(1.5)"
         assert await said(engine, ANA, sort) == [(699999,)]
@@ -239,7 +237,7 @@ async def test_a_query_that_spills_goes_on_where_only_tables_have_reached_the_qu
         assert sum(file.stat().st_size for file in files) > 24 * MIB
 
 
-async def test_a_canceled_statement_of_the_sample_is_canceled(tmp_path: Path) -> None:
+async def test_sample_statement_can_be_canceled(tmp_path: Path) -> None:
     async with started(tmp_path) as sample, engine_of(sample) as engine, engine.session(ANA, NO_OPTIONS) as session:
         handle = await session.submit("SELECT pg_sleep(600)")
         await session.poll(handle, wait_s=0.2)
@@ -247,7 +245,7 @@ async def test_a_canceled_statement_of_the_sample_is_canceled(tmp_path: Path) ->
         assert (await session.poll(handle, wait_s=30)).state.name == "CANCELED"
 
 
-async def test_its_secrets_are_others_than_those_of_the_service(tmp_path: Path) -> None:
+async def test_sample_secrets_differ_from_service_secrets(tmp_path: Path) -> None:
     async with started(tmp_path):
         secrets = [
             load_or_create_secrets(tmp_path / name / "secrets.json", may_create=False)
@@ -258,13 +256,13 @@ async def test_its_secrets_are_others_than_those_of_the_service(tmp_path: Path) 
 
 
 @pytest.mark.security("T8")
-async def test_the_logins_of_the_sample_reach_no_database_of_the_service(tmp_path: Path) -> None:
+async def test_sample_logins_see_no_service_database(tmp_path: Path) -> None:
     async with started(tmp_path) as sample, engine_of(sample) as engine:
         found = await said(engine, ANA, "SELECT datname::text FROM pg_database ORDER BY 1")
         assert found == [("postgres",), ("sample",), ("template0",), ("template1",)]
 
 
-async def test_an_import_ends_at_the_quota(tmp_path: Path) -> None:
+async def test_import_stops_at_quota(tmp_path: Path) -> None:
     columns = (LoadColumn("n", INT64, declared_type(INT64, "postgresql"), True),
                LoadColumn("s", STRING, declared_type(STRING, "postgresql"), True))  # fmt: skip
     target = TableName(None, "large")

@@ -1,4 +1,4 @@
-"""The private Valkey ends with the process that started it, whenever that is killed."""
+"""The embedded Valkey ends with the process that started it, whenever that process is killed."""
 
 import asyncio
 import signal
@@ -36,7 +36,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("starts", [1, 2], ids=["before its guard is there", "when it answers"])
-async def test_nothing_of_it_outlives_a_process_that_is_killed(starts: int, tmp_path_factory) -> None:
+async def test_killed_owner_leaves_no_valkey_processes(starts: int, tmp_path_factory) -> None:
     directory: Path = tmp_path_factory.mktemp("v")
     holder = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _HOLDER, str(directory), str(starts)), stdout=asyncio.subprocess.PIPE
@@ -55,7 +55,7 @@ async def test_nothing_of_it_outlives_a_process_that_is_killed(starts: int, tmp_
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Return whether the process exists and has not ended."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

@@ -1,4 +1,4 @@
-"""Every key of the settings is read by the service, or stands here with the reason why not."""
+"""The service reads every settings key, or this module states why it does not."""
 
 import ast
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from queryserver.platform.settings.sections import Section, keys
 from queryserver.platform.settings.tree import Settings
 
 PACKAGE = Path(queryserver.__file__).parent
-# Modules that know the tree as a whole; what they look at is not thereby used.
+# Modules that handle the settings tree as a whole. Keys that only they read do not count as used.
 ABOUT_SETTINGS = {"contradictions.py", "loading.py", "report.py", "section.py", "tree.py"}
 
 WITHOUT_EFFECT = {"beeswax.close_sessions", "beeswax.max_number_of_sessions", "hadoop.hdfs_clusters.temp_dir"}
-"""Accepted because older settings files hold them; the documentation says that they do nothing."""
+"""Keys accepted because older settings files contain them. The documentation says that they have no effect."""
 
 CHECKED = {"desktop.ldap.use_start_tls"}
-"""Passwords never travel in the clear: `false` is a problem, and nothing else."""
+"""Keys that are only validated: `false` is a problem, since passwords must never be sent unencrypted."""
 
 OTHER_NAMES = {"metastore.allow_sample_data_from_views"}
-"""Loading copies the value to the key that the service reads."""
+"""Keys whose value is copied to another key, which the service reads."""
 
 OF_THE_TASK_SERVER = {
     *(f"desktop.smtp.{key}" for key in ("default_from_email", "host", "password", "port", "tls", "user")),
@@ -37,7 +37,7 @@ OF_THE_TASK_SERVER = {
     ),
     "retention.tasks_days",
 }
-"""Checked already, so that files stay good; read by the workers and the beat, which are not built yet."""
+"""Keys that workers and the beat read."""
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -52,7 +52,7 @@ def attributes(tree: ast.AST) -> set[str]:
 
 
 def names_read() -> set[str]:
-    """Names of attributes that the service reads; a property of a section counts when it is read itself."""
+    """Return the attribute names that the service reads, including names within the section properties it reads."""
     found, properties = set[str](), dict[str, set[str]]()
     for file in PACKAGE.rglob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def names_read() -> set[str]:
     return found
 
 
-def test_every_key_is_read() -> None:
+def test_service_reads_every_settings_key() -> None:
     read = names_read()
     unread = {".".join(path) for path in leaves(Settings) if not set(path) <= read}
     assert unread - WITHOUT_EFFECT - CHECKED - OTHER_NAMES - OF_THE_TASK_SERVER == set()

@@ -1,4 +1,4 @@
-"""Settings as they are shown: report, warnings, sources of secrets."""
+"""Settings report, settings warnings, and secret sources."""
 
 import tomllib
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ secret_access_key = "planted-aws"
 
 @pytest.mark.platform(49)
 @pytest.mark.security("T9")
-def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> None:
+def test_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(SECRETS)
     text = as_toml(load_settings(file, {}))
@@ -65,8 +65,8 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
         ("http://rm:8088/a@b", "http://rm:8088/a@b"),
     ],
 )
-def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
-    """These addresses are no secrets by their names, so that they are shown but for what is secret in them."""
+def test_report_masks_passwords_and_tokens_in_urls(tmp_path: Path, address: str, shown: str) -> None:
+    """The key's name does not mark the URL as secret, so only the URL's secret parts are masked."""
     file = tmp_path / "q.toml"
     file.write_text(f'[hadoop.yarn_clusters.a]\nresourcemanager_api_url = "{address}"\n')
     settings = load_settings(file, {})
@@ -75,7 +75,7 @@ def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address
     assert shown_value(settings, f"hadoop.yarn_clusters.a.{key}") == shown
 
 
-def test_the_sample_file_changes_nothing_and_names_every_default(tmp_path: Path) -> None:
+def test_sample_file_changes_nothing_and_states_every_default(tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(sample_file())
     defaults = load_settings(file, {})
@@ -85,7 +85,7 @@ def test_the_sample_file_changes_nothing_and_names_every_default(tmp_path: Path)
 
 
 def _uncommented(text: str) -> list[str]:
-    """Keys and heads of tables, without the tables whose entries have names of their own."""
+    """Return the uncommented keys and table headers, without tables whose entries have user-defined names."""
     lines, kept = [], True
     for line in text.splitlines():
         bare = line.removeprefix("# ")
@@ -96,7 +96,7 @@ def _uncommented(text: str) -> list[str]:
     return lines
 
 
-def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
+def test_suspicious_settings_are_warned_about(tmp_path: Path) -> None:
     file = tmp_path / "q.toml"
     file.write_text(
         "[notebook]\ninterpreters_shown_on_wheel = 'nope'\n[desktop]\ntrusted_proxies = '0.0.0.0/0'\n"
@@ -112,7 +112,7 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("desktop", "warned"),
     [("", False), ("max_connections = 1000", True), ("max_connections_per_address = 100", True),
     ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False)])  # fmt: skip
-def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
+def test_unsuitable_per_address_connection_limit_is_warned_about(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"
     file.write_text(f"[desktop]\n{desktop}\n")
     keys = [key for key, _ in warnings(load_settings(file, {}))]
@@ -124,17 +124,17 @@ _HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"
 
 
 def warned_of(**desktop: Any) -> set[str]:
-    """The keys that are warned of."""
+    """Return the keys that have warnings."""
     return {key for key, _ in exposure(Settings.model_validate({"desktop": desktop}))}
 
 
-def test_a_trial_on_this_machine_has_nothing_to_say() -> None:
+def test_local_trial_has_no_warnings() -> None:
     assert warned_of() == set()
     assert warned_of(database={**_DATABASE, "embedded": True}) == set()
 
 
 @pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "10.0.0.5"])
-def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None:
+def test_unrestricted_hosts_are_warned_about_when_other_machines_connect(http_host: str) -> None:
     assert warned_of(http_host=http_host) == {_HOSTS}
     assert warned_of(http_host=http_host, allowed_hosts=("sql.example",)) == set()
 
@@ -145,7 +145,7 @@ def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None
     {"http_host": "127.0.0.1", "trusted_proxies": ("::1",)},
     {"http_host": "localhost", "trusted_proxies": ("127.0.0.1",)}],
 )  # fmt: skip
-def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
+def test_metrics_exposed_by_local_proxy_are_warned_about(sign: dict[str, Any]) -> None:
     assert warned_of(**sign) == {_HOSTS, _METRICS}
     assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
 
@@ -157,18 +157,18 @@ def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None
     {"trusted_proxies": ("::1",), "http_host": "::1"},
     {"trusted_proxies": ("127.0.0.1", "::1"), "http_host": "localhost"},
     {"http_host": "10.0.0.5"}])  # fmt: skip
-def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
+def test_metrics_not_exposed_by_proxy_are_not_warned_about(mended: dict[str, Any]) -> None:
     assert warned_of(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()
 
 
-def test_a_name_that_clients_call_shows_that_other_machines_do() -> None:
+def test_external_allowed_host_implies_remote_clients() -> None:
     assert warned_of(allowed_hosts=("sql.example",)) == {_METRICS}
     assert warned_of(allowed_hosts=("localhost", "127.0.0.1")) == set()
 
 
-# What else an entry of a table must have.
+# Further keys that table entries require.
 _NEEDED = {"notebook.interpreters": {"interface": "sqlite"}, "desktop.connectors": {"dialect": "x", "interface": "y"}}
-# Values that a key takes; any other secret takes any text.
+# Valid values for these keys. Other secrets accept any text.
 _GOOD = {
     "desktop.secret_key": "Zr8#a-secret-key-of-more-than-32-letters",
     "desktop.secret_key_fallbacks": "Zr8#a-former-key-of-more-than-32-letters",
@@ -180,7 +180,7 @@ _GOOD = {
 
 
 def secrets(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of each secret; entries of tables are called `one`."""
+    """Return each secret's path, with `one` as the name of table entries."""
     for name, key in keys(section).items():
         if key.section:
             yield from secrets(key.section, (*path, name))
@@ -196,7 +196,7 @@ ALL = [".".join(path) for path in secrets(Settings)]
 
 
 def found(settings: Settings, path: list[str]) -> Any:
-    """The value at a path, in the clear."""
+    """Return the unmasked value at a path."""
     value: Any = settings
     for name in path:
         value = getattr(value, keys(type(value))[name].attribute) if isinstance(value, Section) else value[name]
@@ -206,7 +206,7 @@ def found(settings: Settings, path: list[str]) -> Any:
 
 
 def nested(path: list[str], value: Any) -> dict[str, Any]:
-    """A table with one value, and what its entries need."""
+    """Return a table with one value and the keys that its entries require."""
     tree: dict[str, Any] = {}
     table = tree
     for place, name in enumerate(path[:-1]):
@@ -216,7 +216,7 @@ def nested(path: list[str], value: Any) -> dict[str, Any]:
     return tree
 
 
-def test_the_tree_has_secrets_at_every_level() -> None:
+def test_secrets_exist_at_every_settings_level() -> None:
     assert {"desktop.secret_key", "aws.aws_accounts.one.secret_access_key", "beeswax.auth_password"} <= set(ALL)
     assert "notebook.interpreters.one.options.url" in ALL
 
@@ -224,7 +224,7 @@ def test_the_tree_has_secrets_at_every_level() -> None:
 @pytest.mark.platform(50)
 @pytest.mark.parametrize("kind", ["file", "script"])
 @pytest.mark.parametrize("source", ["toml", "environment"])
-def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str, source: str) -> None:
+def test_every_secret_may_come_from_file_or_script(tmp_path: Path, kind: str, source: str) -> None:
     for name in ALL:
         reading, value = _read(tmp_path, name, kind, source)
         assert [problem for problem in reading.problems if problem.startswith(name)] == []
@@ -233,7 +233,7 @@ def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str
 
 
 def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsResult, str]:
-    """The settings where one secret is given that way, and what it must be."""
+    """Read settings that give one secret that way; return them and the expected value."""
     value = _GOOD.get(name, "planted")
     secret = directory / "secret"
     secret.write_text(f"{value}\n")

@@ -1,4 +1,4 @@
-"""Reading the settings (Contract platform 11)."""
+"""Reading of settings (Contract platform 11)."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Reader = Callable[..., Settings]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Reader:
-    """Settings from a TOML text, an environment and overrides."""
+    """Return a function that reads settings from TOML text, environment variables and overrides."""
 
     def reader(
         toml: str = "", environ: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None
@@ -37,7 +37,7 @@ def problems(read: Reader, toml: str = "", environ: Mapping[str, str] | None = N
     return caught.value.problems
 
 
-def test_without_a_file_the_contract_defaults_hold(read: Reader) -> None:
+def test_contract_defaults_apply_without_a_file(read: Reader) -> None:
     settings = read()
     assert (settings.desktop.http_host, settings.desktop.http_port) == ("127.0.0.1", 8888)
     assert settings.desktop.auth.access_token_lifetime_s == 86400
@@ -49,7 +49,7 @@ def test_without_a_file_the_contract_defaults_hold(read: Reader) -> None:
 
 
 @pytest.mark.platform(53)
-def test_an_unknown_key_and_a_wrong_type_are_named_in_full(read: Reader) -> None:
+def test_unknown_keys_and_wrong_types_are_reported_with_full_key(read: Reader) -> None:
     found = problems(read, 'colour = 1\n[desktop.auth.jwt]\nisuer = "x"\n[desktop]\nhttp_port = "8888"\nworkers = true')
     assert set(found) == {
         "colour: is not a known key.",
@@ -60,7 +60,7 @@ def test_an_unknown_key_and_a_wrong_type_are_named_in_full(read: Reader) -> None
 
 
 @pytest.mark.platform(49)
-def test_mistakes_of_every_kind_are_reported_at_once(read: Reader) -> None:
+def test_all_kinds_of_mistakes_are_reported_together(read: Reader) -> None:
     found = problems(
         read,
         """
@@ -97,13 +97,13 @@ def test_mistakes_of_every_kind_are_reported_at_once(read: Reader) -> None:
         ("QUERYSERVER__DESKTOP", '{"http_port": 9000}', 9000),
     ],
 )
-def test_the_environment_overrides_the_file_in_any_case(read: Reader, name: str, text: str, value: int) -> None:
+def test_environment_variable_in_any_case_overrides_file(read: Reader, name: str, text: str, value: int) -> None:
     settings = read("[desktop]\nhttp_port = 1\nhost_label = 'kept'", {name: text})
     assert (settings.desktop.http_port, settings.desktop.host_label) == (value, "kept")
 
 
 @pytest.mark.platform(50)
-def test_the_environment_reaches_every_level_and_type(read: Reader) -> None:
+def test_environment_variables_can_set_every_level_and_type(read: Reader) -> None:
     settings = read(
         "[notebook.interpreters.Sales]\ninterface = 'sqlalchemy'\noptions = {url = 'a', x = 1}",
         {
@@ -126,7 +126,7 @@ def test_the_environment_reaches_every_level_and_type(read: Reader) -> None:
     assert settings.notebook.interpreters["duck"].interface == "duckdb"
 
 
-def test_a_bad_value_of_the_environment_is_reported_like_one_of_the_file(read: Reader) -> None:
+def test_invalid_environment_value_is_reported_like_file_value(read: Reader) -> None:
     assert problems(read, environ={"QUERYSERVER__DESKTOP__WORKERS": "many"}) == [
         "desktop.workers: must be a valid integer."
     ]
@@ -134,7 +134,7 @@ def test_a_bad_value_of_the_environment_is_reported_like_one_of_the_file(read: R
 
 
 @pytest.mark.platform(50)
-def test_twins_of_secrets_are_read_from_a_file_or_a_command(read: Reader, tmp_path: Path) -> None:
+def test_secrets_are_read_from_file_or_command(read: Reader, tmp_path: Path) -> None:
     secret = tmp_path / "key"
     secret.write_text(f"{KEY}\n")
     settings = read(
@@ -146,7 +146,7 @@ def test_twins_of_secrets_are_read_from_a_file_or_a_command(read: Reader, tmp_pa
     assert settings.notebook.interpreters["a"].options == {"url": KEY}
 
 
-def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Reader) -> None:
+def test_environment_secret_overrides_file_variant_in_settings_file(read: Reader) -> None:
     settings = read("[desktop]\nsecret_key_file = '/nowhere'", {"QUERYSERVER__DESKTOP__SECRET_KEY": KEY})
     assert settings.desktop.secret_key.get_secret_value() == KEY
 
@@ -160,7 +160,7 @@ def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Read
         ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
     ],
 )
-def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complaint: str) -> None:
+def test_unreadable_or_duplicate_secret_source_is_a_problem(read: Reader, key: str, complaint: str) -> None:
     assert f"desktop.secret_key: {complaint}" in problems(read, f"[desktop]\n{key}")
 
 
@@ -168,13 +168,13 @@ def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complai
 @pytest.mark.parametrize(
     "url", ["sqlite:///x.db", "sqlite+aiosqlite://", "mysql://u:geheim@h/d", "postgresql+asyncpg://h/d", "x"]
 )
-def test_only_postgresql_keeps_the_state_of_the_service(read: Reader, url: str) -> None:
+def test_only_postgresql_is_accepted_as_service_database(read: Reader, url: str) -> None:
     [problem] = problems(read, f"[desktop.database]\nurl = '{url}'")
     assert problem.startswith("desktop.database.url: must be a PostgreSQL address")
     assert "geheim" not in problem
 
 
-def test_a_database_may_be_given_in_parts(read: Reader) -> None:
+def test_database_may_be_configured_in_parts(read: Reader) -> None:
     database = "[desktop.database]\nhost = 'db'\nname = 'q s'\nuser = 'u'\npassword = 'p/@'\nsslmode = 'require'"
     assert read(database).desktop.database.dsn == "postgresql://u:p%2F%40@/q%20s?host=db&port=5432&sslmode=require"
     assert "desktop.database.url" in problems(read, f"{database}\nurl = 'postgresql://h/d'")[0]
@@ -185,7 +185,7 @@ def test_a_database_may_be_given_in_parts(read: Reader) -> None:
 @pytest.mark.parametrize(
     "key", ["short", "a" * 64, "django-insecure-0123456789abcdefghijkl", "changeme-changeme-changeme-changeme"]
 )
-def test_a_short_or_sample_key_is_refused(read: Reader, key: str) -> None:
+def test_short_or_sample_secret_key_is_refused(read: Reader, key: str) -> None:
     [problem] = problems(read, f"[desktop]\nsecret_key = '{key}'")
     assert problem.startswith("desktop.secret_key: ")
     assert key not in problem
@@ -218,21 +218,21 @@ def test_a_short_or_sample_key_is_refused(read: Reader, key: str) -> None:
         ("[desktop.logging]\nredact = ['(']", "desktop.logging.redact"),
     ],
 )
-def test_a_contradiction_is_named(read: Reader, toml: str, key: str) -> None:
+def test_contradictory_or_invalid_setting_is_reported(read: Reader, toml: str, key: str) -> None:
     assert [line.partition(": ")[0] for line in problems(read, toml)] == [key]
 
 
-def test_the_two_names_of_one_setting_mean_the_same(read: Reader) -> None:
+def test_both_names_of_a_setting_are_equivalent(read: Reader) -> None:
     settings = read("[notebook]\ndefault_limit = 7\n[metastore]\nallow_sample_data_from_views = false")
     assert (settings.editor.default_limit, settings.editor.sample_views) == (7, False)
     assert read("[editor]\ndefault_limit = 8").notebook.default_limit == 8
 
 
-def test_keys_of_the_importer_may_be_written_as_in_the_specification(read: Reader) -> None:
+def test_importer_keys_may_be_uppercase_as_in_the_specification(read: Reader) -> None:
     assert read("[importer]\nMAX_LOCAL_FILE_SIZE_UPLOAD_LIMIT = 5").importer.max_local_file_size_upload_limit == 5
 
 
-def test_settings_of_a_data_source_may_stand_among_its_options(read: Reader) -> None:
+def test_data_source_settings_may_be_given_as_options(read: Reader) -> None:
     table = (
         "[notebook.interpreters.a]\ninterface = 'duckdb'\noptions = {path = 'x', read_only = true, session_idle_s = 5}"
     )
@@ -241,7 +241,7 @@ def test_settings_of_a_data_source_may_stand_among_its_options(read: Reader) -> 
 
 
 @pytest.mark.platform(111)
-def test_the_result_store_is_given_as_json(read: Reader) -> None:
+def test_result_store_is_parsed_from_json(read: Reader) -> None:
     def stored(value: object) -> object:
         text = value if isinstance(value, str) else json.dumps(value)
         return read(f"[desktop.task_server]\nresult_file_storage = '{text}'").desktop.task_server.result_file_storage
@@ -256,12 +256,12 @@ def test_the_result_store_is_given_as_json(read: Reader) -> None:
 @pytest.mark.parametrize("value",
     ["{", "[]", "{}", '{"backend": "ftp"}', '{"backend": "local"}',
     '{"backend": "local", "properties": {"path": "/x"}}'])  # fmt: skip
-def test_a_bad_result_store_is_a_problem(read: Reader, value: str) -> None:
+def test_invalid_result_store_is_a_problem(read: Reader, value: str) -> None:
     [problem] = problems(read, f"[desktop.task_server]\nresult_file_storage = '{value}'")
     assert problem.startswith("desktop.task_server.result_file_storage: ")
 
 
-def test_every_value_knows_its_origin(read: Reader) -> None:
+def test_every_value_has_its_origin(read: Reader) -> None:
     settings = read(
         "[desktop]\nhost_label = 'x'\nhttp_port = 1", {"QUERYSERVER__DESKTOP__HTTP_PORT": "2"}, {"desktop.workers": 3}
     )
@@ -274,7 +274,7 @@ def test_every_value_knows_its_origin(read: Reader) -> None:
     ]
 
 
-def test_the_short_variables_count(read: Reader, tmp_path: Path) -> None:
+def test_short_environment_variables_are_read(read: Reader, tmp_path: Path) -> None:
     settings = read(environ={"QUERYSERVER_DATA_DIR": str(tmp_path), "QUERYSERVER_ADMIN_PASSWORD": "geheim-geheim"})
     assert settings.desktop.data_dir == tmp_path
     assert settings.sources.admin_password is not None
@@ -282,7 +282,9 @@ def test_the_short_variables_count(read: Reader, tmp_path: Path) -> None:
     assert "geheim" not in repr(settings.sources)
 
 
-def test_the_file_is_searched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_file_is_found_in_working_directory_or_by_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "queryserver.toml").write_text("[desktop]\nhost_label = 'here'")
     (tmp_path / "other.toml").write_text("[desktop]\nhost_label = 'other'")
