@@ -310,7 +310,7 @@ class PartWriter:
         try:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
-        except BaseException:  # cancellation too: the claim on the part must be released
+        except BaseException:  # also on cancellation, so that the claim is released
             with suppress(errors.DatabaseUnavailable):
                 await self._records.release_part(*claim)
             raise

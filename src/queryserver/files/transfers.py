@@ -168,7 +168,7 @@ class Transfers:
         except QueryServerError:
             # A failed deletion waits for its user to retry. Other failed work has ended or will end soon.
             raise
-        except BaseException:  # cancellation too: the lease must be released
+        except BaseException:  # also on cancellation, so that the lease is released
             await _ended(task)
             await asyncio.shield(self._released(lease, again_after=timedelta(0)))
             raise

@@ -57,7 +57,7 @@ class DocumentSource:
         terms, ages = search.query.terms, age_limits(search.now)
         literals = [literal for term in terms for literal in term.literals]
         source, target = _other_cases(literals)
-        longest = max(literals, key=len, default="")  # the excerpt is centered on it
+        longest = max(literals, key=len, default="")  # the excerpt is centered on this literal
         reached = None if user.reached is None else list(user.reached)
         arguments: list[object] = [user.id, longest, search.reach, list(ages), source, target, reached]
         matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]

@@ -101,7 +101,7 @@ class IndexFeed:
                     await self.records.put(scope.id, objects, max_tables=self.max_tables)
                 except QueryServerError as error:
                     log.warning("metadata not indexed", connector=key.connector, code=error.code)
-                except Exception:  # last resort of a task: otherwise nothing more would be indexed
+                except Exception:  # keeps the task alive: otherwise nothing more would be indexed
                     log.exception("metadata not indexed", connector=key.connector)
             self._idle.set()
 

@@ -157,7 +157,7 @@ class IndexRefresh:
                     counted = clock()
             except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
-            except Exception:  # last resort of a task: otherwise nothing would be refreshed any more
+            except Exception:  # keeps the task alive: otherwise nothing would be refreshed any more
                 log.exception("metadata index not kept")
             wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret

@@ -20,7 +20,7 @@ _SOURCE_S = 30.0
 _SPARE_S = 10.0  # added to a source's own limit, because reaching a limit from outside would lose its matches
 _LOCAL = frozenset({"", "local"})
 _ATLAS = "atlas"
-_DUMMY = "dummy"  # an empty catalogue
+_DUMMY = "dummy"  # the value that denotes an empty catalogue
 
 _Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerError]
 

@@ -99,7 +99,7 @@ class Beat:
             log.warning("run not submitted in time", fire_id=run.fire_id)
             if run.is_late:
                 await self._fail(run, "It could not be submitted in time.")
-        except Exception:  # last resort of a task: a bug in one run must not prevent other runs from starting
+        except Exception:  # keeps the task alive: a bug in one run must not prevent other runs from starting
             log.exception("run failed", fire_id=run.fire_id)
             await self._fail(run, "Internal error.")
 

@@ -141,7 +141,7 @@ class RedisBroker:
                 self.is_reachable = False
                 self._jobs.clear()
                 self._changed.clear()
-            except Exception:  # last resort of a task: later messages must be sent
+            except Exception:  # keeps the task alive: later messages must be sent
                 log.exception("message to the broker not sent")
             await asyncio.sleep(_RETRY_S)
 
@@ -274,7 +274,7 @@ def _guarded(name: str, job: Job) -> "Callable[..., CoroutineType[Any, Any, None
         del ctx  # passed by arq
         try:
             await job(job_id)
-        except Exception:  # last resort of a task: the sweep makes up for this job
+        except Exception:  # keeps the task alive: the sweep makes up for this job
             log.exception("job failed", job=name, job_id=job_id)
 
     return do

@@ -353,7 +353,7 @@ class Deliveries:
             return error.reason or "It failed.", error.final
         except TimeoutError:
             return "It was not sent in time.", False
-        except Exception as error:  # last resort of a task: the delivery is retried
+        except Exception as error:  # keeps the task alive: the delivery is retried
             log.exception("delivery failed", **_facts(delivery))
             return f"Internal error: {type(error).__name__}.", False
         return "", False

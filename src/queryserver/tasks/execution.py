@@ -170,7 +170,7 @@ class TaskRunner:
                 await self._run_waiting()
             except DatabaseUnavailable:
                 log.warning("tasks not looked for")
-            except Exception:  # last resort of a task: the next round may succeed
+            except Exception:  # keeps the task alive: the next round may succeed
                 log.exception("tasks not looked for")
 
     async def _run_waiting(self) -> None:
@@ -212,7 +212,7 @@ class TaskRunner:
         except QueryServerError as error:
             log.warning("task failed", task=claimed.name, task_id=str(claimed.id), code=error.code)
             return TaskEnd(TaskState.FAILED, error.message)
-        except Exception:  # last resort of a task: its record must be completed
+        except Exception:  # whatever the work raises, its record must be completed
             log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
             return _FAULT
 

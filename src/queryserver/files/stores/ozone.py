@@ -44,7 +44,7 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
     except errors.PathExists:
         raise
-    except BaseException:  # cancellation too: no partial file may remain
+    except BaseException:  # also on cancellation, so that no partial file remains
         with suppress(errors.QueryServerError):
             await finished(remove_broken(tree, path))
         raise

@@ -159,7 +159,7 @@ class HierarchicalStorage(AzureStorage):
                 total += len(block)
             await self._flush(staged, total)
             return await self._publish(staged, place, total, overwrite=overwrite)
-        except BaseException:  # cancellation too: no partial file may remain
+        except BaseException:  # also on cancellation, so that no partial file remains
             await asyncio.shield(self._clean(staged))
             raise
 

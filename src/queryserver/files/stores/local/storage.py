@@ -299,7 +299,7 @@ class LocalStorage:
                     await self._run(path, incoming.write, unwritten)
                     unwritten = b""
             return await self._run(path, incoming.commit, unwritten)
-        except BaseException:  # cancellation too: no partial file may remain
+        except BaseException:  # also on cancellation, so that no partial file remains
             with suppress(QueryServerError):
                 await asyncio.shield(self._threads.run(path, incoming.abandon))
             raise
@@ -422,7 +422,7 @@ class PrivateStorage(LocalStorage):
         opening = _Opening(self._tree, path)
         try:
             return await self._run(path, opening.open)
-        except BaseException:  # cancellation too: the thread may have opened the file, or may do so later
+        except BaseException:  # also on cancellation: the thread may still open the file
             opening.abandon()
             raise
 

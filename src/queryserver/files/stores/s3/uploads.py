@@ -111,7 +111,7 @@ class MultipartUpload:
         """Send the parts and complete the object. A failure or (even repeated) cancellation leaves nothing behind."""
         try:
             return await self.complete(await sending, overwrite=overwrite)
-        except BaseException:  # cancellation too: the parts must not remain
+        except BaseException:  # also on cancellation, so that no parts remain
             ending = asyncio.ensure_future(self.abort())
             try:
                 await asyncio.shield(ending)

@@ -285,7 +285,7 @@ async def _write(
         if former is not None:
             await keep_owner(tree, beside_it, status, former)
         return await tree.ways.renaming.give_name(tree, beside_it, path, former)
-    except BaseException:  # cancellation too: no partial file may remain
+    except BaseException:  # also on cancellation, so that no partial file remains
         with suppress(errors.QueryServerError):
             await finished(remove_broken(tree, beside_it))
         raise

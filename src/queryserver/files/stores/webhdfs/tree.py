@@ -402,7 +402,7 @@ class Renaming:
             raise errors.StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
-        except BaseException:  # cancellation too: the temporary directory must not remain
+        except BaseException:  # also on cancellation, so that the directory does not remain
             with suppress(errors.QueryServerError):
                 await finished(tree.remove(made, recursive=False))
             raise
