@@ -1,4 +1,4 @@
-"""Tables that the metadata tests ask for, made through the service in each dialect."""
+"""Tables for the metadata tests, created through the service in each dialect."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -12,7 +12,7 @@ SCHEMAS = {"sqlite": "main", "duckdb": "main", "postgresql": "public"}
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The tables `items` and `people` and the view `cheap` of one test, under names of its own."""
+    """The tables `items` and `people` and the view `cheap` of one test, under unique names."""
 
     dialect: Dialect
     schema: str
@@ -22,12 +22,12 @@ class Shop:
 
     @property
     def snippet(self) -> str:
-        """The field `snippet` that chooses the connector."""
+        """The `snippet` field that selects the connector."""
         return f'{{"type": "{self.dialect}"}}'
 
 
 async def make_shop(caller: Caller, dialect: Dialect) -> Shop:
-    """Three items of two owners, one of them without a name."""
+    """Create three items of two owners; one item has no name."""
     number = next(_numbers)
     shop = Shop(dialect, SCHEMAS[dialect.name], f"items{number}", f"people{number}", f"cheap{number}")
     for statement in (

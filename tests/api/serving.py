@@ -1,4 +1,4 @@
-"""The application on a real port, for what only a real connection shows."""
+"""The application on a real port, for behavior that only a real connection shows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,9 +16,9 @@ from queryserver.platform.metrics import ConnectionCounts
 
 @asynccontextmanager
 async def served(api: Api, registry: CollectorRegistry | None = None) -> AsyncIterator[str]:
-    """The application on a free port of loopback, its connections guarded as they are in production.
+    """The application on a free loopback port, with the connection limits of production.
 
-    Connections are counted in `registry`.
+    `registry` counts connections.
     """
     settings = api.services.settings
     free = settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"http_port": 0})})

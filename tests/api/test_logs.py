@@ -138,7 +138,7 @@ def lines() -> Iterator[list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_each_call_is_one_line_with_its_caller_and_never_its_query(small_api, lines, is_on):
+async def test_access_log_has_one_line_per_call_with_the_caller_but_without_the_query(small_api, lines, is_on):
     lines.clear()
     async with small_api(desktop={"logging": {"access_log": is_on}}) as api:
         ana = await api.user("ana")

@@ -1,4 +1,4 @@
-"""Calls on metadata over real engines (Contract editor 8.3, 10.1 to 10.5)."""
+"""Metadata calls on real engines (Contract editor 8.3, 10.1 to 10.5)."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ async def shops(api: Api) -> Mapping[Dialect, Shop]:
 
 @pytest.fixture
 def shop(shops: Mapping[Dialect, Shop], request: pytest.FixtureRequest) -> Shop:
-    """The tables of the dialect that the test runs on."""
+    """The tables of the dialect under test."""
     return shops[request.param]
 
 
@@ -45,7 +45,7 @@ class TestAutocomplete:
 
     @pytest.mark.item(60)
     @every_shop
-    async def test_a_table_tells_columns_and_keys(self, ana: Caller, shop: Shop):
+    async def test_table_includes_columns_and_keys(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}", snippet=shop.snippet)
         assert (body["name"], body["is_view"], body["columns"]) == (shop.items, False, ["id", "name", "owner_id"])
         assert all(body["extended_columns"][place]["type"].lower().startswith("int") for place in (0, 2))
@@ -58,7 +58,7 @@ class TestAutocomplete:
 
     @pytest.mark.item(60)
     @every_shop
-    async def test_a_column_tells_its_base_word_and_type(self, ana: Caller, shop: Shop):
+    async def test_column_has_its_base_type_name(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/name", snippet=shop.snippet)
         assert (body["name"], body["type"], body["sample"]) == ("name", "varchar", [])
         assert "item" not in body
@@ -76,20 +76,20 @@ class TestAutocomplete:
         ],
     )
     @every_shop
-    async def test_unknown_names_have_codes_of_their_own(self, ana: Caller, shop: Shop, path: str, code: str):
+    async def test_unknown_names_have_specific_error_codes(self, ana: Caller, shop: Shop, path: str, code: str):
         path = path.format(schema=shop.schema, items=shop.items)
         assert await ana.refused(f"editor/autocomplete/{path}", snippet=shop.snippet) == (404, 1, code)
 
     @pytest.mark.item(61)
     @every_shop
-    async def test_an_empty_database_segment_is_the_default_one(self, ana: Caller, shop: Shop):
+    async def test_empty_database_segment_selects_the_default_database(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/autocomplete//{shop.items}/", snippet=shop.snippet)
         assert body["name"] == shop.items
         named = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/", snippet=shop.snippet)
         assert body == named
 
     @every_shop
-    async def test_the_path_of_a_wrong_nested_segment_is_told(self, ana: Caller, shop: Shop):
+    async def test_invalid_nested_path_is_reported(self, ana: Caller, shop: Shop):
         answer = await ana.post(f"editor/autocomplete//{shop.items}/name/item/k", snippet=shop.snippet)
         assert answer.json()["message"] == "Invalid nested type path: item/k"
 
@@ -97,7 +97,7 @@ class TestAutocomplete:
 class TestSample:
     @pytest.mark.item(64)
     @every_shop
-    async def test_rows_of_a_table_come_as_fetch_gives_them(self, ana: Caller, shop: Shop):
+    async def test_table_sample_matches_a_fetch(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample/{shop.schema}/{shop.items}", snippet=shop.snippet)
         result = await ana.result(shop.dialect, f"SELECT * FROM {shop.items}")
         assert (body["rows"], body["full_headers"]) == (result["data"], result["meta"])
@@ -114,7 +114,9 @@ class TestSample:
         ],
     )
     @every_shop
-    async def test_values_of_a_column(self, ana: Caller, shop: Shop, operation: str, rows: list[list[str | None]]):
+    async def test_column_sample_returns_values(
+        self, ana: Caller, shop: Shop, operation: str, rows: list[list[str | None]]
+    ):
         body = await ana.told(
             f"editor/sample/{shop.schema}/{shop.items}/name", snippet=shop.snippet, operation=operation
         )
@@ -122,24 +124,24 @@ class TestSample:
 
     @pytest.mark.item(64)
     @every_shop
-    async def test_at_most_a_hundred_rows_make_a_sample(self, ana: Caller, shop: Shop):
+    async def test_sample_has_at_most_a_hundred_rows(self, ana: Caller, shop: Shop):
         await ana.run(shop.dialect, f"CREATE TABLE many_{shop.items} AS {shop.dialect.rows(101)}")
         body = await ana.told(f"editor/sample/{shop.schema}/many_{shop.items}", snippet=shop.snippet)
         assert len(body["rows"]) == 100
 
     @every_shop
-    async def test_a_sample_can_be_escaped(self, ana: Caller, shop: Shop):
+    async def test_sample_can_be_escaped(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}/name", snippet=shop.snippet, escape="true")
         assert (body["isEscaped"], body["rows"][-1]) == (True, ["NULL"])
 
     @every_dialect
-    async def test_hello_reads_no_table(self, ana: Caller, dialect: Dialect):
+    async def test_hello_operation_reads_no_table(self, ana: Caller, dialect: Dialect):
         body = await ana.told("editor/sample/no/such", snippet=f'{{"type": "{dialect}"}}', operation="hello")
         assert body["rows"] == [["Hello World!"]]
 
     @pytest.mark.item(64)
     @every_shop
-    async def test_async_makes_an_operation_that_can_be_followed(self, ana: Caller, shop: Shop):
+    async def test_async_sample_starts_an_operation(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         operation = body["operationId"]
         assert body["history_uuid"] == operation
@@ -149,19 +151,19 @@ class TestSample:
 
     @pytest.mark.item(42)
     @every_shop
-    async def test_an_asynchronous_sample_is_its_owners(self, ana: Caller, bob: Caller, shop: Shop):
+    async def test_async_sample_belongs_to_its_owner(self, ana: Caller, bob: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         for call in ("check_status", "fetch_result_data"):
             refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
             assert refused == (404, 2, "operation_not_found")
 
     @pytest.mark.parametrize("operation", ["distinct", "max", "min", "mean"])
-    async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
+    async def test_value_operations_require_a_column(self, ana: Caller, operation: str):
         refused = (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2]
         assert refused == (400, "invalid_parameter")
 
     @every_shop
-    async def test_views_are_sampled_unless_the_settings_say_otherwise(self, ana: Caller, shop: Shop, small_api):
+    async def test_views_are_sampled_unless_disabled(self, ana: Caller, shop: Shop, small_api):
         assert len((await ana.told(f"editor/sample//{shop.cheap}", snippet=shop.snippet))["rows"]) == 3
         async with small_api(sample_views=False) as api:
             caller = await api.user()
@@ -171,13 +173,13 @@ class TestSample:
             assert api.shelf.executions == []
 
     @pytest.mark.item(64)
-    async def test_a_path_that_the_engine_cannot_read_is_not_supported(self, ana: Caller):
+    async def test_sample_of_an_unreadable_path_is_not_supported(self, ana: Caller):
         refused = await ana.refused("editor/sample/shop/t10/tags/item/k", **SHELF)
         assert refused == (501, 5, "not_supported")
 
     @pytest.mark.item(62)
     @every_dialect
-    async def test_odd_names_are_only_names(self, ana: Caller, dialect: Dialect):
+    async def test_unusual_names_are_quoted_safely(self, ana: Caller, dialect: Dialect):
         for name in ("o'brien", 'x"y', "a`b", "t;drop", "a.b"):
             quoted = '"' + name.replace('"', '""') + '"'
             assert (await ana.run(dialect, f"CREATE TABLE {quoted} AS SELECT 7 AS {quoted}"))["status"] == 0
@@ -196,7 +198,7 @@ class TestSample:
 class TestAnalyze:
     @pytest.mark.item(66)
     @every_shop
-    async def test_a_table_is_analyzed_and_watched_to_its_success(self, ana: Caller, shop: Shop):
+    async def test_table_analysis_can_be_watched_until_success(self, ana: Caller, shop: Shop):
         started = await ana.told(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}")
         assert started["watch_url"] == f"/api/v1/editor/watch/{started['operationId']}"
         watched = {"isSuccess": False, "isFailure": False}
@@ -207,7 +209,7 @@ class TestAnalyze:
         assert started["operationId"] not in [one["uuid"] for one in (await ana.history())["history"]]
 
     @pytest.mark.item(66)
-    async def test_new_statistics_show_in_describe_at_once(self, ana: Caller):
+    async def test_new_statistics_appear_in_describe_immediately(self, ana: Caller):
         shop = await make_shop(ana, POSTGRESQL)
         path = f"editor/describe/public/{shop.items}/stats/name"
         before = await ana.told(path, source_type="postgresql")
@@ -218,18 +220,18 @@ class TestAnalyze:
         assert (after["num_nulls"], after["distinct_count"]) == (1, 2)
 
     @pytest.mark.item(66)
-    async def test_statistics_of_columns_that_an_engine_lacks_are_501(self, ana: Caller):
+    async def test_column_statistics_return_501_where_unsupported(self, ana: Caller):
         shop = await make_shop(ana, SQLITE)
         assert await ana.refused(f"sqlite/analyze/main/{shop.items}/id") == (501, 5, "not_supported")
 
     @pytest.mark.item(66)
     @every_shop
-    async def test_unknown_objects_start_nothing(self, ana: Caller, shop: Shop):
+    async def test_analysis_of_unknown_objects_starts_nothing(self, ana: Caller, shop: Shop):
         assert await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/nope") == (404, 1, "table_not_found")
         unknown = await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}/nope")
         assert unknown == (404, 1, "column_not_found")
 
-    async def test_fixed_words_win_over_dialects(self, ana: Caller):
+    async def test_fixed_words_take_precedence_over_dialects(self, ana: Caller):
         assert await ana.refused("nope/analyze/a/b") == (404, -1, "dialect_not_found")
         assert await ana.refused("%20/analyze/a/b") == (404, -1, "dialect_not_found")
         assert (await ana.get("shelf/analyze/a/b")).status_code == 405
@@ -238,7 +240,7 @@ class TestAnalyze:
 class TestExplain:
     @pytest.mark.item(56)
     @every_shop
-    async def test_the_plan_of_a_query_is_told(self, ana: Caller, shop: Shop):
+    async def test_explain_returns_the_plan_of_the_first_statement(self, ana: Caller, shop: Shop):
         statement = f"SELECT * FROM {shop.items} WHERE id = 1"
         body = await ana.told(f"editor/explain/{shop.dialect}", statement=f" {statement} ; SELECT 2")
         assert body["statement"] == statement
@@ -246,7 +248,7 @@ class TestExplain:
 
     @pytest.mark.item(56)
     @every_shop
-    async def test_nothing_is_run(self, ana: Caller, shop: Shop):
+    async def test_explain_executes_nothing(self, ana: Caller, shop: Shop):
         changes = (
             f"DELETE FROM {shop.items}",
             f"UPDATE {shop.items} SET name = 'gone'; DELETE FROM {shop.items}",
@@ -278,20 +280,20 @@ class TestExplain:
         ],
     )
     @every_shop
-    async def test_a_statement_that_would_run_is_refused(self, ana: Caller, shop: Shop, smuggled: str):
+    async def test_explain_refuses_statements_that_would_run(self, ana: Caller, shop: Shop, smuggled: str):
         refused = await ana.post(f"editor/explain/{shop.dialect}", statement=smuggled.format(items=shop.items))
         assert verdict(refused) == (400, -1, "invalid_parameter")
         assert len((await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"]) == 3
 
     @pytest.mark.item(56)
     @every_dialect
-    async def test_what_the_engine_refuses_is_told(self, ana: Caller, dialect: Dialect):
+    async def test_explain_reports_engine_errors(self, ana: Caller, dialect: Dialect):
         for statement in ("SELECT * FROM no_such_table", "SELEC 1"):
             body = await ana.told(f"editor/explain/{dialect}", statement=statement)
             assert (body["status"], body["code"], body["statement"]) == (1, "engine_error", statement)
             assert body["message"]
 
-    async def test_the_full_form_and_the_default_connector(self, ana: Caller):
+    async def test_explain_accepts_the_full_form_and_the_default_connector(self, ana: Caller):
         snippet = {"type": "sqlite", "statement": "SELECT 1"}
         assert (await ana.post_json("editor/explain", snippet=snippet)).json()["statement"] == "SELECT 1"
         assert (await ana.told("editor/explain", statement="SELECT 1"))["status"] == 0
@@ -299,7 +301,7 @@ class TestExplain:
             assert await ana.refused("editor/explain/sqlite", **missing) == (400, -1, "missing_parameter")
         assert await ana.refused("editor/explain/sqlite", statement="-- a") == (400, -1, "invalid_parameter")
 
-    async def test_a_session_explains_what_is_in_it(self, ana: Caller, bob: Caller):
+    async def test_explain_in_a_session_sees_its_temporary_tables(self, ana: Caller, bob: Caller):
         session = (await ana.post_json("editor/create_session", session={"type": "postgresql"})).json()["session"]["id"]
         await ana.run("postgresql", "CREATE TEMPORARY TABLE only_here (a int)", session_id=session)
         statement = "SELECT * FROM only_here"
@@ -312,7 +314,7 @@ class TestExplain:
         gone = await ana.told("editor/explain/postgresql", statement=statement, session_id=session)
         assert (gone["status"], gone["code"]) == (1, "session_lost")
 
-    async def test_the_current_database_counts(self, ana: Caller):
+    async def test_explain_uses_the_current_database(self, ana: Caller):
         body = await ana.told("editor/explain/postgresql", statement="SELECT * FROM pg_class", database="pg_catalog")
         assert body["status"] == 0
         assert (await ana.history())["count"] == 0

@@ -1,4 +1,4 @@
-"""Rules of all metadata calls, over a scripted engine (Contract editor 10)."""
+"""Rules for all metadata calls, on a scripted engine (Contract editor 10)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def opened(
 
 @pytest.fixture
 async def small(opened: Api) -> Api:
-    """An application whose scripted engine is as new and whose cache is empty."""
+    """An application with a freshly reset scripted engine and an empty cache."""
     vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
     await opened.database.execute("delete from metadata_answers")
     return opened
@@ -44,47 +44,47 @@ async def small(opened: Api) -> Api:
 
 @pytest.fixture
 async def hasty(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """An application that waits for metadata for four seconds."""
+    """An application whose metadata timeout is four seconds."""
     async with small_api(metadata_timeout_s=4, sample_timeout_s=4) as api:
         yield api
 
 
 def fields(path: str) -> dict[str, str]:
-    """What chooses the connector `shelf` on that path."""
+    """The fields that select the connector `shelf` for this path."""
     return {"source_type": "shelf"} if "describe" in path else SHELF
 
 
 class TestLists:
     @pytest.mark.item(60)
-    async def test_names_are_in_natural_order_without_regard_to_case(self, ana: Caller):
+    async def test_names_are_in_natural_case_insensitive_order(self, ana: Caller):
         body = await ana.told("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in body["tables_meta"]] == ["cheap", "items", "T2", "t10"]
         assert {one["name"]: one["type"] for one in body["tables_meta"]}["cheap"] == "View"
 
-    async def test_a_list_is_cut_at_the_limit_and_says_so(self, small: Api):
+    async def test_list_is_truncated_at_the_limit(self, small: Api):
         ana = await small.user()
         body = await ana.told("editor/autocomplete/shop", **SHELF)
         assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["cheap", "items", "T2"], True)
 
-    async def test_a_prefix_chooses_without_regard_to_case(self, ana: Caller):
+    async def test_prefix_filters_case_insensitively(self, ana: Caller):
         body = await ana.told("editor/autocomplete/shop", prefix="t", **SHELF)
         assert ([one["name"] for one in body["tables_meta"]], body["truncated"]) == (["T2", "t10"], False)
 
-    async def test_pages_follow_each_other(self, ana: Caller):
+    async def test_pages_are_consecutive(self, ana: Caller):
         pages = [await ana.told("editor/autocomplete/shop", limit=3, page=page, **SHELF) for page in (1, 2, 3)]
         names = [[one["name"] for one in page["tables_meta"]] for page in pages]
         assert names == [["cheap", "items", "T2"], ["t10"], []]
         assert [page["truncated"] for page in pages] == [True, False, False]
 
     @pytest.mark.parametrize("limit", ["50001", "9" * 30])
-    async def test_a_list_of_any_size_has_as_many_names_as_are_given(self, ana: Caller, small: Api, limit: str):
+    async def test_page_size_is_capped_at_the_maximum(self, ana: Caller, small: Api, limit: str):
         body = await ana.told("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (4, False)
         body = await (await small.user()).told("editor/autocomplete/shop", limit=limit, **SHELF)
         assert (len(body["tables_meta"]), body["truncated"]) == (3, True)
 
     @pytest.mark.parametrize("wrong", [{"limit": "0"}, {"limit": "-1"}, {"page": "0"}, {"operation": "x"}])
-    async def test_wrong_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
+    async def test_invalid_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
         answer = await ana.post("editor/autocomplete/shop", **SHELF, **wrong)
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert answer.json()["message"].startswith(next(iter(wrong)))
@@ -92,7 +92,7 @@ class TestLists:
 
 class TestShapes:
     @pytest.mark.item(60)
-    async def test_a_column_tells_the_parts_of_its_type(self, ana: Caller):
+    async def test_column_describes_its_nested_type(self, ana: Caller):
         body = await ana.told("editor/autocomplete/shop/t10/tags", **SHELF)
         text = {"type": "string", "native_type": "string"}
         number = {"type": "int", "native_type": "int"}
@@ -104,7 +104,7 @@ class TestShapes:
         assert (deeper["name"], deeper["type"], "item" in deeper) == ("value", "int", False)
 
     @pytest.mark.item(60)
-    async def test_partitions_keys_and_location_are_told(self, ana: Caller):
+    async def test_table_includes_partitions_keys_and_location(self, ana: Caller):
         body = await ana.told("editor/autocomplete/shop/t10", **SHELF)
         assert body["partition_keys"] == [{"name": "dt", "type": "string"}]
         assert body["columns"] == ["id", "tags", "dt"]
@@ -112,7 +112,7 @@ class TestShapes:
         assert body["extended_columns"][0]["comment"] == "a key"
 
     @pytest.mark.item(65)
-    async def test_describe_tells_the_documented_keys(self, ana: Caller):
+    async def test_describe_returns_the_documented_keys(self, ana: Caller):
         database = await ana.told("editor/describe/shop", source_type="shelf")
         seen = (database["db_name"], database["hdfs_link"], database["owner_name"])
         assert seen == ("shop", "/warehouse/shop.db", "etl")
@@ -124,12 +124,12 @@ class TestShapes:
         assert (column["col_name"], column["min"], column["max"], column["distinct_count"]) == ("id", "1", "99", None)
 
     @pytest.mark.item(65)
-    async def test_a_json_connector_overrides_the_source_type(self, ana: Caller):
+    async def test_connector_json_overrides_the_source_type(self, ana: Caller):
         body = await ana.told("editor/describe/shop", source_type="nope", connector='{"type": "shelf"}')
         assert body["name"] == "shop"
 
     @pytest.mark.item(63)
-    async def test_functions_are_listed_for_all_or_for_one_database(self, ana: Caller):
+    async def test_functions_are_listed_globally_and_per_database(self, ana: Caller):
         everywhere = await ana.told("editor/autocomplete", operation="functions", **SHELF)
         expected = {
             "name": "abs",
@@ -144,7 +144,7 @@ class TestShapes:
         assert one["function"] == {**expected, "description": "without sign"}
 
     @pytest.mark.item(63)
-    async def test_an_engine_without_functions_has_empty_ones(self, small: Api):
+    async def test_engine_without_functions_returns_empty_lists(self, small: Api):
         ana = await small.user()
         small.shelf.lists = False
         assert (await ana.told("editor/autocomplete", operation="functions", **SHELF))["functions"] == []
@@ -173,14 +173,14 @@ class TestNames:
             ("editor/describe/shop/t10/stats/nope", {"source_type": "shelf"}, "column_not_found"),
         ],
     )
-    async def test_unknown_objects_have_codes(self, ana: Caller, path: str, more: dict[str, str], code: str):
+    async def test_unknown_objects_have_error_codes(self, ana: Caller, path: str, more: dict[str, str], code: str):
         assert await ana.refused(path, **SHELF, **more) == (404, 1, code)
 
     @pytest.mark.item(61)
     @pytest.mark.parametrize(
         ("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")]
     )
-    async def test_any_character_may_stand_in_a_name(self, small: Api, name: str, segment: str):
+    async def test_names_may_contain_any_character(self, small: Api, name: str, segment: str):
         ana = await small.user()
         small.shelf.content["shop"][name] = table("shop", name)
         assert (await ana.told(f"editor/autocomplete/shop/{segment}/", **SHELF))["name"] == name
@@ -194,7 +194,7 @@ class TestNames:
         assert await ana.refused(path, **SHELF) == (404, -1, "not_found")
 
     @pytest.mark.item(8)
-    async def test_a_connector_of_others_is_like_none(self, api: Api, ana: Caller):
+    async def test_connector_that_is_not_granted_looks_unknown(self, api: Api, ana: Caller):
         for path in ("editor/autocomplete", "editor/autocomplete/shop/t10", "editor/sample/shop/t10"):
             assert await ana.refused(path, snippet='{"type": "vault"}') == (404, -1, "dialect_not_found")
         assert await ana.refused("editor/describe/shop", source_type="vault") == (404, -1, "dialect_not_found")
@@ -207,13 +207,13 @@ class TestNames:
     @pytest.mark.parametrize(
         "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
     )
-    async def test_strangers_learn_nothing(self, api: Api, path: str):
+    async def test_unauthenticated_calls_are_refused(self, api: Api, path: str):
         assert (await api.stranger.post(path, **fields(path))).status_code == 401
 
 
 class TestFailures:
     @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/shop/t10"])
-    async def test_an_engine_without_catalogue_is_not_supported(self, ana: Caller, path: str):
+    async def test_engine_without_a_catalog_is_not_supported(self, ana: Caller, path: str):
         more = {"source_type": "mysql"} if "describe" in path else {"snippet": '{"type": "mysql"}'}
         assert await ana.refused(path, **more) == (501, 5, "not_supported")
 
@@ -221,7 +221,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
     )
-    async def test_an_engine_that_is_down_is_tried_again_by_the_next_call(self, small: Api, path: str):
+    async def test_next_call_retries_an_engine_that_was_down(self, small: Api, path: str):
         ana = await small.user()
         small.shelf.reachable = False
         more = {"statement": "rows 1"} if "explain" in path else fields(path)
@@ -230,7 +230,7 @@ class TestFailures:
         assert (await ana.told(path, **more))["status"] == 0
 
     @pytest.mark.item(64)
-    async def test_a_look_that_takes_too_long_is_abandoned(self, hasty: Api):
+    async def test_slow_metadata_read_is_abandoned(self, hasty: Api):
         hasty.shelf.look_s = 30
         paths = (*LOOKS, "shelf/analyze/shop/t10")
         callers = [await hasty.user() for _ in paths]
@@ -239,7 +239,7 @@ class TestFailures:
         assert hasty.shelf.abandoned == len(hasty.shelf.looks) == len(paths)
 
     @pytest.mark.item(64)
-    async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, hasty: Api):
+    async def test_slow_sample_is_canceled_on_the_engine(self, hasty: Api):
         ana = await hasty.user()
         hasty.shelf.sample = "sleep 30 then rows 3"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
@@ -254,25 +254,25 @@ class TestFailures:
             (OutcomeUnknown("the connection was lost"), (503, -1, "engine_unavailable")),
         ],
     )
-    async def test_failures_of_the_engine_have_their_codes(self, small: Api, failure, expected):
+    async def test_engine_failures_have_their_error_codes(self, small: Api, failure, expected):
         ana = await small.user()
         small.shelf.failure = failure
         for path in LOOKS:
             assert await ana.refused(path, **fields(path)) == expected
 
-    async def test_a_sample_of_what_the_user_may_not_read_is_forbidden(self, small: Api):
+    async def test_sample_without_read_permission_is_forbidden(self, small: Api):
         ana = await small.user()
         small.shelf.sample = "deny no right to read t10"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (403, 1, "engine_forbidden")
         small.shelf.sample = "fail t10 is broken"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (200, 1, "engine_error")
 
-    async def test_a_statement_that_the_user_may_not_run_is_a_failure_like_any_other(self, ana: Caller):
+    async def test_statement_without_permission_fails_with_the_common_code(self, ana: Caller):
         body = await ana.run("shelf", "deny no right to read t10")
         assert (body["query_status"]["state"], body["code"]) == ("failed", "engine_error")
 
     @pytest.mark.item(56)
-    async def test_a_plan_that_is_a_refusal_is_told_as_one(self, ana: Caller):
+    async def test_refused_plan_is_reported_as_an_engine_error(self, ana: Caller):
         answer = await ana.post("editor/explain/shelf", statement="no plan: there is no such table")
         assert (answer.status_code, answer.json()) == (
             200,
@@ -288,7 +288,7 @@ class TestFailures:
 
     @pytest.mark.item(59)
     @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
-    async def test_a_source_without_credentials_asks_for_them_with_200(self, ana: Caller, path: str):
+    async def test_source_without_credentials_requests_them_with_http_200(self, ana: Caller, path: str):
         more = {"source_type": "login"} if "describe" in path else {"snippet": '{"type": "login"}'}
         assert await ana.refused(path, **more) == (200, 401, "credentials_required")
         assert await ana.refused("editor/explain/login", statement="SELECT 1") == (200, 401, "credentials_required")
@@ -301,27 +301,27 @@ class TestFailures:
 
 class TestCache:
     @pytest.mark.parametrize("path", LOOKS)
-    async def test_a_second_look_is_answered_from_what_is_kept(self, small: Api, path: str):
+    async def test_second_read_is_served_from_the_cache(self, small: Api, path: str):
         ana = await small.user()
         first = await ana.told(path, **fields(path))
         looks = len(small.shelf.looks)
         assert await ana.told(path, **fields(path)) == first
         assert len(small.shelf.looks) == looks > 0
 
-    async def test_equal_calls_at_once_ask_the_engine_once(self, small: Api):
+    async def test_concurrent_equal_calls_query_the_engine_once(self, small: Api):
         ana = await small.user()
         small.shelf.look_s = 0.3
         answers = await asyncio.gather(*(ana.told("editor/autocomplete/shop", **SHELF) for _ in range(20)))
         assert small.shelf.looks == ["tables shop"]
         assert all(answer == answers[0] for answer in answers)
 
-    async def test_what_one_user_sees_is_not_shown_to_another(self, small: Api):
+    async def test_cache_is_separate_for_each_user(self, small: Api):
         ana, bob = await small.user(), await small.user()
         await ana.told("editor/autocomplete/shop", **SHELF)
         await bob.told("editor/autocomplete/shop", **SHELF)
         assert small.shelf.looks == ["tables shop"] * 2
 
-    async def test_refresh_asks_anew_and_keeps_the_new_answer(self, small: Api):
+    async def test_refresh_reads_again_and_updates_the_cache(self, small: Api):
         ana = await small.user()
         await ana.told("editor/autocomplete/default", **SHELF)
         small.shelf.content["default"]["made"] = table("default", "made")
@@ -330,20 +330,20 @@ class TestCache:
         again = await ana.told("editor/autocomplete/default", **SHELF)
         assert [len(body["tables_meta"]) for body in (kept, fresh, again)] == [0, 1, 1]
 
-    async def test_a_failure_is_not_kept(self, small: Api):
+    async def test_failures_are_not_cached(self, small: Api):
         ana = await small.user()
         assert (await ana.refused("editor/autocomplete/shop/made", **SHELF))[0] == 404
         small.shelf.content["shop"]["made"] = table("shop", "made")
         assert (await ana.told("editor/autocomplete/shop/made", **SHELF))["name"] == "made"
 
-    async def test_rows_are_never_kept(self, small: Api):
+    async def test_sample_rows_are_never_cached(self, small: Api):
         ana = await small.user()
         for _ in range(2):
             assert (await ana.told("editor/sample/shop/t10", **SHELF))["rows"] == [[0], [1], [2]]
         assert small.shelf.executions == ["rows 3", "rows 3"]
         assert await small.database.value("select count(*) from metadata_answers") == 0
 
-    async def test_an_end_of_a_statement_that_makes_objects_shows_them_at_once(self, small_api: ApiOpener):
+    async def test_completed_ddl_updates_the_cache_on_every_server(self, small_api: ApiOpener):
         async with small_api() as here, small_api() as there:
             ana = await here.user()
             elsewhere = Caller(there, ana.username, ana.headers)
@@ -355,7 +355,7 @@ class TestCache:
             await ana.run("shelf", "ddl")
             assert len((await elsewhere.told("editor/autocomplete/default", **SHELF))["tables_meta"]) == 1
 
-    async def test_a_look_that_began_before_a_change_is_given_to_nobody_after_it(self, small_api: ApiOpener):
+    async def test_read_started_before_a_change_is_not_reused_after_it(self, small_api: ApiOpener):
         async with small_api() as api:
             ana = await api.user()
             api.shelf.may_look.clear()

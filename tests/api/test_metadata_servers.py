@@ -1,4 +1,4 @@
-"""Metadata calls to another instance, under load, and of a database of 30,000 tables (Contract editor 14)."""
+"""Metadata calls across instances, under load, and on a database with 30,000 tables (Contract editor 14)."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(small_api: ApiOpener) -> AsyncIterator[Pair]:
-    """One user of both instances."""
+    """One user on both instances."""
     async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
@@ -40,7 +40,7 @@ async def pair(small_api: ApiOpener) -> AsyncIterator[Pair]:
 
 
 class TestDuckdbFile:
-    async def test_lists_and_descriptions_are_the_same_on_both(self, pair: Pair):
+    async def test_both_instances_return_the_same_lists_and_descriptions(self, pair: Pair):
         shop = pair.shop
         for path in ("", "/main", f"/main/{shop.items}", f"/main/{shop.items}/name"):
             answers = [
@@ -51,7 +51,7 @@ class TestDuckdbFile:
         described = await pair.other.told(f"editor/describe/main/{shop.items}", source_type="duckdb")
         assert [one["name"] for one in described["cols"]] == ["id", "name", "owner_id"]
 
-    async def test_samples_statistics_and_plans_too(self, pair: Pair):
+    async def test_both_instances_return_the_same_samples_statistics_and_plans(self, pair: Pair):
         shop, other = pair.shop, pair.other
         sample = await other.told(f"editor/sample/main/{shop.items}", **DUCK)
         assert sample == await pair.holder.told(f"editor/sample/main/{shop.items}", **DUCK)
@@ -61,7 +61,7 @@ class TestDuckdbFile:
         plan = await other.told("editor/explain/duckdb", statement=f"SELECT * FROM {shop.items}")
         assert shop.items in plan["explanation"]
 
-    async def test_failures_come_as_they_are(self, pair: Pair):
+    async def test_forwarded_failures_are_unchanged(self, pair: Pair):
         other, shop = pair.other, pair.shop
         assert await other.refused("editor/autocomplete/nope", **DUCK) == (404, 1, "database_not_found")
         assert await other.refused("editor/sample/main/nope", **DUCK) == (404, 1, "table_not_found")
@@ -69,13 +69,13 @@ class TestDuckdbFile:
         refused = await other.told("editor/explain/duckdb", statement="SELEC 1")
         assert (refused["status"], refused["code"]) == (1, "engine_error")
 
-    async def test_nothing_is_left_behind(self, pair: Pair):
+    async def test_forwarding_leaves_no_records(self, pair: Pair):
         await pair.other.told("editor/autocomplete", **DUCK)
         await pair.other.refused("editor/autocomplete/nope", **DUCK)
         assert await pair.other_api.database.value("select count(*) from forwarded_looks") == 0
 
 
-async def test_a_session_has_its_database_whichever_server_opens_it(small_api: ApiOpener):
+async def test_session_has_its_database_on_every_opening_server(small_api: ApiOpener):
     async with small_api() as first, small_api() as second:
         ana, held = await first.user(), first.services.statements.sessions.runner.sessions
         await ana.run("duckdb", "CREATE SCHEMA warehouse; SELECT 1")
@@ -86,7 +86,7 @@ async def test_a_session_has_its_database_whichever_server_opens_it(small_api: A
             session = answer.json()["session"]["id"]
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session, database="main")
             assert (await caller.page(body["history_uuid"]))["data"] == [["warehouse"]]
-            # What runs in a session has the database of the session, which its statements may change.
+            # Statements in a session use its current database, which they may change.
             await caller.run("duckdb", "USE main", session_id=session)
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session)
             assert (await caller.page(body["history_uuid"]))["data"] == [["main"]]
@@ -95,8 +95,8 @@ async def test_a_session_has_its_database_whichever_server_opens_it(small_api: A
             await until(lambda closed=session: closed not in held.ids())
 
 
-async def test_no_session_stays_open_whose_caller_has_left(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
-    """The instance that holds the duckdb file opens it when the one that was asked no longer waits."""
+async def test_session_is_closed_after_its_caller_disconnects(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
+    """The instance holding the duckdb file opens the session after the requesting instance stopped waiting."""
     async with small_api() as first, small_api() as second:
         ana = await first.user()
         await ana.run("duckdb", "SELECT 1")
@@ -129,7 +129,7 @@ async def test_no_session_stays_open_whose_caller_has_left(small_api: ApiOpener,
         await until(is_closed)
 
 
-async def test_a_plan_comes_from_the_instance_that_holds_the_session(small_api: ApiOpener):
+async def test_plan_comes_from_the_instance_holding_the_session(small_api: ApiOpener):
     async with small_api() as first, small_api() as second:
         ana = await first.user()
         elsewhere = Caller(second, ana.username, ana.headers)
@@ -139,7 +139,7 @@ async def test_a_plan_comes_from_the_instance_that_holds_the_session(small_api: 
         assert "only_there" in (await elsewhere.told("editor/explain/postgresql", **asked))["explanation"]
 
 
-async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOpener, database_dsn: str):
+async def test_read_forwarded_to_a_dead_instance_times_out(small_api: ApiOpener, database_dsn: str):
     await execute(
         database_dsn,
         "INSERT INTO engine_owners (connector, owner, lease_until)"
@@ -160,7 +160,7 @@ _TABLES = 30_000
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """The longest time, in seconds, that the event loop did not come back here."""
+    """The longest time in seconds until the event loop returned here."""
     longest, last = 0.0, time.monotonic()
     while not until.is_set():
         await asyncio.sleep(0.005)
@@ -170,14 +170,14 @@ async def longest_pause(until: asyncio.Event) -> float:
 
 
 @pytest.mark.slow
-async def test_a_second_look_at_many_tables_needs_no_engine_and_little_time(small_api: ApiOpener):
+async def test_cached_list_of_many_tables_needs_no_engine_and_little_time(small_api: ApiOpener):
     async with small_api() as api:
         ana = await api.user()
         content = {f"table_{number}": table("shop", f"table_{number}", comment="goods") for number in range(_TABLES)}
         api.shelf.content["shop"] = content
         first = await ana.told("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in first["tables_meta"]] == [f"table_{number}" for number in range(_TABLES)]
-        # 30 ms on an idle machine; this one is busy with the other tests.
+        # This takes 30 ms on an idle machine, but other tests keep this machine busy.
         wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
         page = await soon(lambda: ana.told("editor/autocomplete/shop", **wanted), within_s=1)
         seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
@@ -192,14 +192,14 @@ async def test_a_second_look_at_many_tables_needs_no_engine_and_little_time(smal
             done.set()
             return await watching, len(response.content)
 
-        # Reading and writing 30,000 names goes on beside the loop.
+        # The 30,000 names are parsed and serialized off the event loop.
         assert await at_best(pause_while_all_are_told, below_s=0.5) > _TABLES * 40
 
 
 @pytest.mark.item(11)
 @pytest.mark.timeout(120)
 @pytest.mark.slow
-async def test_metadata_calls_answer_while_twenty_statements_run(api: Api, ana: Caller, bob: Caller, dialect: Dialect):
+async def test_metadata_calls_return_while_twenty_statements_run(api: Api, ana: Caller, bob: Caller, dialect: Dialect):
     shop = await make_shop(bob, dialect)
     busy = [(await ana.execute(dialect, dialect.slow))["history_uuid"] for _ in range(20)]
     await ana.running(busy[0])
@@ -209,7 +209,7 @@ async def test_metadata_calls_answer_while_twenty_statements_run(api: Api, ana: 
             f"editor/autocomplete/{shop.schema}/{shop.items}",
             f"editor/sample/{shop.schema}/{shop.items}",
         ):
-            # A second on a machine of its own; this one runs twenty statements and the tests on few cores.
+            # This takes a second on a dedicated machine; here twenty statements and the tests share few cores.
             await soon(lambda path=path: bob.told(path, snippet=shop.snippet, refresh="true"), within_s=3)
     finally:
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in busy))

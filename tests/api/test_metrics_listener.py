@@ -1,4 +1,4 @@
-"""The port on which workers and beats serve their metrics (Contract platform 9.3)."""
+"""The metrics port of worker and beat processes (Contract platform 9.3)."""
 
 import asyncio
 import socket
@@ -31,14 +31,14 @@ Opener = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 def desktop_with(port: int, *, host: str = "127.0.0.1", **desktop: Any) -> DesktopSettings:
-    """Settings of a process that listens there."""
+    """Settings of a process whose metrics listener uses this address."""
     tasks = {"metrics_host": host, "metrics_port": port}
     return DesktopSettings.model_validate({"task_server": tasks, **desktop})
 
 
 @pytest.fixture
 def listener(api: Api) -> Opener:
-    """Opens one, with the page of a process and some settings, and gives a client of it."""
+    """Opens a listener with a process's metrics page and changed settings; yields a client for it."""
 
     @asynccontextmanager
     async def opened(*, page: bool = True, **desktop: Any) -> AsyncIterator[httpx.AsyncClient]:
@@ -56,7 +56,7 @@ def listener(api: Api) -> Opener:
 
 
 @pytest.mark.platform(100)
-async def test_only_the_token_opens_it_from_a_foreign_address(listener: Opener):
+async def test_foreign_address_requires_the_token(listener: Opener):
     async with listener(metrics=CLOSED) as client:
         for headers in (
             {},
@@ -75,14 +75,14 @@ async def test_only_the_token_opens_it_from_a_foreign_address(listener: Opener):
 
 
 @pytest.mark.platform(100)
-async def test_allowed_networks_need_no_token_and_a_trusted_proxy_names_its_client(listener: Opener):
+async def test_allowed_network_needs_no_token_and_trusted_proxy_names_its_client(listener: Opener):
     async with listener() as client:
         assert (await client.get("/metrics")).status_code == 200
     async with listener(trusted_proxies=["127.0.0.1"]) as client:
         assert (await client.get("/metrics", headers={"X-Forwarded-For": "198.51.100.1"})).status_code == 403
 
 
-async def test_it_has_two_paths_which_nothing_changes(listener: Opener):
+async def test_listener_serves_only_two_read_only_paths(listener: Opener):
     async with listener(url_prefix="/sql") as client:
         assert (await client.get("/sql/metrics")).status_code == 200
         alive = await client.get("/sql/desktop/debug/is_alive")
@@ -92,19 +92,19 @@ async def test_it_has_two_paths_which_nothing_changes(listener: Opener):
         assert (await client.post("/sql/metrics", content=b"x" * 100_000)).status_code == 405
 
 
-async def test_without_metrics_the_process_is_still_alive(listener: Opener):
+async def test_liveness_works_without_metrics(listener: Opener):
     async with listener(page=False) as client:
         assert (await client.get("/metrics")).status_code == 404
         assert (await client.get("/desktop/debug/is_alive")).status_code == 200
 
 
-async def test_heads_and_connections_are_bounded(listener: Opener, monkeypatch: pytest.MonkeyPatch):
-    # On a busy machine the first connections would be closed before the last one is made.
+async def test_header_size_and_connections_are_limited(listener: Opener, monkeypatch: pytest.MonkeyPatch):
+    # Otherwise the first connections could be closed on a busy machine before the last connection opens.
     monkeypatch.setattr("queryserver.api.monitoring._HEAD_WITHIN_S", 60.0)
     async with listener() as client:
         refused = await client.get("/metrics", headers={"X-Long": "x" * 100_000})
         assert refused.status_code == 431
-        # Connections are accepted in their order: the last one finds 16 of its address.
+        # Connections are accepted in order, so the last one is refused because its address already has 16.
         held = [await asyncio.open_connection("127.0.0.1", client.base_url.port) for _ in range(17)]
         try:
             async with asyncio.timeout(30):
@@ -114,9 +114,7 @@ async def test_heads_and_connections_are_bounded(listener: Opener, monkeypatch: 
                 writer.close()
 
 
-async def test_a_failure_of_the_listener_is_logged_and_it_answers_again(
-    listener: Opener, monkeypatch: pytest.MonkeyPatch
-):
+async def test_listener_failure_is_logged_and_the_listener_recovers(listener: Opener, monkeypatch: pytest.MonkeyPatch):
     failures, tick = [RuntimeError("planted")] * 2, uvicorn.Server.on_tick
 
     async def fails(server: uvicorn.Server, counter: int) -> bool:
@@ -128,13 +126,13 @@ async def test_a_failure_of_the_listener_is_logged_and_it_answers_again(
     with capture_logs() as logs:
         async with listener() as client:
             await until(lambda: not failures)
-            # It waits at the port.
+            # The request waits at the port.
             assert (await client.get("/metrics")).status_code == 200
     said = [one for one in logs if one["event"] == "metrics are not served"]
     assert [one["again_in_s"] for one in said] == [1, 2]
 
 
-async def test_one_that_fails_always_holds_up_no_stop(listener: Opener, monkeypatch: pytest.MonkeyPatch):
+async def test_permanently_failing_listener_does_not_delay_shutdown(listener: Opener, monkeypatch: pytest.MonkeyPatch):
     tried = asyncio.Event()
 
     async def fails(server: uvicorn.Server, counter: int) -> bool:
@@ -149,7 +147,7 @@ async def test_one_that_fails_always_holds_up_no_stop(listener: Opener, monkeypa
         await tried.wait()
 
 
-async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):
+async def test_listener_uses_tls_when_configured(api: Api, tmp_path: Path):
     authority = Authority()
     certificate, key = authority.certify("127.0.0.1").write(tmp_path)
     port = free_port()
@@ -163,7 +161,7 @@ async def test_it_speaks_tls_where_servers_do(api: Api, tmp_path: Path):
             assert (await client.get("/metrics")).status_code == 200
 
 
-async def test_a_certificate_that_is_not_there_is_a_problem_of_the_settings(tmp_path: Path):
+async def test_missing_certificate_is_a_configuration_error(tmp_path: Path):
     missing = str(tmp_path / "missing.pem")
     desktop = desktop_with(free_port(), ssl_certificate=missing, ssl_private_key=missing)
     with metrics_listener(desktop) as opened, pytest.raises(ConfigurationError, match=r"desktop\.ssl_certificate: "):
@@ -172,19 +170,19 @@ async def test_a_certificate_that_is_not_there_is_a_problem_of_the_settings(tmp_
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
-def test_an_address_that_cannot_be_had_is_a_problem_of_the_settings(host: str):
+def test_unavailable_address_is_a_configuration_error(host: str):
     problem = f"metrics_host: {host} is no address of this machine"
     with pytest.raises(ConfigurationError, match=problem), metrics_listener(desktop_with(free_port(), host=host)):
         raise AssertionError
 
 
 @pytest.mark.parametrize("command", ["worker", "beat"])
-async def test_a_port_that_is_taken_ends_the_process_before_anything_is_opened(command: str, tmp_path: Path):
+async def test_port_in_use_stops_the_process_before_anything_is_opened(command: str, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         program = command_in(
             tmp_path,
-            # Where nothing answers: it is not reached.
+            # Nothing listens at this address, and the process never reaches it.
             QUERYSERVER__DESKTOP__DATABASE__URL=f"postgresql://nobody@127.0.0.1:{free_port()}/none",
             QUERYSERVER__DESKTOP__TASK_SERVER__ENABLED="true",
             QUERYSERVER__DESKTOP__TASK_SERVER__BEAT_ENABLED="true",
@@ -197,7 +195,7 @@ async def test_a_port_that_is_taken_ends_the_process_before_anything_is_opened(c
     assert "Traceback" not in said
 
 
-def test_it_loads_no_routes():
+def test_listener_imports_no_routes():
     script = """
 import sys, queryserver.worker
 print(*sys.modules)

@@ -1,4 +1,4 @@
-"""is_alive, is_ready and metrics (Contract platform 9.1 to 9.3)."""
+"""The paths is_alive, is_ready and metrics (Contract platform 9.1 to 9.3)."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def bring_back(directory: Path) -> None:
 
 
 @pytest.mark.platform(98)
-async def test_is_alive_answers_while_every_thread_is_busy_and_whatever_the_token(api: Api):
+async def test_is_alive_responds_with_all_threads_busy_and_any_token(api: Api):
     release = threading.Event()
     loop = asyncio.get_running_loop()
     pools = [getattr(api.services.threads, field.name) for field in fields(api.services.threads)]
@@ -53,7 +53,7 @@ async def test_is_alive_answers_while_every_thread_is_busy_and_whatever_the_toke
 
 
 @pytest.mark.platform(98, 99)
-async def test_without_the_result_store_the_server_lives_and_is_not_ready(small_api: ApiOpener):
+async def test_server_without_its_result_store_is_alive_but_not_ready(small_api: ApiOpener):
     async with small_api() as api:
         results = Path(api.services.settings.results_dir)
         take_away(results)
@@ -69,7 +69,7 @@ async def test_without_the_result_store_the_server_lives_and_is_not_ready(small_
 
 
 async def is_ready_again(api: Api) -> None:
-    """Returns once it is ready: a part that fails is looked at again after a second."""
+    """Wait until the server is ready: a failing check is repeated after a second."""
     for _ in range(600):
         if (await api.http.get("/desktop/debug/is_ready")).json()["ready"]:
             return
@@ -78,7 +78,7 @@ async def is_ready_again(api: Api) -> None:
 
 
 @pytest.mark.platform(99)
-async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
+async def test_server_on_another_schema_is_not_ready(small_api: ApiOpener):
     async with small_api() as api:
         newest = await api.database.value("select version_num from alembic_version")
         await api.database.execute("update alembic_version set version_num = '0001'")
@@ -96,7 +96,7 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
 
 
 @pytest.mark.platform(99)
-async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small_api: ApiOpener):
+async def test_server_without_its_broker_is_not_ready(small_api: ApiOpener):
     port = free_port()
     broker = {"enabled": True, "broker_url": f"redis://:{PASSWORD}@127.0.0.1:{port}/0"}
     async with small_api(desktop={"task_server": broker}) as api:
@@ -114,7 +114,7 @@ async def test_without_its_broker_a_server_of_the_task_server_is_not_ready(small
 
 
 @pytest.mark.platform(99)
-async def test_readiness_shows_no_address(api: Api):
+async def test_readiness_reveals_no_address(api: Api):
     dsn = api.services.settings.desktop.database.dsn or ""
     shown = (await api.http.get("/desktop/debug/is_ready")).text
     assert "postgres" not in shown
@@ -152,7 +152,7 @@ _SAMPLE = re.compile(r"queryserver_(\w+?)(?:\{(.*)\})? (\S+)")
 
 
 class Page:
-    """What was scraped."""
+    """A scraped metrics page."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -174,7 +174,7 @@ class Page:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test here waits for these limits, and a busy machine takes seconds for a connection."""
+    """Raise limits that no test here waits for, because connecting may take seconds on a busy machine."""
     monkeypatch.setattr(ping_broker, "__defaults__", (60.0,))
     monkeypatch.setattr("queryserver.platform.prometheus._FACTS_WITHIN_S", 60.0)
 
@@ -193,7 +193,7 @@ async def scraped(api: Api) -> Page:
 
 
 @pytest.mark.platform(100)
-async def test_only_the_token_opens_it_from_a_foreign_address(counted: Api):
+async def test_foreign_address_requires_the_token(counted: Api):
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"X-Forwarded-For": "127.0.0.1"}):
         answer = await counted.http.get("/metrics", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
@@ -203,7 +203,7 @@ async def test_only_the_token_opens_it_from_a_foreign_address(counted: Api):
 
 
 @pytest.mark.platform(100)
-async def test_all_names_are_there_after_one_statement_and_nothing_private(counted: Api):
+async def test_one_statement_populates_all_metrics_without_private_data(counted: Api):
     ana = await counted.user("verysecretname")
     await ana.run(POSTGRESQL, "SELECT 'verysecrettext'")
     await ana.run(POSTGRESQL, "SELECT verysecretcolumn")
@@ -221,14 +221,14 @@ async def test_all_names_are_there_after_one_statement_and_nothing_private(count
     assert "127.0.0.1" not in page.text
 
 
-async def test_the_alerts_and_the_dashboard_name_what_is_there(counted: Api):
+async def test_alerts_and_dashboard_use_existing_metrics(counted: Api):
     panels = json.loads((DEPLOY / "grafana" / "queryserver.json").read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     used = set(
         re.findall(r"queryserver_(\w+)", "\n".join([(DEPLOY / "prometheus" / "alerts.yml").read_text(), *shown]))
     )
     assert len(used) >= len(NAMES) // 2
-    # The server's own, which the application of these tests is without.
+    # These metrics belong to the server, which the tests' application runs without.
     of_connections = CollectorRegistry()
     ConnectionCounts(of_connections)
     there = (await scraped(counted)).names | Page(generate_latest(of_connections).decode()).names
@@ -236,7 +236,7 @@ async def test_the_alerts_and_the_dashboard_name_what_is_there(counted: Api):
 
 
 @pytest.mark.platform(100)
-async def test_callers_cannot_make_series(counted: Api):
+async def test_callers_cannot_create_series(counted: Api):
     for number in range(3):
         await counted.http.get(f"/api/v1/nothing-{number}")
         await counted.http.request(f"VERB{number}", "/desktop/debug/is_alive")
@@ -247,7 +247,7 @@ async def test_callers_cannot_make_series(counted: Api):
 
 
 async def without_sessions(api: Api, dialect: str) -> Page:
-    """The first page without a session of an engine there: they close after the ends of their statements are told."""
+    """Scrape until no session of the dialect is open: sessions close after their statements' ends are reported."""
     pages: list[Page] = []
 
     async def are_closed() -> bool:
@@ -258,7 +258,7 @@ async def without_sessions(api: Api, dialect: str) -> Page:
     return pages[-1]
 
 
-async def test_what_happened_is_counted(counted: Api):
+async def test_events_are_counted(counted: Api):
     ana = await counted.user("ana")
     await ana.run(POSTGRESQL, "SELECT 1")
     await ana.run(POSTGRESQL, "SELECT nonsense")
@@ -277,8 +277,8 @@ async def test_what_happened_is_counted(counted: Api):
     assert ("operation", "view") in operation
 
 
-async def test_running_statements_and_stored_results_are_told_from_the_records(counted, monkeypatch):
-    # A busy machine may take longer than ten seconds from one look to the next.
+async def test_active_statements_and_stored_results_come_from_the_records(counted, monkeypatch):
+    # More than ten seconds may pass between two reads on a busy machine.
     monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")
     running = (await ana.execute("mysql", "sleep 300"))["history_uuid"]
@@ -288,24 +288,24 @@ async def test_running_statements_and_stored_results_are_told_from_the_records(c
     assert page.value("engine_sessions", dialect="mysql") == 1
     await ana.on(running, "cancel_statement")
     await ana.ended(running)
-    # The database is not asked again so soon.
+    # The database is not queried again within the interval.
     assert (await scraped(counted)).value("statements_active", dialect="mysql", state="running") == 1
 
 
-async def test_switched_off_there_is_no_such_path(small_api: ApiOpener):
+async def test_disabled_metrics_path_is_not_found(small_api: ApiOpener):
     async with small_api(desktop={"metrics": {"enable_prometheus": False, "token": TOKEN}}) as api:
         answer = await api.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.platform(100)
-async def test_an_allowed_address_needs_no_token(api: Api):
+async def test_allowed_address_needs_no_token(api: Api):
     assert (await api.http.get("/metrics")).status_code == 200
 
 
 @pytest.mark.platform(35, 100)
-async def test_a_stranger_behind_a_proxy_that_may_read_them_may_not(small_api: ApiOpener):
-    """The proxy writes `X-Forwarded-For` and passes on whatever `Forwarded` it was sent."""
+async def test_foreign_client_behind_an_allowed_proxy_is_refused(small_api: ApiOpener):
+    """The proxy sets `X-Forwarded-For` and passes on any `Forwarded` header it receives."""
     here = ip_network("127.0.0.0/8")
     desktop = {"trusted_proxies": [here], "metrics": {"allowed_networks": [here, ip_network("10.1.0.0/16")]}}
     async with small_api(desktop=desktop) as api:

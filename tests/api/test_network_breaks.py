@@ -1,6 +1,6 @@
-"""Statements, deadlines, cancels and the end of the server while the network to a HiveServer2 is broken.
+"""Statements, deadlines, cancels and server shutdown while the network to a HiveServer2 is broken.
 
-The peer is scripted and keeps sessions whose connection is gone, as Hive does.
+The peer is scripted and, like Hive, keeps sessions whose connection is gone.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _MOST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A user, the peer, and the line between the service and the peer."""
+    """A user, the peer, and the connection between the service and the peer."""
 
     api: Api
     ana: Caller
@@ -37,7 +37,7 @@ class Line:
 
     @property
     def in_flight(self) -> list[str]:
-        """Statements that the peer is at work on."""
+        """Statements that the peer is executing."""
         return [one.statement for one in self.peer.service.operations.values() if one.is_in_flight]
 
     async def started(self, statement: str) -> str:
@@ -46,7 +46,9 @@ class Line:
         return operation
 
     async def has(self, operation: str) -> bool:
-        """Whether the peer is at work on the statement, once it is or the statement has ended."""
+        """Wait until the peer executes the statement or the statement has ended; return whether the peer executes
+        it.
+        """
         is_there: list[bool] = []
 
         async def is_decided() -> bool:
@@ -82,7 +84,7 @@ async def lines(directory: Path, dsn: str) -> AsyncIterator[Line]:
             yield Line(api, await api.user("ana"), peer, proxy)
 
 
-async def test_a_statement_goes_on_after_a_break(tmp_path: Path, database_dsn: str) -> None:
+async def test_statement_continues_after_a_network_break(tmp_path: Path, database_dsn: str) -> None:
     async with lines(tmp_path, database_dsn) as line:
         operation = await line.started("SELECT SLEEP(5000)")
         await line.proxy.die()
@@ -93,9 +95,9 @@ async def test_a_statement_goes_on_after_a_break(tmp_path: Path, database_dsn: s
         assert (await line.ana.page(operation))["data"] == [[True]]
 
 
-async def test_the_time_limit_of_a_statement_holds_during_a_break(tmp_path: Path, database_dsn: str) -> None:
+async def test_statement_timeout_applies_during_a_network_break(tmp_path: Path, database_dsn: str) -> None:
     async with lines(tmp_path, database_dsn) as line:
-        for limit_s in (4, 12):  # a busy machine may take longer than the first
+        for limit_s in (4, 12):  # a busy machine may need more than the first limit
             operation = (await line.ana.execute("impala", SLOW, timeout=limit_s))["history_uuid"]
             if await line.has(operation):
                 break
@@ -111,7 +113,7 @@ async def test_the_time_limit_of_a_statement_holds_during_a_break(tmp_path: Path
         await line.peer.until(lambda: not line.in_flight)
 
 
-async def test_a_cancel_during_a_break_answers_and_reaches_the_engine_afterwards(tmp_path, database_dsn):
+async def test_cancel_during_a_network_break_returns_and_later_reaches_the_engine(tmp_path, database_dsn):
     async with lines(tmp_path, database_dsn) as line:
         operation = await line.started(SLOW)
         await line.proxy.die()
@@ -123,7 +125,7 @@ async def test_a_cancel_during_a_break_answers_and_reaches_the_engine_afterwards
         await line.peer.until(lambda: not line.in_flight)
 
 
-async def test_the_end_of_the_server_is_not_delayed_by_a_break(tmp_path: Path, database_dsn: str) -> None:
+async def test_network_break_does_not_delay_shutdown(tmp_path: Path, database_dsn: str) -> None:
     async with lines(tmp_path, database_dsn) as line:
         await line.started(SLOW)
         await line.proxy.die()

@@ -1,4 +1,4 @@
-"""Pages, the description of the calls, cells with markup, CORS (Contract platform 1.5, 9.4; T31)."""
+"""HTML pages, the API description, cells with markup, and CORS (Contract platform 1.5, 9.4; T31)."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ async def pages(api: Api) -> dict[str, httpx.Response]:
 
 
 @pytest.mark.platform(101)
-async def test_pages_load_everything_from_this_server_and_nothing_inline(api: Api):
+async def test_pages_load_everything_from_this_server_without_inline_code(api: Api):
     for path, page in (await pages(api)).items():
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
         assert page.headers["content-security-policy"] == POLICY
@@ -44,7 +44,7 @@ async def test_pages_load_everything_from_this_server_and_nothing_inline(api: Ap
                 assert found.headers["cache-control"] == "public, max-age=31536000, immutable"
 
 
-async def test_files_have_their_types_and_versions(api: Api):
+async def test_assets_have_their_types_and_versions(api: Api):
     types = {
         "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
         "swagger-ui.css": "text/css; charset=utf-8",
@@ -60,7 +60,7 @@ async def test_files_have_their_types_and_versions(api: Api):
         assert packed.headers["content-encoding"] == "gzip"
         assert packed.content == plain.content
         assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
-        # Another version under the same name must be seen at the next visit.
+        # A new version under the same name must be noticed at the next visit.
         assert plain.headers["cache-control"] == "no-cache"
         assert plain.headers["etag"] != packed.headers["etag"]
         for known, encoding in ((plain, "identity"), (packed, "gzip")):
@@ -77,7 +77,7 @@ async def test_files_have_their_types_and_versions(api: Api):
         assert answer.status_code == (404 if name else 200), name
 
 
-async def test_the_description_is_sent_compressed_and_once(api: Api):
+async def test_api_description_is_compressed_and_cacheable(api: Api):
     for path in ("/api/schema", "/api/schema?format=yaml", "/api/v1/openapi.json"):
         async with api.http.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
             sent = b"".join([piece async for piece in answer.aiter_raw()])
@@ -85,13 +85,13 @@ async def test_the_description_is_sent_compressed_and_once(api: Api):
         plain = await fetched(api, path, **{"Accept-Encoding": "identity"})
         assert gzip.decompress(sent) == plain.content
         assert len(sent) * 5 < len(plain.content)
-        # /api/schema is JSON or YAML by `Accept`; the other path has one form.
+        # /api/schema is JSON or YAML depending on `Accept`; the other path has a single form.
         assert ("Accept," in plain.headers["vary"]) is path.startswith("/api/schema")
         again = await fetched(api, path, **{"Accept-Encoding": "identity", "If-None-Match": plain.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_browsers_get_a_page_at_the_root_and_programs_what_they_got_before(api: Api):
+async def test_root_serves_html_to_browsers_and_404_to_programs(api: Api):
     browsers = (BROWSER, "text/html", "application/xhtml+xml", "application/json;q=0.5, TEXT/HTML; q=0.9")
     programs = (
         "*/*",
@@ -119,7 +119,7 @@ async def test_browsers_get_a_page_at_the_root_and_programs_what_they_got_before
     assert (again.status_code, again.headers["vary"]) == (304, "Accept, Accept-Encoding")
 
 
-async def test_nothing_of_the_request_gets_into_the_root(api: Api):
+async def test_root_page_contains_nothing_from_the_request(api: Api):
     plain = await fetched(api, "/", Accept=BROWSER)
     for headers in (
         {"Host": "<script>alert(1)</script>"},
@@ -130,7 +130,7 @@ async def test_nothing_of_the_request_gets_into_the_root(api: Api):
 
 
 @pytest.mark.platform(101)
-async def test_pages_follow_the_prefix_the_allowed_hosts_and_the_switch(small_api: ApiOpener):
+async def test_pages_follow_prefix_allowed_hosts_and_docs_setting(small_api: ApiOpener):
     async with small_api(desktop={"url_prefix": "/sql", "allowed_hosts": "test"}) as api:
         for path in ("/sql", "/sql/", "/sql/api/docs"):
             page = await fetched(api, path, Accept=BROWSER)
@@ -148,7 +148,7 @@ async def test_pages_follow_the_prefix_the_allowed_hosts_and_the_switch(small_ap
 
 
 @pytest.mark.platform(101)
-async def test_the_description_is_the_same_in_all_its_forms(api: Api):
+async def test_api_description_is_identical_in_all_forms(api: Api):
     described = (await api.http.get("/api/schema/")).json()
     assert (await api.http.get("/api/v1/openapi.json")).json() == described == json.loads(TARGET.read_bytes())
     by_query = await api.http.get("/api/schema", params={"format": "yaml"})
@@ -160,7 +160,7 @@ async def test_the_description_is_the_same_in_all_its_forms(api: Api):
 
 
 @pytest.mark.platform(101)
-async def test_without_documents_their_four_paths_are_unknown(small_api: ApiOpener):
+async def test_disabled_docs_make_their_paths_unknown(small_api: ApiOpener):
     async with small_api(desktop={"docs_enabled": False}) as api:
         ana = await api.user("ana")
         for path in ("schema", "v1/openapi.json", "docs", "swagger", "docs/page.js"):
@@ -183,7 +183,7 @@ TYPES = {
 
 
 @pytest.mark.security("T31")
-async def test_json_says_whether_cells_are_escaped(ana: Caller):
+async def test_json_states_whether_cells_are_escaped(ana: Caller):
     operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
     for escape in (True, False):
         answer = await ana.post("editor/fetch_result_data", operationId=operation, start_row=0, escape=escape)
@@ -199,7 +199,7 @@ async def test_json_says_whether_cells_are_escaped(ana: Caller):
 
 @pytest.mark.security("T31")
 @pytest.mark.parametrize("kind", TYPES)
-async def test_files_have_the_exact_type_and_are_attachments(ana: Caller, kind: str):
+async def test_downloads_have_exact_types_and_are_attachments(ana: Caller, kind: str):
     operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
     answer = await ana.get(f"editor/download/{operation}", format=kind)
     assert answer.headers["content-type"].partition(";")[0] == TYPES[kind]
@@ -208,7 +208,7 @@ async def test_files_have_the_exact_type_and_are_attachments(ana: Caller, kind: 
 
 
 @pytest.mark.security("T31")
-async def test_names_and_messages_with_markup_are_json(ana: Caller):
+async def test_names_and_messages_with_markup_are_returned_as_json(ana: Caller):
     for answer in (
         await ana.post(f"editor/execute/{'<script>'}", statement="rows 1"),
         await ana.post("editor/execute/duckdb", statement=f"SELECT {MARKUP}", wait=30),
@@ -222,7 +222,7 @@ async def test_names_and_messages_with_markup_are_json(ana: Caller):
 @pytest.mark.security("T31")
 @pytest.mark.platform(101)
 @pytest.mark.parametrize("path", ["/api/docs", "/api/swagger/"])
-async def test_the_page_of_the_description_loads_nothing_from_elsewhere(api: Api, path: str):
+async def test_docs_page_loads_nothing_external(api: Api, path: str):
     page = await api.stranger.get(path)
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["content-security-policy"].startswith("default-src 'self'; ")
@@ -248,7 +248,7 @@ def told(answer: httpx.Response) -> dict[str, str]:
 
 
 @pytest.mark.platform(14)
-async def test_it_is_off_by_default(api: Api):
+async def test_cors_is_off_by_default(api: Api):
     for method, status in (("GET", 401), ("OPTIONS", 204)):
         answer = await call(api, method, "/api/v1/editor/get_history", LISTED, **PREFLIGHT)
         assert (answer.status_code, told(answer)) == (status, {})
@@ -256,7 +256,7 @@ async def test_it_is_off_by_default(api: Api):
 
 
 @pytest.mark.platform(14)
-async def test_a_listed_origin_is_echoed_and_no_other(small_api: ApiOpener):
+async def test_only_listed_origins_are_echoed(small_api: ApiOpener):
     desktop = {"cors_enabled": True, "cors_allowed_origins": [LISTED]}
     async with small_api(desktop=desktop) as api:
         for path in ("/api/v1/editor/get_history", "/desktop/debug/is_alive", "/api/v1/nope"):
@@ -277,7 +277,7 @@ async def test_a_listed_origin_is_echoed_and_no_other(small_api: ApiOpener):
 
 
 @pytest.mark.platform(14)
-async def test_a_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener):
+async def test_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener):
     desktop = {"cors_enabled": True, "cors_allowed_origins": [LISTED]}
     async with small_api(desktop=desktop) as api:
         answer = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql/", LISTED, **PREFLIGHT)
@@ -301,7 +301,7 @@ async def test_a_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpene
 
 @pytest.mark.platform(14)
 @pytest.mark.security("T18")
-async def test_any_origin_goes_without_credentials_only(small_api: ApiOpener):
+async def test_wildcard_origin_works_only_without_credentials(small_api: ApiOpener):
     desktop = {"cors_enabled": True, "cors_allowed_origins": ["*"], "cors_allow_credentials": False}
     async with small_api(desktop=desktop) as api:
         answer = await call(api, "GET", "/api/v1/editor/get_history", "https://any.org")

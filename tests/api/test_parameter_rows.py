@@ -1,4 +1,4 @@
-"""`parameter_rows` of execute: one statement for many rows of values (Contract editor 4.1)."""
+"""The execute field `parameter_rows`: one statement for many rows of values (Contract editor 4.1)."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ REAL = pytest.mark.parametrize("dialect", [DUCKDB, SQLITE, POSTGRESQL])
 
 
 @REAL
-async def test_the_statement_runs_once_for_each_row_in_one_call(ana: Caller, dialect: Dialect):
+async def test_one_call_runs_the_statement_once_per_row(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_listed")
     rows = [[n, None if n % 3 == 0 else f"row {n}"] for n in range(1000)]
     body = await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?)", rows)
@@ -46,7 +46,7 @@ async def test_the_statement_runs_once_for_each_row_in_one_call(ana: Caller, dia
 
 
 @REAL
-async def test_rows_are_objects_too_and_their_changes_are_summed(ana: Caller, dialect: Dialect):
+async def test_rows_may_be_objects_and_their_modifications_are_summed(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_named")
     await many(ana, dialect, f"INSERT INTO {name} VALUES (:n, :t)", [{"n": n, "t": "x"} for n in range(10)])
     body = await many(
@@ -60,7 +60,7 @@ async def test_rows_are_objects_too_and_their_changes_are_summed(ana: Caller, di
 
 
 @REAL
-async def test_values_keep_their_types_from_row_to_row(ana: Caller, dialect: Dialect):
+async def test_values_keep_their_types_in_every_row(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_typed", "n integer, d double precision, t varchar(20)")
     rows = [[1, 1.5, "a"], [2, None, "1"], [None, 2, None], [4, {"type": "double", "value": "Infinity"}, "é'"]]
     await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?, ?)", rows)
@@ -73,7 +73,7 @@ async def test_values_keep_their_types_from_row_to_row(ana: Caller, dialect: Dia
 
 
 @REAL
-async def test_a_row_that_fails_is_named_and_none_is_kept(ana: Caller, dialect: Dialect):
+async def test_failing_row_is_named_and_all_rows_are_rolled_back(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_failing")
     rows = [[n, "x"] for n in range(100)]
     rows[70] = [5, "secret-value"]
@@ -85,7 +85,7 @@ async def test_a_row_that_fails_is_named_and_none_is_kept(ana: Caller, dialect: 
 
 
 @REAL
-async def test_rows_within_an_open_transaction_are_part_of_it(ana: Caller, dialect: Dialect):
+async def test_rows_join_an_open_transaction(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_open")
     session = (await ana.post_json("editor/create_session", session={"type": str(dialect)})).json()["session"]["id"]
     await ana.run(dialect, "BEGIN", session_id=session)
@@ -98,7 +98,7 @@ async def test_rows_within_an_open_transaction_are_part_of_it(ana: Caller, diale
 
 
 @REAL
-async def test_the_rows_of_returning_are_dropped(ana: Caller, dialect: Dialect):
+async def test_rows_of_a_returning_clause_are_discarded(ana: Caller, dialect: Dialect):
     name = await table(ana, dialect, "many_returning")
     body = await many(ana, dialect, f"INSERT INTO {name} VALUES (?, ?) RETURNING n", [[1, "a"], [2, "b"]])
     assert (body["query_status"]["state"], body["query_status"]["modified_row_count"]) == ("success", 2)
@@ -130,7 +130,7 @@ async def test_the_rows_of_returning_are_dropped(ana: Caller, dialect: Dialect):
         ("INSERT INTO t VALUES (?)", [[1]] * 10_001, "at most 10000 rows"),
     ],
 )
-async def test_what_cannot_run_for_many_rows_is_refused(ana: Caller, dialect: Dialect, statement, rows, word):
+async def test_statements_unsuitable_for_many_rows_are_refused(ana: Caller, dialect: Dialect, statement, rows, word):
     before = (await ana.history())["count"]
     answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameter_rows=rows)
     assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
@@ -140,7 +140,7 @@ async def test_what_cannot_run_for_many_rows_is_refused(ana: Caller, dialect: Di
 
 
 @pytest.mark.item(71)
-async def test_rows_go_with_neither_values_nor_a_script_that_goes_on(ana: Caller):
+async def test_rows_cannot_be_combined_with_parameters_or_a_continued_script(ana: Caller):
     known = (await ana.run("duckdb", "SELECT 1; SELECT 2"))["history_uuid"]
     for more in ({"parameters": [1]}, {"operationId": known}):
         answer = await ana.post_json(
@@ -149,13 +149,13 @@ async def test_rows_go_with_neither_values_nor_a_script_that_goes_on(ana: Caller
         assert verdict(answer) == (400, -1, "conflicting_parameters")
 
 
-async def test_a_form_has_the_rows_as_text(ana: Caller):
+async def test_form_accepts_rows_as_text(ana: Caller):
     name = await table(ana, "sqlite", "many_form")
     body = await ana.run("sqlite", f"INSERT INTO {name} VALUES (?, ?)", parameter_rows=json.dumps([[1, "a"], [2, "b"]]))
     assert body["query_status"]["modified_row_count"] == 2
 
 
-async def test_a_key_with_other_rows_is_a_conflict(ana: Caller):
+async def test_same_key_with_different_rows_is_a_conflict(ana: Caller):
     name = await table(ana, "duckdb", "many_key")
     fields = {"client_request_id": "many-1"}
     first = await many(ana, "duckdb", f"INSERT INTO {name} VALUES (?, ?)", [[1, "a"]], **fields)
@@ -170,7 +170,7 @@ async def test_a_key_with_other_rows_is_a_conflict(ana: Caller):
     assert verdict(answer) == (409, -1, "idempotency_conflict")
 
 
-async def test_an_engine_that_takes_one_row_at_a_time_gets_them_in_order(ana: Caller, api: Api):
+async def test_engine_without_batches_receives_rows_in_order(ana: Caller, api: Api):
     fake = api.fakes["mysql"]
     before = len(fake.executions)
     body = await many(ana, "mysql", ":what :n", [{"what": "change", "n": n} for n in (1, 2, 30)])
@@ -185,7 +185,7 @@ async def test_an_engine_that_takes_one_row_at_a_time_gets_them_in_order(ana: Ca
 LATER = ({"what": "sleep", "n": 30}, {"what": "change", "n": 1})
 
 
-async def test_a_cancel_between_rows_ends_the_statement(ana: Caller, api: Api):
+async def test_cancel_between_rows_stops_the_statement(ana: Caller, api: Api):
     fake = api.fakes["mysql"]
     before = len(fake.executions)
     answer = await ana.post_json("editor/execute/mysql", statement=":what :n", parameter_rows=LATER)
@@ -207,7 +207,7 @@ MANY_OF_SQLITE = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c
         ("postgresql", "INSERT INTO {t} SELECT CAST(? AS integer) FROM pg_sleep(0.2)"),
     ],
 )
-async def test_a_cancel_undoes_the_rows_before(ana: Caller, dialect, statement):
+async def test_cancel_rolls_back_earlier_rows(ana: Caller, dialect, statement):
     name = await table(ana, dialect, "many_canceled", "n integer")
     answer = await ana.post_json(
         f"editor/execute/{dialect}", statement=statement.format(t=name), parameter_rows=[[n] for n in range(1000)]

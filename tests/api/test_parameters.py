@@ -1,4 +1,4 @@
-"""Parameters of statements: lists for `?`, objects for `:name`, of scripts, sealed in the record (docs/clients.md)."""
+"""Statement parameters: lists for `?`, objects for `:name`, in scripts, and sealed in the record (docs/clients.md)."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ async def rows(ana: Caller, dialect: object, statement: str, parameters: object,
 
 
 async def refusal(ana: Caller, dialect: object, statement: str, parameters: object) -> str:
-    """The message of a call that is refused before anything is recorded."""
+    """Send a call that is refused before anything is recorded; return its message."""
     before = (await ana.history())["count"]
     answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameters=parameters)
     assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
@@ -31,25 +31,25 @@ async def refusal(ana: Caller, dialect: object, statement: str, parameters: obje
 
 
 @every_dialect
-async def test_a_list_gives_values_for_question_marks(ana: Caller, dialect: Dialect):
+async def test_list_fills_question_marks(ana: Caller, dialect: Dialect):
     statement = "SELECT ? AS a, 'a?' AS b, ? AS c -- ?"
     assert await rows(ana, dialect, statement, [7, "O'Brien"]) == [[7, "a?", "O'Brien"]]
     assert await rows(ana, dialect, "SELECT 1 AS a WHERE 'x??' = ? /* ?? */", ["x??"]) == [[1]]
 
 
 @every_dialect
-async def test_an_object_gives_values_for_names(ana: Caller, dialect: Dialect):
+async def test_object_fills_names(ana: Caller, dialect: Dialect):
     statement = "SELECT :b AS b, ':b' AS text, :a AS a, :b AS again"
     assert await rows(ana, dialect, statement, {"a": None, "b": 2.5}) == [[2.5, ":b", None, 2.5]]
 
 
-async def test_the_values_of_json_bodies_come_as_json_and_those_of_forms_as_text(ana: Caller):
+async def test_parameters_are_accepted_natively_in_json_and_as_text_in_forms(ana: Caller):
     for sent in ([5], json.dumps([5])):
         answer = await ana.post_json("editor/execute/sqlite", statement="SELECT ? AS a", parameters=sent, wait=30)
         assert (await ana.page(answer.json()["history_uuid"]))["data"] == [[5]]
 
 
-async def test_casts_slices_and_operators_are_no_places(ana: Caller):
+async def test_casts_slices_and_operators_are_not_placeholders(ana: Caller):
     listed = """SELECT '{"a": 1}'::jsonb ?? 'a' AS has, ?::int AS n"""
     assert await rows(ana, "postgresql", listed, ["5"]) == [[True, 5]]
     named = "SELECT (ARRAY[1, 2, 3])[1:2] AS part, :n::int AS n"
@@ -72,19 +72,19 @@ async def test_casts_slices_and_operators_are_no_places(ana: Caller):
         ("postgresql", ("decimal", "-Infinity"), "-Infinity"),
     ],
 )
-async def test_nan_and_the_infinities_come_back_from_engines_that_have_them(ana: Caller, dialect, given, value):
-    """SQLite makes NULL of NaN."""
+async def test_nan_and_infinities_round_trip_where_supported(ana: Caller, dialect, given, value):
+    """SQLite converts NaN to NULL."""
     kind, text = given
     assert await rows(ana, dialect, "SELECT ? AS a", [{"type": kind, "value": text}]) == [[value]]
     assert await rows(ana, dialect, "SELECT :a AS a", {"a": {"type": kind, "value": text}}) == [[value]]
 
 
-async def test_decimals_of_duckdb_are_finite(ana: Caller):
+async def test_duckdb_refuses_non_finite_decimals(ana: Caller):
     message = await refusal(ana, "duckdb", "SELECT ?", [{"type": "decimal", "value": "NaN"}])
     assert "1 is NaN or infinite, which this connector cannot take" in message
 
 
-async def test_a_text_takes_the_type_of_its_place(ana: Caller):
+async def test_text_takes_the_type_of_its_placeholder(ana: Caller):
     statement = (
         "SELECT count(*) AS n FROM generate_series(DATE '2024-01-01', '2024-01-31', '1 day') d WHERE d::date <= ?"
     )
@@ -95,8 +95,8 @@ async def test_a_text_takes_the_type_of_its_place(ana: Caller):
 
 
 @every_dialect
-async def test_without_parameters_no_place_is_searched(ana: Caller, dialect: Dialect):
-    """The engine's own rules hold: an open place is its error, and PostgreSQL's operators reach it."""
+async def test_statements_without_parameters_are_not_searched_for_placeholders(ana: Caller, dialect: Dialect):
+    """The engine's own rules apply: an unfilled placeholder is its error, and PostgreSQL's operators reach it."""
     assert (await ana.run(dialect, "SELECT :a AS a"))["status"] == 1 or dialect.name == "sqlite"
     statement = """SELECT '{"a": 1}'::jsonb ? 'a' AS a"""
     if dialect.name == "postgresql":
@@ -104,7 +104,7 @@ async def test_without_parameters_no_place_is_searched(ana: Caller, dialect: Dia
 
 
 @every_dialect
-async def test_the_places_of_a_script_are_counted_over_its_whole_text(ana: Caller, dialect: Dialect):
+async def test_placeholders_are_counted_across_the_whole_script(ana: Caller, dialect: Dialect):
     script = "SELECT ? AS a;\nSELECT 'no place?' AS b;\nSELECT ? AS c, ? AS d"
     body = await ana.run(dialect, script, parameters=json.dumps([1, 2, 3]))
     assert (await ana.page(body["history_uuid"]))["data"] == [[1]]
@@ -117,7 +117,7 @@ async def test_the_places_of_a_script_are_counted_over_its_whole_text(ana: Calle
     assert entries[0]["statement"] == "SELECT ? AS c, ? AS d"
 
 
-async def test_the_next_statement_takes_new_values_where_they_are_sent(ana: Caller):
+async def test_next_statement_accepts_new_values(ana: Caller):
     first = await ana.run(DUCKDB, "SELECT :a AS a; SELECT :a + 1 AS b", parameters='{"a": 1}')
     following = await ana.told(
         "editor/execute", operationId=first["history_uuid"], parameters='{"a": 41}', wait=60, rows=5
@@ -125,14 +125,14 @@ async def test_the_next_statement_takes_new_values_where_they_are_sent(ana: Call
     assert following["result"]["data"] == [[42]]
 
 
-async def test_a_long_script_is_searched_in_a_process_of_its_own(ana: Caller):
+async def test_long_script_is_searched_in_a_separate_process(ana: Caller):
     script = ";".join(f"SELECT {number} AS n, ? AS v" for number in range(3_000))
     body = await ana.run("sqlite", script, parameters=json.dumps(list(range(3_000))))
     body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=60, rows=5)
     assert body["result"]["data"] == [[1, 1]]
 
 
-async def test_a_long_statement_has_its_values_and_its_plan(ana: Caller):
+async def test_long_statement_accepts_values_and_has_a_plan(ana: Caller):
     statement = f"SELECT ? AS a, '{'?' * 60_000}' AS b, ? AS c"
     assert [(row[0], len(row[1]), row[2]) for row in await rows(ana, "sqlite", statement, [1, 2])] == [(1, 60_000, 2)]
     plan = await ana.told("editor/explain/sqlite", statement=statement, parameters="[1, 2]")
@@ -155,7 +155,7 @@ async def test_a_long_statement_has_its_values_and_its_plan(ana: Caller):
     ("SELECT :a", {"a b": SECRET}, "names are of letters"),
     ("SELECT ?", 5, "a JSON list or a JSON object"),
 ])  # fmt: skip
-async def test_what_does_not_fit_is_refused_before_anything_is_recorded(
+async def test_mismatched_parameters_are_refused_before_anything_is_recorded(
     ana: Caller, statement: str, parameters: object, says: str
 ):
     message = await refusal(ana, "sqlite", statement, parameters)
@@ -169,11 +169,11 @@ async def test_what_does_not_fit_is_refused_before_anything_is_recorded(
     ([[[1], [2]], [[3, 4], [5, 6]]], "1 has arrays of different lengths in an array"),
     ([[1], ["x"]], "1 is an array whose elements have different types"),
 ])  # fmt: skip
-async def test_arrays_that_are_no_matrix_are_refused_for_postgresql(ana: Caller, given: object, says: str):
+async def test_non_rectangular_arrays_are_refused_for_postgresql(ana: Caller, given: object, says: str):
     assert says in await refusal(ana, "postgresql", "SELECT ?", [given])
 
 
-async def test_arrays_in_arrays_have_the_type_of_all_their_elements(ana: Caller):
+async def test_nested_arrays_take_the_common_type_of_their_elements(ana: Caller):
     sent = [[[1, 2], [3, 2.5]], [[], []], [[None], [7]], [["a", None], ["b", "c"]], [1, None, 2]]
     assert await rows(ana, "postgresql", "SELECT ? AS a, ? AS b, ? AS c, ? AS d, ? AS e", sent) == [
         [[[1, 2], [3, 2.5]], [], [[None], [7]], [["a", None], ["b", "c"]], [1, None, 2]]
@@ -182,11 +182,11 @@ async def test_arrays_in_arrays_have_the_type_of_all_their_elements(ana: Caller)
     assert await rows(ana, "duckdb", "SELECT ? AS a", [uneven]) == [[uneven]]
 
 
-async def test_a_connector_without_parameters_refuses_them(ana: Caller):
+async def test_connector_without_parameter_support_refuses_them(ana: Caller):
     assert "takes no parameters" in await refusal(ana, "shelf", "rows 1", [])
 
 
-async def test_values_stand_in_the_record_only_sealed(ana: Caller):
+async def test_values_are_stored_only_sealed(ana: Caller):
     body = await ana.run("postgresql", "SELECT ?::text AS a; SELECT 2", parameters=json.dumps([SECRET]))
     assert (await ana.page(body["history_uuid"]))["data"] == [[SECRET]]
     operation = body["history_uuid"]
@@ -201,7 +201,7 @@ async def test_values_stand_in_the_record_only_sealed(ana: Caller):
     assert "SELECT ?::text AS a" in seen
 
 
-async def test_values_of_a_former_key_are_gone_until_they_are_sealed_anew(ana: Caller):
+async def test_values_sealed_with_a_former_key_are_unusable_until_resealed(ana: Caller):
     former, ours = (SecretKey.derive(SecretStr(text)) for text in ("f" * 40, SECRET_KEY))
     body = await ana.run(DUCKDB, "SELECT 1; SELECT ? AS a", parameters=json.dumps([SECRET]))
     operation, database = body["history_uuid"], ana.api.database
@@ -217,20 +217,20 @@ async def test_values_of_a_former_key_are_gone_until_they_are_sealed_anew(ana: C
 
 @pytest.mark.parametrize("statement", ["SELECT CAST(? AS DATE) AS a", "SELECT 1 WHERE ? )"])
 @pytest.mark.parametrize("dialect", ["duckdb", "postgresql"])
-async def test_a_failure_shows_no_value(ana: Caller, dialect: str, statement: str):
+async def test_failures_reveal_no_values(ana: Caller, dialect: str, statement: str):
     body = await ana.run(dialect, statement, parameters=json.dumps([SECRET]))
     assert body["status"] == 1
     logs = await ana.on(body["history_uuid"], "get_logs")
     assert SECRET not in json.dumps([body, logs, await ana.history()])
 
 
-async def test_an_error_is_placed_in_the_text_with_its_places(ana: Caller):
+async def test_error_position_refers_to_the_text_with_placeholders(ana: Caller):
     for dialect in ("duckdb", "sqlite", "postgresql"):
         body = await ana.run(dialect, "SELECT :a AS a,\n :long_name AS b )", parameters='{"a": 1, "long_name": "x"}')
         assert (body["line"], body["column"]) == (2, 18), (dialect, body)
 
 
-async def test_the_same_key_with_other_values_is_a_conflict(ana: Caller):
+async def test_same_key_with_different_values_is_a_conflict(ana: Caller):
     async def send(value: object, key: str) -> Any:
         fields = {"statement": "SELECT ? AS a", "client_request_id": key}
         if value is not None:
@@ -243,21 +243,21 @@ async def test_the_same_key_with_other_values_is_a_conflict(ana: Caller):
         assert verdict(await send(other, "key"))[::2] == (409, "idempotency_conflict")
 
 
-async def test_a_limit_and_the_kind_of_a_statement_are_seen_with_places(ana: Caller):
+async def test_limit_and_statement_kind_are_recognized_with_placeholders(ana: Caller):
     assert await rows(ana, DUCKDB, DUCKDB.rows(50) + " LIMIT ?", [3]) == [[0], [1], [2]]
     body = await ana.run(DUCKDB, "SELECT range AS n FROM range(?)", parameters="[50]", limit=2)
     assert body["query_status"]["truncated_by"] == "limit", body
     assert len((await ana.page(body["history_uuid"]))["data"]) == 2
 
 
-async def test_a_connector_that_is_read_only_refuses_changes_with_places(ana: Caller):
+async def test_read_only_connector_refuses_changes_with_placeholders(ana: Caller):
     assert await rows(ana, "replica", "SELECT ? AS a", [1]) == [[1]]
     body = await ana.run("replica", "CREATE TABLE t AS SELECT ? AS a", parameters="[1]")
     assert (body["status"], body["code"]) == (1, "rejected")
 
 
 @every_dialect
-async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
+async def test_explain_accepts_parameters(ana: Caller, dialect: Dialect):
     script = "SELECT 1 WHERE 1 = ?; SELECT ?"
     answer = await ana.post_json(f"editor/explain/{dialect}", statement=script, parameters=[1, 2])
     body = answer.json()
@@ -269,13 +269,13 @@ async def test_explain_takes_parameters(ana: Caller, dialect: Dialect):
 
 
 @pytest.mark.parametrize("call", ["execute", "explain"])
-async def test_values_are_bounded_as_often_as_their_places(ana: Caller, call: str):
+async def test_value_size_limit_counts_every_placeholder(ana: Caller, call: str):
     many = "SELECT " + ",".join([":a"] * 300)
     refused = await ana.post_json(f"editor/{call}/duckdb", statement=many, parameters={"a": "x" * 100_000})
     assert verdict(refused) == (400, -1, "invalid_parameter")
 
 
-async def test_a_refused_plan_is_placed_in_the_text_with_its_places(ana: Caller):
+async def test_refused_plans_position_refers_to_the_text_with_placeholders(ana: Caller):
     fields = {"statement": "SELECT\n?,\n1 )", "parameters": ["a\nlong text"]}
     answer = await ana.post_json("editor/explain/postgresql", **fields)
     assert (answer.json()["line"], answer.json()["column"]) == (3, 3), answer.text

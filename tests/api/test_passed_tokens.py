@@ -1,4 +1,4 @@
-"""Engines that take the caller's own token, and no other login (Contract platform 3.9, last part)."""
+"""Engines that accept the caller's own token as their only login (Contract platform 3.9, last part)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 
-# Of the form that logs mask; planted parts of it are looked for, too.
+# The form is one that logs mask; tests also search for planted parts of it.
 PLANTED = "cGxhbnRlZC1leHRlcm5hbC10b2tlbg"
 TOKEN = f"eyJhbGciOiJSUzI1NiJ9.{PLANTED}.c2ln"
 REFUSED = (403, -1, "engine_jwt_required")
@@ -38,7 +38,7 @@ _AN_HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class ByTestHeader:
-    """Own tokens as ever; a header of the tests says which external token a call is to have come with."""
+    """Authenticates own tokens as usual; a test header supplies the external token that the call supposedly carried."""
 
     own: Callers
 
@@ -51,7 +51,7 @@ class ByTestHeader:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """An application whose only engine takes callers' tokens, and two ways of one user to call it."""
+    """An application whose only engine accepts callers' tokens, and two ways for one user to call it."""
 
     api: Api
     with_token: Caller
@@ -67,7 +67,7 @@ class Passing:
         return [row["sealed_token"] for row in rows]
 
     async def statements(self) -> int:
-        """How many are recorded for the user."""
+        """Number of statements recorded for the user."""
         return await self.api.database.value(
             "select count(*) from statements join users on users.id = user_id where username = $1",
             self.own_token.username,
@@ -113,7 +113,7 @@ async def caller(api: Api) -> Passing:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A token of an issuer that nothing here stands in for, two ways of its user to call, and what engines hear."""
+    """A genuine issuer's token, two ways for its user to call, and the engine that receives it."""
 
     server: ScriptedServer
     token: str
@@ -160,7 +160,7 @@ async def setting(application: Api) -> Passing:
 
 @pytest.fixture
 def server(listening: ScriptedServer) -> ScriptedServer:
-    """What the tests before asked of it is forgotten."""
+    """The scripted server with the records of earlier tests cleared."""
     listening.passwords.logins.clear()
     listening.faults.clear()
     listening.let_go.clear()
@@ -169,7 +169,7 @@ def server(listening: ScriptedServer) -> ScriptedServer:
 
 
 @pytest.mark.platform(46)
-async def test_the_engine_gets_exactly_the_token_of_the_caller(setting: Passing, server: ScriptedServer):
+async def test_engine_receives_exactly_the_callers_token(setting: Passing, server: ScriptedServer):
     body = await setting.with_token.run("guarded", "SELECT 7 AS n")
     assert (await setting.with_token.page(body["history_uuid"]))["data"] == [[7]]
     assert set(server.passwords.logins) == {f"Bearer {TOKEN}"}
@@ -177,7 +177,7 @@ async def test_the_engine_gets_exactly_the_token_of_the_caller(setting: Passing,
 
 @pytest.fixture
 async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[Issued]:
-    """A user of this test's own, of an application whose authenticators are all its own."""
+    """A user reserved for this test, of an application whose authenticators are all its own."""
     issuer = Issuer()
     async with issuer.serving() as url, ScriptedServer("http").serving() as server:
         jwt = {"key_server_url": url, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
@@ -189,21 +189,21 @@ async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[Issued]:
 
 
 @pytest.mark.platform(46)
-async def test_a_token_of_an_issuer_reaches_the_engine_as_its_caller_sent_it(issued: Issued):
+async def test_issuer_token_reaches_the_engine_unchanged(issued: Issued):
     body = await issued.with_token.run("guarded", "SELECT 7 AS n")
     assert (await issued.with_token.page(body["history_uuid"]))["data"] == [[7]]
     assert set(issued.server.passwords.logins) == {f"Bearer {issued.token}"}
 
 
 @pytest.mark.platform(46)
-async def test_beside_an_issuer_an_own_token_is_refused_and_never_sent(issued: Issued):
+async def test_own_token_is_refused_and_never_sent_to_the_engine(issued: Issued):
     assert await issued.own_token.refused("editor/execute/guarded", statement="SELECT 7 AS n") == REFUSED
     assert issued.server.passwords.logins == []
 
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T14")
-async def test_it_is_stored_sealed_and_only_until_the_statement_ends(setting: Passing, server: ScriptedServer):
+async def test_token_is_stored_sealed_only_until_the_statement_ends(setting: Passing, server: ScriptedServer):
     server.faults["ExecuteStatement"] = Fault.HOLD
     operation = (await setting.with_token.execute("guarded", "SELECT 1"))["history_uuid"]
     await server.until(lambda: server.held == 1)
@@ -217,7 +217,7 @@ async def test_it_is_stored_sealed_and_only_until_the_statement_ends(setting: Pa
 
 @pytest.mark.platform(46)
 @pytest.mark.parametrize("ending", ["cancel_statement", "close_statement"])
-async def test_it_is_gone_when_the_statement_is_stopped(setting: Passing, ending: str):
+async def test_token_is_deleted_when_the_statement_is_stopped(setting: Passing, ending: str):
     operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
     await setting.with_token.running(operation)
     assert len(await setting.stored()) == 1
@@ -227,7 +227,7 @@ async def test_it_is_gone_when_the_statement_is_stopped(setting: Passing, ending
 
 
 @pytest.mark.platform(46)
-async def test_an_own_token_is_refused_before_anything_is_recorded(setting: Passing, server: ScriptedServer):
+async def test_own_token_is_refused_before_anything_is_recorded(setting: Passing, server: ScriptedServer):
     ana = setting.own_token
     calls = {
         "editor/execute/guarded": {"statement": "SELECT 1"},
@@ -242,12 +242,12 @@ async def test_an_own_token_is_refused_before_anything_is_recorded(setting: Pass
     verdicts = {path: verdict(await ana.post(path, **fields)) for path, fields in calls.items()}
     assert verdicts == dict.fromkeys(calls, REFUSED)
     assert await setting.statements() == 0
-    # Sessions of tests before may still be closed just now.
+    # Sessions of earlier tests may still be closing.
     assert set(server.passwords.logins) <= {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.platform(46)
-async def test_metadata_and_sessions_go_with_the_token_of_their_call(setting: Passing, server: ScriptedServer):
+async def test_metadata_and_sessions_use_their_calls_token(setting: Passing, server: ScriptedServer):
     ana = setting.with_token
     await ana.run("guarded", "CREATE TABLE shelf (a INT)")
     server.passwords.logins.clear()
@@ -264,8 +264,8 @@ async def test_metadata_and_sessions_go_with_the_token_of_their_call(setting: Pa
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-async def test_it_is_in_no_log_and_no_answer(issued, caplog, capsys):
-    """The service's own lines are printed here, those of the audit and of libraries are records."""
+async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
+    """The service's own lines are printed; audit and library lines are captured as records."""
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
@@ -285,14 +285,14 @@ async def test_it_is_in_no_log_and_no_answer(issued, caplog, capsys):
     )
     assert "external bearer refused" in logged
     assert "statement.start" in logged
-    # The tampered one has another first character of the signature.
+    # The tampered token has a different first signature character.
     planted = (*issued.token.split(".")[:2], issued.token.rpartition(".")[2][1:])
     for name, text in (("answers", json.dumps(bodies)), ("log", logged)):
         assert not [part for part in planted if part in text], name
 
 
 @pytest.mark.platform(46)
-async def test_an_expired_one_is_erased_and_not_used(setting: Passing, server: ScriptedServer):
+async def test_expired_token_is_deleted_and_not_used(setting: Passing, server: ScriptedServer):
     old = {"x-test-external-token": f"{TOKEN}b2xk", "x-test-expires-at": str(int(time.time()) - 1)}
     late = Caller(setting.api, "ana", {**setting.with_token.headers, **old})
     body = await late.run("guarded", "SELECT 1")
@@ -311,7 +311,7 @@ async def test_an_expired_one_is_erased_and_not_used(setting: Passing, server: S
 
 
 async def session_that_ends_soon(setting: Passing) -> tuple[dict[str, Any], int]:
-    """A session, and when its token expires: as soon as a machine that is busy can open one before that."""
+    """A session and its token's expiry, which is as early as a busy machine allows for opening the session in time."""
     for life_s in (2, 8, 32):
         expires_at = int(time.time()) + life_s
         soon = Caller(setting.api, "ana", {**setting.with_token.headers, "x-test-expires-at": str(expires_at)})
@@ -321,14 +321,14 @@ async def session_that_ends_soon(setting: Passing) -> tuple[dict[str, Any], int]
     raise AssertionError(answer)
 
 
-async def test_a_session_takes_no_statement_after_its_token_has_expired(setting: Passing):
+async def test_session_accepts_no_statements_after_its_token_expired(setting: Passing):
     session, expires_at = await session_that_ends_soon(setting)
     await asyncio.sleep(max(0.0, expires_at - time.time()) + 0.2)
     body = await setting.with_token.run("guarded", "SELECT 1", session_id=session["id"])
     assert (body["status"], body["code"]) == (1, "session_lost")
 
 
-async def test_without_the_setting_no_token_is_passed_on(tmp_path: Path, database_dsn: str):
+async def test_no_token_is_passed_on_without_the_setting(tmp_path: Path, database_dsn: str):
     async with ScriptedServer("http").serving() as server:
         interpreter = hiveserver2(server)
         interpreter["options"]["auth_mechanism"] = "JWT"
@@ -339,7 +339,7 @@ async def test_without_the_setting_no_token_is_passed_on(tmp_path: Path, databas
 
 
 @pytest.mark.platform(46)
-async def test_over_plain_http_only_where_the_connector_allows_it(server, tmp_path, database_dsn):
+async def test_plain_http_requires_the_connectors_permission(server, tmp_path, database_dsn):
     interpreter = hiveserver2(server)
     interpreter["options"]["allow_insecure_http"] = False
     with pytest.raises(ConfigurationError, match="use_ssl"):
@@ -348,7 +348,7 @@ async def test_over_plain_http_only_where_the_connector_allows_it(server, tmp_pa
 
 
 @pytest.mark.platform(46)
-async def test_trino_gets_it_too(tmp_path: Path, database_dsn: str):
+async def test_trino_receives_the_token(tmp_path: Path, database_dsn: str):
     pages = [page(1), page(rows=[[7]], columns=(column("n", "bigint"),), state="FINISHED")]
     async with scripted_trino(*pages) as coordinator:
         interpreter = {"interface": "trino", "options": {"url": coordinator.url, "auth_mechanism": "JWT"}}
@@ -365,8 +365,8 @@ async def test_trino_gets_it_too(tmp_path: Path, database_dsn: str):
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting: Passing):
-    """Only the answer of the engine is looked at: the statement is the caller's own text."""
+async def test_token_repeated_by_an_engine_is_masked(setting: Passing):
+    """The test checks only the engine's response, because the statement is the caller's own text."""
     body = await setting.with_token.run("guarded", f"SELECT error('{TOKEN}')")
     logs = await setting.with_token.on(body["history_uuid"], "get_logs")
     assert body["status"] != 0
@@ -379,7 +379,7 @@ async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting:
 @pytest.mark.parametrize(
     "answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)]
 )
-async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(tmp_path, database_dsn, answer):
+async def test_token_repeated_by_a_coordinator_is_masked(tmp_path, database_dsn, answer):
     async with scripted_trino(answer) as coordinator:
         options = {"url": coordinator.url, "auth_mechanism": "JWT"}
         interpreter = {"interface": "trino", "dialect": "trino", "options": options}

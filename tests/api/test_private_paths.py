@@ -1,4 +1,4 @@
-"""The paths of Hue's own pages, which serve programs that were written for them (Contract editor 1.1)."""
+"""The paths of Hue's own pages, for programs written for them (Contract editor 1.1)."""
 
 import re
 from typing import Any
@@ -35,7 +35,7 @@ def path_of(template: str) -> str:
 
 
 @pytest.mark.item(79)
-def test_the_calls_of_hues_pages_have_their_paths_and_are_not_described():
+def test_hue_page_calls_have_paths_that_are_not_described():
     assert {re.sub(r"\{[^}]*\}", "{}", path) for _, path in PRIVATE} == CALLS
     described = described_application().openapi()["paths"]
     assert not [path for path in described if path.startswith(("/notebook/", "/api/token/"))]
@@ -43,7 +43,7 @@ def test_the_calls_of_hues_pages_have_their_paths_and_are_not_described():
 
 @pytest.mark.item(79)
 @pytest.mark.parametrize("slash", ["", "/"])
-async def test_every_call_answers_there_as_at_its_public_path(api: Api, slash: str):
+async def test_private_paths_respond_like_public_paths(api: Api, slash: str):
     public = await Walk(api, await api.user()).whole()
     private = await Walk(api, await api.user(), private=True, slash=slash).whole()
     taken = {one.request.url.path.rstrip("/") for one in private.values()}
@@ -55,7 +55,7 @@ async def test_every_call_answers_there_as_at_its_public_path(api: Api, slash: s
 
 
 @pytest.mark.item(79)
-async def test_refusals_are_those_of_the_public_path(api: Api, ana: Caller):
+async def test_refusals_match_the_public_path(api: Api, ana: Caller):
     for operation, template in PRIVATE:
         private = path_of(template)
         for caller in (ana, api.stranger):
@@ -66,13 +66,13 @@ async def test_refusals_are_those_of_the_public_path(api: Api, ana: Caller):
 
 
 @pytest.mark.item(79)
-async def test_cookies_of_a_login_page_are_no_credentials(api: Api):
+async def test_login_page_cookies_are_not_credentials(api: Api):
     cookies = {"Cookie": "sessionid=abc; csrftoken=def", "X-CSRFToken": "def"}
     answer = await api.stranger.send("POST", "/notebook/api/create_notebook", headers=cookies)
     assert (answer.status_code, answer.json()) == (401, {"detail": "Authentication credentials were not provided."})
 
 
-async def test_statements_that_are_begun_at_one_path_are_followed_at_the_other(ana: Caller):
+async def test_statement_started_on_one_path_can_be_followed_on_the_other(ana: Caller):
     begun = await ana.told("/notebook/api/execute/mysql", statement="rows 3", wait=60)
     snippet: dict[str, Any] = {"result": {"handle": begun["handle"]}}
     answer = await ana.post_json("/notebook/api/fetch_result_data/", snippet=snippet, rows=2)
@@ -80,7 +80,7 @@ async def test_statements_that_are_begun_at_one_path_are_followed_at_the_other(a
     assert (await ana.page(begun["history_uuid"]))["data"] == [[2]]
 
 
-async def test_they_are_counted_as_the_described_call(api: Api, ana: Caller):
+async def test_private_calls_are_counted_as_their_described_call(api: Api, ana: Caller):
     counted = 'route="/api/v1/editor/check_status",status="404"'
     before = _count(api, counted)
     assert verdict(await ana.post("/notebook/api/check_status", operationId="nope"))[2] == "operation_not_found"

@@ -1,4 +1,4 @@
-"""The whole path of a result over real stores: executed, paged, downloaded, closed, gone (Contract platform 10.3)."""
+"""A result's whole life on real stores: execute, page, download, close, delete (Contract platform 10.3)."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def settings_for(place: ResultsPlace, directory: Path, database_dsn: str, users_
 
 @pytest.fixture(params=["server", "worker"])
 def _runs_in(request, monkeypatch) -> None:
-    """Which process runs the statement and writes its result; the server reads it."""
+    """Selects the process that runs the statement and writes its result; the server reads it."""
     if request.param == "worker":
         monkeypatch.setenv(TASK_SERVER, "1")
     else:
@@ -42,7 +42,7 @@ def walk(tmp_path, database_dsn, users_url, _runs_in) -> Callable[[ResultsPlace]
         async with open_api(settings) as api:
 
             async def is_ready() -> bool:
-                # The first call of a store makes its client, which takes longer than the check may on a busy machine.
+                # A store's first call creates its client, which may exceed the check's limit on a busy machine.
                 return (await api.stranger.send("GET", "/desktop/debug/is_ready")).status_code == 200
 
             await until(is_ready)
@@ -73,17 +73,17 @@ def walk(tmp_path, database_dsn, users_url, _runs_in) -> Callable[[ResultsPlace]
 
 @pytest.mark.engine("s3")
 @pytest.mark.platform(111)
-async def test_a_result_in_s3(walk, s3_server):
+async def test_result_is_stored_in_s3(walk, s3_server):
     await walk(await s3_results(s3_server))
 
 
 @pytest.mark.engine("hdfs")
 @pytest.mark.platform(111)
-async def test_a_result_in_hdfs(walk, hdfs_cluster):
+async def test_result_is_stored_in_hdfs(walk, hdfs_cluster):
     await walk(await hdfs_results(hdfs_cluster))
 
 
 @pytest.mark.engine("azurite")
 @pytest.mark.platform(111)
-async def test_a_result_in_azure(walk, azurite):
+async def test_result_is_stored_in_azure(walk, azurite):
     await walk(await abfs_results(azurite))

@@ -1,4 +1,6 @@
-"""`limits.api_requests_per_minute` (Contract platform 1.1, 1.6). Bursts may cross a minute: then twice as many pass."""
+"""The setting `limits.api_requests_per_minute` (Contract platform 1.1, 1.6). If a burst crosses a minute boundary,
+twice as many requests pass.
+"""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +45,7 @@ async def burst(send: Callable[[int], object]) -> Counter[int]:
 
 
 @pytest.mark.security("T30")
-async def test_a_user_who_calls_too_often_waits_and_others_do_not(limited: Api):
+async def test_frequent_caller_is_throttled_without_affecting_others(limited: Api):
     ana, bob = await limited.user("ana"), await limited.user("bob")
     statuses = await burst(lambda _: ana.get("editor/get_history"))
     assert MOST <= statuses[200] <= 2 * MOST
@@ -51,14 +53,14 @@ async def test_a_user_who_calls_too_often_waits_and_others_do_not(limited: Api):
     assert (await bob.get("editor/get_history")).status_code == 200
 
 
-async def test_calls_without_good_credentials_are_refused_as_such(limited: Api):
+async def test_calls_without_valid_credentials_return_401_not_429(limited: Api):
     assert await burst(lambda _: limited.http.get("/api/v1/editor/get_history")) == {401: BURST}
     assert await burst(lambda _: limited.http.get("/api/v1/nothing")) == {404: BURST}
 
 
 @pytest.mark.platform(35)
 @pytest.mark.security("T30")
-async def test_a_forged_address_does_not_help_on_public_paths(limited: Api):
+async def test_forged_address_does_not_bypass_the_limit_on_public_paths(limited: Api):
     statuses = await burst(
         lambda number: limited.http.post(
             "/api/v1/token/verify", data={"token": "x"}, headers={"X-Forwarded-For": f"10.0.0.{number}"}
@@ -67,7 +69,7 @@ async def test_a_forged_address_does_not_help_on_public_paths(limited: Api):
     assert statuses[429] >= BURST - 2 * MOST
 
 
-async def test_the_word_of_a_trusted_proxy_tells_callers_apart(opener: Opener):
+async def test_trusted_proxy_distinguishes_callers(opener: Opener):
     async with opener(trusted_proxies=["127.0.0.1"]) as api:
         statuses = await burst(
             lambda number: api.http.post(
@@ -77,17 +79,17 @@ async def test_the_word_of_a_trusted_proxy_tells_callers_apart(opener: Opener):
     assert statuses == {401: BURST}
 
 
-async def test_health_is_always_told(limited: Api):
+async def test_health_paths_are_not_limited(limited: Api):
     for path in ("is_alive", "is_ready"):
         assert await burst(lambda _, path=path: limited.http.get(f"/desktop/debug/{path}")) == {200: BURST}
 
 
-async def test_servers_count_together(limited: Api):
+async def test_servers_share_their_counts(limited: Api):
     ana = await limited.user("ana")
     user_id = await limited.database.value("select id from users where username = $1", ana.username)
     await ana.get("editor/get_history")
     await limited.services.request_limits.exchange()
-    # Another server, whose clock is ahead, has used up the next minute: so it is whenever this test runs.
+    # Another server, whose clock is ahead, has used up the next minute, so the test's timing does not matter.
     await limited.database.execute(
         "update request_counts set requests = 100, minute = minute + 1 where caller = $1", f"user {user_id}"
     )

@@ -31,7 +31,7 @@ LARGER = "rows 9000 wide 1000"
 
 @dataclass
 class SlowStorage(FaultyStorage):
-    """Reads and writes of segments wait for `go`, once it is cleared."""
+    """Segment reads and writes wait for `go` while it is cleared."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
@@ -58,7 +58,7 @@ class SlowStorage(FaultyStorage):
 
 @dataclass
 class Served:
-    """A server whose result store does as `store` says."""
+    """A server whose result store is controlled through `store`."""
 
     opened: AbstractAsyncContextManager[Api]
     stores: list[SlowStorage]
@@ -80,12 +80,12 @@ def served(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch) -> Served:
         return replace(files, storage=made[-1])
 
     monkeypatch.setattr(stores, "build_result_files", wrapped)
-    # No cancel is confirmed while the store is slow.
+    # A cancel need not be confirmed while the store is slow.
     return Served(small_api(cancel_wait_s=1), made)
 
 
 def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
-    """Fails from the segment of that number on; the checks of the store succeed."""
+    """Fail from this segment number on; the store's checks succeed."""
 
     def failure(_call: int, path: str) -> QueryServerError | None:
         name = path.rpartition("/")[2]
@@ -95,7 +95,7 @@ def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], Q
 
 
 def numbers(page: dict[str, Any]) -> list[int]:
-    """The first cells of a page: wide ones are texts."""
+    """First cells of a page as numbers; wide cells are texts."""
     return [int(row[0]) for row in page["data"]]
 
 
@@ -106,7 +106,7 @@ async def large_result(ana: Caller) -> str:
 
 
 @pytest.mark.platform(106)
-async def test_a_store_that_fails_on_commit_fails_the_statement(served):
+async def test_store_failure_on_commit_fails_the_statement(served):
     failures = (
         StorageError("no room"),
         StorageUnavailable("gone"),
@@ -128,7 +128,7 @@ async def test_a_store_that_fails_on_commit_fails_the_statement(served):
 
 
 @pytest.mark.platform(106)
-async def test_what_was_stored_of_a_failed_statement_is_deleted(served):
+async def test_partial_result_of_a_failed_statement_is_deleted(served):
     async with served.opened as api:
         ana = await api.user()
         served.store.failures["write"] = failing_from(1, StorageUnavailable("gone"))
@@ -141,7 +141,7 @@ async def test_what_was_stored_of_a_failed_statement_is_deleted(served):
         await until(nothing_is_left)
 
 
-async def test_a_lost_object_is_an_unreachable_store_and_the_state_stays(served):
+async def test_lost_object_is_reported_as_unavailable_and_the_state_is_kept(served):
     async with served.opened as api:
         ana = await api.user()
         operation = await large_result(ana)
@@ -151,12 +151,12 @@ async def test_a_lost_object_is_an_unreachable_store_and_the_state_stays(served)
         assert await ana.refused("editor/fetch_result_data", operationId=operation, start_row=2000) == UNREACHABLE
         assert verdict(await ana.get(f"editor/download/{operation}", format="csv")) == UNREACHABLE
         assert await ana.state(operation) == "available"
-        # The cursor has not moved over rows that nobody got.
+        # The cursor has not advanced past rows that were never returned.
         stored = await api.database.value("select cursor_row from statements where id = $1::uuid", operation)
         assert stored == 0
 
 
-async def test_a_damaged_object_is_never_read_as_fewer_rows(served):
+async def test_damaged_object_is_never_read_as_fewer_rows(served):
     async with served.opened as api:
         ana = await api.user()
         for kept_bytes in (0, 100, -100, -8):
@@ -166,7 +166,7 @@ async def test_a_damaged_object_is_never_read_as_fewer_rows(served):
             assert await ana.refused("editor/fetch_result_data", operationId=operation, rows=10) == UNREACHABLE
 
 
-async def test_a_store_that_fails_to_read_is_unreachable_until_it_works_again(served):
+async def test_failing_reads_are_unavailable_until_the_store_recovers(served):
     async with served.opened as api:
         ana = await api.user()
         for error in (StorageError("broken"), StorageUnavailable("gone"), PermissionDenied("refused")):
@@ -179,7 +179,7 @@ async def test_a_store_that_fails_to_read_is_unreachable_until_it_works_again(se
         assert verdict(await ana.get("/desktop/debug/is_ready")) == (503, -1, "not_ready")
 
 
-async def test_a_slow_store_holds_up_no_other_call(served):
+async def test_slow_store_does_not_delay_other_calls(served):
     async with served.opened as api:
         ana, bob = await api.user(), await api.user()
         operation = await large_result(ana)
@@ -197,7 +197,7 @@ async def test_a_slow_store_holds_up_no_other_call(served):
         assert (await ana.ended(writing["history_uuid"]))["query_status"]["state"] == "available"
 
 
-async def test_a_statement_is_canceled_while_the_store_is_slow(served):
+async def test_statement_can_be_canceled_while_the_store_is_slow(served):
     async with served.opened as api:
         ana = await api.user()
         served.store.go.clear()
@@ -208,7 +208,7 @@ async def test_a_statement_is_canceled_while_the_store_is_slow(served):
         served.store.go.set()
 
 
-async def test_rows_without_a_result_are_deleted_when_they_are_old(served):
+async def test_old_orphaned_results_are_deleted(served):
     async with served.opened as api:
         ana = await api.user()
         retention = api.services.statements.retention
@@ -226,7 +226,7 @@ async def test_rows_without_a_result_are_deleted_when_they_are_old(served):
         assert (await retention.clean_up())["orphaned results"] == 0
 
 
-async def test_the_results_of_another_database_are_never_swept(served):
+async def test_results_of_another_database_are_never_deleted(served):
     async with served.opened as api:
         ana = await api.user()
         retention = api.services.statements.retention
@@ -236,7 +236,7 @@ async def test_the_results_of_another_database_are_never_swept(served):
         await retention.clean_up(dry_run=True)
         owner = api.services.settings.results_dir / "owner"
         assert not owner.exists()
-        # As a copy of the database with another identity would have left it.
+        # A copy of the database with another identity would leave this.
         owner.write_text("another")
         assert (await retention.clean_up())["orphaned results"] == 0
         assert directories(api) == {unknown}
@@ -248,7 +248,7 @@ async def test_the_results_of_another_database_are_never_swept(served):
         assert owner.read_text() == mine
 
 
-async def test_a_result_that_cannot_be_deleted_does_not_keep_the_others(served):
+async def test_undeletable_result_does_not_keep_other_results(served):
     async with served.opened as api:
         ana = await api.user()
         unknown = [await large_result(ana) for _ in range(2)]
@@ -261,7 +261,7 @@ async def test_a_result_that_cannot_be_deleted_does_not_keep_the_others(served):
         assert directories(api) == set()
 
 
-async def test_a_store_that_cannot_be_listed_stops_no_other_clean_up(served):
+async def test_unlistable_store_does_not_stop_other_clean_up(served):
     async with served.opened as api:
         ana = await api.user()
         operation = await large_result(ana)

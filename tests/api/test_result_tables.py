@@ -1,4 +1,4 @@
-"""Results that statements read as tables: who may read which, and that they stay meanwhile (Contract editor 6.5)."""
+"""Results that statements read as tables: access rights, and retention during reads (Contract editor 6.5)."""
 
 import os
 from uuid import UUID, uuid4
@@ -55,7 +55,7 @@ async def refused(caller: Caller, operation: str) -> ResultRefused:
 
 
 async def is_stored(caller: Caller, operation: str) -> bool:
-    """Whether the store has bytes of the result."""
+    """Whether the store has any data of the result."""
     listing = caller.api.services.statements.retention.listing
     found = [stored.id async for batch in listing.statements() for stored in batch]
     return UUID(operation) in found
@@ -64,7 +64,7 @@ async def is_stored(caller: Caller, operation: str) -> bool:
 @pytest.mark.parametrize(
     ("statement", "rows", "in_files"), [(INLINE, 5, False), (STORED, 9000, True), ("rows 0", 0, False)]
 )
-async def test_all_rows_of_an_own_result(ana: Caller, statement: str, rows: int, in_files: bool) -> None:
+async def test_own_result_is_read_completely(ana: Caller, statement: str, rows: int, in_files: bool) -> None:
     operation = (await ana.run("mysql", statement))["history_uuid"]
     results = session_of(ana)
     with results.acting(await user_of(ana)):
@@ -79,7 +79,7 @@ async def test_all_rows_of_an_own_result(ana: Caller, statement: str, rows: int,
                     os.close(descriptor)
 
 
-async def test_a_cut_result_says_so(ana: Caller, small_api: ApiOpener) -> None:
+async def test_truncated_result_is_marked(ana: Caller, small_api: ApiOpener) -> None:
     async with small_api(default_limit=3, enforce_default_limit=True) as api:
         ada = await api.user("ada")
         cut, wanted = [(await ada.run("mysql", "rows 9", **more))["history_uuid"] for more in ({}, {"limit": 2})]
@@ -91,7 +91,7 @@ async def test_a_cut_result_says_so(ana: Caller, small_api: ApiOpener) -> None:
                 assert opened.warning == ""
 
 
-async def test_what_cannot_be_read_is_refused_with_its_code(ana: Caller, bob: Caller) -> None:
+async def test_unreadable_results_are_refused_with_their_code(ana: Caller, bob: Caller) -> None:
     theirs = (await bob.run("mysql", INLINE))["history_uuid"]
     for unknown in (theirs, str(uuid4()), "no-id", ""):
         assert (await refused(ana, unknown)).code == "operation_not_found"
@@ -112,7 +112,7 @@ async def test_what_cannot_be_read_is_refused_with_its_code(ana: Caller, bob: Ca
     assert {(await refused(ana, one)).code for one in (closed, expired)} == {"result_expired"}
 
 
-async def test_nothing_is_read_outside_of_a_statement(ana: Caller) -> None:
+async def test_results_cannot_be_read_outside_a_statement(ana: Caller) -> None:
     operation = (await ana.run("mysql", INLINE))["history_uuid"]
     results = session_of(ana)
     with results.acting(await user_of(ana)):
@@ -123,8 +123,8 @@ async def test_nothing_is_read_outside_of_a_statement(ana: Caller) -> None:
     assert found.value.code == "permission_denied"
 
 
-async def test_the_rights_are_those_of_this_moment_and_of_the_token(ana: Caller) -> None:
-    """As of fetch_result_data: another connector than those of the token is as an unknown operation."""
+async def test_current_user_and_token_rights_apply(ana: Caller) -> None:
+    """As in fetch_result_data, a result outside the token's connectors looks like an unknown operation."""
     operation = (await ana.run("mysql", "rows 2"))["history_uuid"]
     user, results = await user_of(ana), session_of(ana)
     for connectors, may in ((frozenset({"mysql"}), True), (frozenset({"duckdb"}), False)):
@@ -140,7 +140,7 @@ async def test_the_rights_are_those_of_this_moment_and_of_the_token(ana: Caller)
             assert found.value.code == "operation_not_found"
 
 
-async def test_the_results_of_a_script(ana: Caller) -> None:
+async def test_script_results_are_readable(ana: Caller) -> None:
     body = await ana.run("mysql", "rows 2; change 1; rows 3", run_all="true")
     operation, results = body["history_uuid"], session_of(ana)
     with results.acting(await user_of(ana)):
@@ -153,8 +153,8 @@ async def test_the_results_of_a_script(ana: Caller) -> None:
     assert (await refused(ana, nothing)).code == "result_not_available"
 
 
-async def test_a_result_that_is_read_stays(ana: Caller) -> None:
-    """It does not expire, and the bytes of one that is closed stay until the read has ended."""
+async def test_result_being_read_is_kept(ana: Caller) -> None:
+    """It does not expire, and the data of a closed result is kept until the read ends."""
     retention, database = ana.api.services.statements.retention, ana.api.database
     operation = (await ana.run("mysql", STORED))["history_uuid"]
     results = session_of(ana)
@@ -173,7 +173,7 @@ async def test_a_result_that_is_read_stays(ana: Caller) -> None:
     assert not await is_stored(ana, operation)
 
 
-async def test_a_read_of_a_process_that_died_keeps_nothing(ana: Caller) -> None:
+async def test_read_of_a_dead_process_does_not_keep_the_result(ana: Caller) -> None:
     retention, database = ana.api.services.statements.retention, ana.api.database
     operation = (await ana.run("mysql", STORED))["history_uuid"]
     await database.execute(

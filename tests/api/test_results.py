@@ -1,4 +1,4 @@
-"""Rows, cells, caps, and numbers that a double does not keep (Contract editor 6)."""
+"""Rows, cells, limits, and numbers beyond double precision (Contract editor 6)."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ META = {"comment": ""}
 
 
 async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:
-    """The id of an operation whose result is there."""
+    """Run a statement until its result is available; return the operation's id."""
     body = await ana.run(dialect, statement, **fields)
     assert (body["status"], body["query_status"]["state"]) == (0, "available"), body
     return body["history_uuid"]
@@ -21,7 +21,7 @@ async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) 
 class TestPaging:
     @pytest.mark.item(17)
     @every_dialect
-    async def test_823_rows_come_in_nine_batches(self, ana: Caller, dialect: Dialect):
+    async def test_823_rows_take_nine_batches(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(823))
         pages = [await ana.page(operation, rows=100) for _ in range(9)]
         assert [len(page["data"]) for page in pages] == [100] * 8 + [23]
@@ -31,20 +31,20 @@ class TestPaging:
         assert [row for page in pages for row in page["data"]] == [[n] for n in range(823)]
 
     @pytest.mark.item(17)
-    async def test_a_batch_has_100_rows_when_nothing_is_said(self, ana: Caller):
+    async def test_default_batch_size_is_100(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 101")
         assert len((await ana.page(operation))["data"]) == 100
 
     @pytest.mark.item(18)
     @every_dialect
-    async def test_exact_multiples_end_with_a_full_batch(self, ana: Caller, dialect: Dialect):
+    async def test_exact_multiple_ends_with_a_full_batch(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(200))
         pages = [await ana.page(operation, rows=100) for _ in range(3)]
         assert [(len(page["data"]), page["has_more"]) for page in pages] == [(100, True), (100, False), (0, False)]
 
     @pytest.mark.item(19)
     @every_dialect
-    async def test_start_over_gives_row_0_again(self, ana: Caller, dialect: Dialect):
+    async def test_start_over_returns_to_row_0(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(30))
         await ana.page(operation, rows=10)
         again = await ana.page(operation, rows=10, startOver="true")
@@ -53,7 +53,7 @@ class TestPaging:
 
     @pytest.mark.item(20)
     @every_dialect
-    async def test_a_start_row_is_repeatable_and_leaves_the_cursor(self, ana: Caller, dialect: Dialect):
+    async def test_start_row_is_repeatable_and_keeps_the_cursor(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(100))
         await ana.page(operation, rows=5)
         fields = {"operationId": operation, "start_row": 50, "rows": 10}
@@ -66,8 +66,8 @@ class TestPaging:
     @pytest.mark.item(20)
     @pytest.mark.parametrize(
         ("statement", "rows"), [("rows 100", 100), ("rows 3000 wide 1000", 3000)]
-    )  # in the record; in segments
-    async def test_past_the_end_there_is_an_empty_batch(self, ana: Caller, statement: str, rows: int):
+    )  # stored in the record; stored in segments
+    async def test_fetch_past_the_end_returns_an_empty_batch(self, ana: Caller, statement: str, rows: int):
         operation = await finished(ana, "mysql", statement)
         for start_row in (rows, rows + 1, 10**12, 2**63 - 1):
             page = await ana.page(operation, start_row=start_row)
@@ -95,21 +95,21 @@ class TestPaging:
             ("escape", "2"),
         ],
     )
-    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+    async def test_out_of_range_fields_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         answer = await ana.post("editor/fetch_result_data", operationId=operation, **{field: value})
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
         assert field in answer.json()["message"]
 
     @pytest.mark.item(22)
-    async def test_a_hundred_thousand_rows_fit_into_one_batch(self, ana: Caller):
+    async def test_batch_may_have_a_hundred_thousand_rows(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 100001", limit=200_000)
         page = await ana.page(operation, rows=100_000)
         assert (len(page["data"]), page["has_more"]) == (100_000, True)
 
     @pytest.mark.item(22)
     @pytest.mark.parametrize("rows", ["100001", "1000000", "9" * 30])
-    async def test_more_rows_than_a_batch_has_give_a_full_batch_and_an_exact_has_more(self, ana: Caller, rows: str):
+    async def test_oversized_row_count_is_capped_with_an_exact_has_more(self, ana: Caller, rows: str):
         operation = await finished(ana, "mysql", "rows 200000", limit=200_000)
         pages = [await ana.page(operation, rows=rows) for _ in range(3)]
         assert [(len(page["data"]), page["has_more"]) for page in pages] == [
@@ -120,12 +120,12 @@ class TestPaging:
         first = await ana.run("mysql", "rows 100001", rows=rows, limit=200_000)
         assert (len(first["result"]["data"]), first["result"]["has_more"]) == (100_000, True)
 
-    async def test_a_start_row_beyond_64_bits_is_an_empty_batch_or_refused(self, ana: Caller):
+    async def test_start_row_beyond_64_bits_is_an_empty_batch_or_refused(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 1")
         answer = await ana.post("editor/fetch_result_data", operationId=operation, start_row=str(2**63))
         assert answer.status_code in {200, 400}
 
-    async def test_a_batch_stays_below_its_byte_limit_and_says_so(self, small_api: ApiOpener):
+    async def test_batch_respects_its_byte_limit_and_reports_it(self, small_api: ApiOpener):
         async with small_api(batch_max_bytes=64 * 1024) as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 30 wide 10000")
@@ -146,7 +146,7 @@ class TestPaging:
                 assert answer.json()["details"] == {"row": row, "limit_bytes": 65536, "next_start_row": row + 1}
             assert (await ana.page(wide, start_row=2))["data"] == []
 
-    async def test_rows_may_be_read_while_the_statement_runs(self, ana: Caller):
+    async def test_fetch_during_execution_returns_an_empty_batch(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30 then rows 5"))["history_uuid"]
         page = await ana.page(operation)
         assert (page["data"], page["has_more"], page["rows_total"], page["meta"]) == ([], True, None, [])
@@ -170,7 +170,7 @@ class TestMeta:
     @pytest.mark.item(30)
     @pytest.mark.parametrize("escape", ["true", "false"])
     @every_dialect
-    async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
+    async def test_empty_result_has_columns(self, ana: Caller, dialect: Dialect, escape: str):
         page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
         assert [column["name"] for column in page["meta"]] == ["a", "b"]
         assert (page["data"], page["type"], page["has_more"]) == ([], "table", False)
@@ -178,7 +178,7 @@ class TestMeta:
 
     @pytest.mark.item(31)
     @every_dialect
-    async def test_meta_is_the_same_in_all_batches_also_after_nulls(self, ana: Caller, dialect: Dialect):
+    async def test_meta_is_identical_in_all_batches_even_after_nulls(self, ana: Caller, dialect: Dialect):
         statement = f"SELECT CASE WHEN n < 150 THEN NULL ELSE n END AS n FROM ({dialect.rows(200)}) AS t"
         operation = await finished(ana, dialect, statement)
         pages = [await ana.page(operation, rows=50) for _ in range(4)]
@@ -205,7 +205,7 @@ class TestMeta:
             (SQLITE, "x'00'", "BINARY_TYPE", ""),
         ],
     )
-    async def test_types_have_one_list_of_names_and_the_engines_text(self, ana, dialect, expression, kind, native):
+    async def test_columns_have_a_standard_type_and_the_engines_type(self, ana, dialect, expression, kind, native):
         page = await ana.result(dialect, f"SELECT {expression} AS v")
         assert page["meta"] == [{"name": "v", "type": kind, "native_type": native, **META}]
 
@@ -269,7 +269,7 @@ SQLITE_CELLS = [
 class TestCells:
     @pytest.mark.item(26)
     @every_dialect
-    async def test_null_is_told_from_the_text_null(self, ana: Caller, dialect: Dialect):
+    async def test_null_differs_from_the_text_null(self, ana: Caller, dialect: Dialect):
         page = await ana.result(dialect, "SELECT NULL AS a, 'NULL' AS b")
         assert page["data"] == [[None, "NULL"]]
 
@@ -282,7 +282,7 @@ class TestCells:
             *((SQLITE, *cell) for cell in SQLITE_CELLS),
         ],
     )
-    async def test_raw_cells(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
+    async def test_raw_cells_keep_their_values(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
         page = await ana.result(dialect, f"SELECT {expression} AS v, NULL AS n")
         assert page["data"] == [[value, None]]
         assert type(page["data"][0][0]) is type(value)
@@ -290,7 +290,7 @@ class TestCells:
 
     @pytest.mark.item(27)
     @every_dialect
-    async def test_all_digits_are_on_the_wire(self, ana: Caller, dialect: Dialect):
+    async def test_large_integers_keep_all_digits_in_json(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT 9223372036854775807 AS v")
         answer = await ana.post("editor/fetch_result_data", operationId=operation)
         assert b'"data":[[9223372036854775807]]' in answer.content
@@ -304,7 +304,7 @@ class TestCells:
 
     @pytest.mark.item(29)
     @every_dialect
-    async def test_text_is_escaped_on_request_only(self, ana: Caller, dialect: Dialect):
+    async def test_text_is_escaped_only_on_request(self, ana: Caller, dialect: Dialect):
         text = "<b>&\"' x"
         statement = f'SELECT {literal(text)} AS "<a>", NULL AS n'
         raw = await ana.result(dialect, statement)
@@ -333,7 +333,9 @@ class TestCells:
             (SQLITE, "29.0", "29.0"),
         ],
     )
-    async def test_hue_cells(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
+    async def test_escaped_cells_follow_the_hue_format(
+        self, ana: Caller, dialect: Dialect, expression: str, value: Any
+    ):
         page = await ana.result(dialect, f"SELECT {expression} AS v", escape="true")
         assert page["data"] == [[value]]
 
@@ -341,7 +343,7 @@ class TestCells:
 class TestCaps:
     @pytest.mark.item(32)
     @every_dialect
-    async def test_a_limit_cuts_only_what_is_above_it(self, ana: Caller, dialect: Dialect):
+    async def test_limit_truncates_only_longer_results(self, ana: Caller, dialect: Dialect):
         cut = await finished(ana, dialect, dialect.rows(11), limit=10)
         page = await ana.page(cut)
         assert (len(page["data"]), page["truncated"], page["truncated_reason"]) == (10, True, "row_limit")
@@ -353,7 +355,7 @@ class TestCaps:
 
     @pytest.mark.item(33)
     @every_dialect
-    async def test_all_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
+    async def test_all_rows_are_kept_by_default(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(6000))
         size = (await ana.on(operation, "fetch_result_size"))["result"]
         assert (size["rows"], size["truncated"]) == (6000, False)
@@ -362,7 +364,7 @@ class TestCaps:
         assert page["has_more"] is False
 
     @pytest.mark.item(33)
-    async def test_5000_rows_are_kept_where_the_default_limit_is_in_force(self, small_api: ApiOpener):
+    async def test_enforced_default_limit_keeps_5000_rows(self, small_api: ApiOpener):
         async with small_api(enforce_default_limit=True) as api:
             ana = await api.user()
             size = (await ana.on(await finished(ana, DUCKDB, DUCKDB.rows(6000)), "fetch_result_size"))["result"]
@@ -385,7 +387,7 @@ class TestCaps:
             ({"result_max_bytes": 100_000}, "result_max_bytes", None),
         ],
     )
-    async def test_a_client_that_pages_to_the_end_sees_that_the_server_cut_the_result(
+    async def test_paging_to_the_end_reveals_truncation_by_the_server(
         self, small_api: ApiOpener, setting: dict[str, Any], cut_by: str, kept: int | None
     ):
         async with small_api(**setting) as api:
@@ -407,7 +409,7 @@ class TestCaps:
             assert [page["has_more"] for page in pages] == [True, True]
 
     @pytest.mark.item(32)
-    async def test_a_cut_result_of_a_whole_script_is_not_silent_either(self, small_api: ApiOpener):
+    async def test_truncation_in_a_whole_script_is_reported(self, small_api: ApiOpener):
         async with small_api(result_max_rows=20, default_limit=0) as api:
             ana = await api.user()
             for dialect in ("mysql", DUCKDB):
@@ -421,7 +423,7 @@ class TestCaps:
 
     @pytest.mark.item(17)
     @pytest.mark.item(32)
-    async def test_a_result_that_the_caller_limited_just_ends(self, small_api: ApiOpener):
+    async def test_result_limited_by_the_caller_ends_without_a_message(self, small_api: ApiOpener):
         async with small_api(result_max_rows=20, default_limit=0) as api:
             ana = await api.user()
             for limit in (10, 20):
@@ -433,7 +435,7 @@ class TestCaps:
             page, end = await ana.page(whole, rows=100), await ana.page(whole)
             assert (page["has_more"], page["truncated"], end["data"], end["has_more"]) == (False, False, [], False)
 
-    async def test_what_was_cut_says_by_what_and_how_to_get_more(self, ana: Caller):
+    async def test_truncation_message_names_cause_and_remedy(self, ana: Caller):
         own = "the limit of the call. To get more, execute the statement with a larger limit (up to 1000000)."
         await self._require_cut(ana, {"limit": 5000}, "limit", own)
 
@@ -449,7 +451,7 @@ class TestCaps:
         assert (await ana.on(operation, "fetch_result_size"))["result"]["message"] == message
         assert (await ana.on(operation, "get_logs"))["logs"].split("\n").count(message) == 1
 
-    async def test_a_limit_of_the_statement_above_the_default_is_honoured(self, small_api: ApiOpener):
+    async def test_statement_limit_above_the_default_is_honored(self, small_api: ApiOpener):
         async with small_api(enforce_default_limit=True, default_limit=10, result_max_rows=20) as api:
             ana = await api.user()
             for dialect in (DUCKDB, SQLITE, POSTGRESQL):
@@ -470,7 +472,7 @@ class TestCaps:
                 " (editor.result_max_rows)."
             )
 
-    async def test_the_next_statement_of_a_script_inherits_a_limit_but_no_default(self, small_api: ApiOpener):
+    async def test_next_script_statement_inherits_a_limit_but_not_the_default(self, small_api: ApiOpener):
         async with small_api(enforce_default_limit=True, default_limit=10, result_max_rows=20) as api:
             ana = await api.user()
             script = f"{DUCKDB.rows(30)}; {DUCKDB.rows(30)} LIMIT 15"
@@ -480,12 +482,12 @@ class TestCaps:
                 assert [body["query_status"]["rows"] for body in (first, second)] == expected
 
     @pytest.mark.item(33)
-    async def test_the_engine_sees_the_statement_without_a_limit(self, ana: Caller):
+    async def test_engine_receives_the_statement_without_a_limit(self, ana: Caller):
         await finished(ana, "mysql", "rows 6001")
         assert ana.api.fakes["mysql"].executions.count("rows 6001") == 1
 
     @pytest.mark.item(34)
-    async def test_the_byte_cap_cuts_too(self, small_api: ApiOpener):
+    async def test_byte_limit_also_truncates(self, small_api: ApiOpener):
         async with small_api(result_max_bytes=100_000) as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 1000 wide 1000")
@@ -496,13 +498,13 @@ class TestCaps:
             assert 50 <= page["rows_total"] <= 100
             assert page["data"] == [[str(n).rjust(1000)] for n in range(page["rows_total"])]
 
-    async def test_a_data_change_is_read_to_its_end_whatever_the_limit(self, ana: Caller):
+    async def test_data_change_completes_regardless_of_the_limit(self, ana: Caller):
         table = f"changed_{ana.username}"
         await ana.run(POSTGRESQL, f"CREATE TABLE {table} (a int)")
         change = f"INSERT INTO {table} SELECT generate_series(1, 2000) RETURNING a"
         page = await ana.page(await finished(ana, POSTGRESQL, change, limit=10))
         assert (len(page["data"]), page["truncated"]) == (10, True)
-        # To run it again would change the data again.
+        # Executing it again would repeat the change.
         assert "The statement was carried out in full. If it only reads data, execute" in page["message"]
         assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]
 
@@ -525,7 +527,7 @@ def flags(meta: list[dict[str, Any]]) -> list[object]:
     return [column.get("as_text") for column in meta]
 
 
-async def test_each_call_that_gives_cells_takes_the_field(ana: Caller):
+async def test_big_numbers_is_accepted_by_every_call_returning_cells(ana: Caller):
     for dialect, statement in STATEMENTS.items():
         executed = await ana.run(dialect, statement, rows=10, big_numbers="text")
         assert executed["result"]["data"] == [TEXTS]
@@ -544,7 +546,7 @@ async def test_each_call_that_gives_cells_takes_the_field(ana: Caller):
         assert refused.json()["message"] == "big_numbers must be 'number' or 'text'."
 
 
-async def test_samples_take_the_field(ana: Caller):
+async def test_big_numbers_is_accepted_by_samples(ana: Caller):
     await ana.run("sqlite", "CREATE TABLE IF NOT EXISTS wide_numbers (big BIGINT, word TEXT)")
     await ana.run("sqlite", f"INSERT INTO wide_numbers VALUES ({LARGE}, 'a')")
     for fields, rows, as_text in (
@@ -556,12 +558,13 @@ async def test_samples_take_the_field(ana: Caller):
     await ana.run("sqlite", "DROP TABLE wide_numbers")
 
 
-async def test_the_preference_of_a_user_holds_where_a_call_says_nothing(api: Api):
+async def test_user_preference_applies_without_the_field(api: Api):
     ana, ben = await api.user(), await api.user()
     assert (await ana.get("iam/preferences")).json() == {"status": 0, "preferences": {"big_numbers": "number"}}
     changed = await ana.told("iam/preferences", big_numbers="text")
     assert changed["preferences"] == (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "text"}
-    assert (await ana.told("iam/preferences"))["preferences"] == {"big_numbers": "text"}  # nothing is named
+    # an empty update changes nothing
+    assert (await ana.told("iam/preferences"))["preferences"] == {"big_numbers": "text"}
     statement = STATEMENTS["duckdb"]
     operation = (await ana.run("duckdb", statement))["history_uuid"]
     assert (await ana.page(operation))["data"] == [TEXTS]
@@ -575,7 +578,7 @@ async def test_the_preference_of_a_user_holds_where_a_call_says_nothing(api: Api
     assert (await api.stranger.get("iam/preferences")).status_code == 401
 
 
-async def test_a_preference_of_another_version_counts_as_absent(api: Api):
+async def test_preference_of_another_version_is_ignored(api: Api):
     ana = await api.user()
     await api.database.execute(
         "update users set preferences = $2 where username = $1", ana.username, {"big_numbers": "roman", "other": [1]}

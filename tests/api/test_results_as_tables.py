@@ -1,4 +1,4 @@
-"""`FROM 'result://<operation id>'` on DuckDB (Contract editor 6.5)."""
+"""Queries with `FROM 'result://<operation id>'` on DuckDB (Contract editor 6.5)."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,7 +27,7 @@ async def failure_of(caller: Caller, statement: str, **more: Any) -> tuple[str, 
     return body["code"], body["message"]
 
 
-async def test_a_result_is_a_table_as_often_as_a_statement_names_it(ana: Caller) -> None:
+async def test_statement_may_use_a_result_several_times(ana: Caller) -> None:
     one = await operation_of(ana, ROWS)
     assert await rows_of(ana, f"SELECT count(*), sum(n)::BIGINT, max(t) FROM 'result://{one}'") == [
         [30000, 449985000, "row 9999"]
@@ -42,7 +42,7 @@ async def test_a_result_is_a_table_as_often_as_a_statement_names_it(ana: Caller)
     assert [row[:2] for row in kinds] == [["n", "BIGINT"], ["k", "BIGINT"], ["t", "VARCHAR"], ["x", "DOUBLE"]]
 
 
-async def test_results_of_several_engines_are_joined(ana: Caller) -> None:
+async def test_results_of_several_engines_can_be_joined(ana: Caller) -> None:
     left = await operation_of(
         ana, "SELECT i AS id, 'name ' || i AS name FROM generate_series(1, 50) AS g(i)", "postgresql"
     )
@@ -55,12 +55,12 @@ async def test_results_of_several_engines_are_joined(ana: Caller) -> None:
 
 
 @pytest.mark.parametrize("condition", ["true", "false"])
-async def test_small_and_empty_results(ana: Caller, condition: str) -> None:
+async def test_small_and_empty_results_are_tables(ana: Caller, condition: str) -> None:
     small = await operation_of(ana, f"SELECT 7 AS a, NULL AS b, 'x' AS c WHERE {condition}", "postgresql")
     assert await rows_of(ana, f"FROM 'result://{small}'") == ([[7, None, "x"]] if condition == "true" else [])
 
 
-async def test_columns_have_names_of_their_own(ana: Caller) -> None:
+async def test_duplicate_column_names_are_made_unique(ana: Caller) -> None:
     one = await operation_of(ana, "columns a A b a", "mysql")
     (row,) = await rows_of(ana, f"SELECT column_name FROM (DESCRIBE FROM 'result://{one}') LIMIT 1")
     assert row == ["a"]
@@ -69,7 +69,7 @@ async def test_columns_have_names_of_their_own(ana: Caller) -> None:
     assert names[0] == "a"
 
 
-async def test_a_table_keeps_the_rows_and_a_view_cannot(ana: Caller) -> None:
+async def test_table_keeps_the_rows_but_views_are_refused(ana: Caller) -> None:
     one, name = await operation_of(ana, ROWS), f"t{uuid4().hex}"
     await operation_of(ana, f"CREATE TABLE {name} AS FROM 'result://{one}'")
     await ana.on(one, "close_statement")
@@ -88,13 +88,13 @@ async def test_a_table_keeps_the_rows_and_a_view_cannot(ana: Caller) -> None:
     assert await rows_of(ana, "SELECT count(*) FROM duckdb_views() WHERE view_name LIKE 'result:%'") == [[0]]
 
 
-async def test_a_text_may_mention_a_result_that_is_none(ana: Caller) -> None:
+async def test_result_address_in_a_text_is_not_resolved(ana: Caller) -> None:
     unknown = f"result://{uuid4()}"
     assert await rows_of(ana, f"SELECT '{unknown}' AS address") == [[unknown]]
     assert await rows_of(ana, "SELECT ? AS address", parameters=f'["{unknown}"]') == [[unknown]]
 
 
-async def test_what_cannot_be_read_fails_with_its_code(ana: Caller, bob: Caller) -> None:
+async def test_unreadable_results_fail_with_their_code(ana: Caller, bob: Caller) -> None:
     theirs = await operation_of(bob, "SELECT 1 AS n")
     unknown = str(uuid4())
     found = [await failure_of(ana, f"FROM 'result://{one}'") for one in (theirs, unknown)]
@@ -112,8 +112,8 @@ async def test_what_cannot_be_read_fails_with_its_code(ana: Caller, bob: Caller)
     assert (await failure_of(ana, f"FROM 'result://{closed}'"))[0] == "result_expired"
 
 
-async def test_rights_are_those_of_the_statement_and_not_of_the_session(ana: Caller) -> None:
-    """Two tokens of one user, at one session, at the same time."""
+async def test_statement_rights_apply_instead_of_session_rights(ana: Caller) -> None:
+    """Two tokens of one user run statements concurrently in one session."""
     theirs = await operation_of(ana, "rows 9", "mysql")
     narrow, _ = await program_of(ana, connectors=["duckdb"])
     wide, _ = await program_of(ana)
@@ -125,7 +125,7 @@ async def test_rights_are_those_of_the_statement_and_not_of_the_session(ana: Cal
     assert (await failure_of(narrow, asked))[0] == "operation_not_found"
 
 
-async def test_within_a_transaction(ana: Caller) -> None:
+async def test_results_are_readable_within_a_transaction(ana: Caller) -> None:
     one, name = await operation_of(ana, ROWS), f"t{uuid4().hex}"
     session = (await ana.told("editor/create_session", session='{"type": "duckdb"}'))["session"]["id"]
 
@@ -142,8 +142,8 @@ async def test_within_a_transaction(ana: Caller) -> None:
     assert (await ana.run("duckdb", f"FROM {name}", session_id=session))["status"] == 1
 
 
-async def test_a_result_stays_while_a_statement_reads_it(ana: Caller) -> None:
-    """Closed and expired while its rows are read: all of them come, and the bytes go then."""
+async def test_result_is_kept_while_a_statement_reads_it(ana: Caller) -> None:
+    """The result is closed and expires during the read: all rows still arrive, and the data is deleted afterwards."""
     database, retention = ana.api.database, ana.api.services.statements.retention
     one = await operation_of(ana, ROWS)
     slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"
@@ -164,7 +164,7 @@ async def test_a_result_stays_while_a_statement_reads_it(ana: Caller) -> None:
     assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 0
 
 
-async def test_explain_and_the_log_of_a_part(small_api: ApiOpener) -> None:
+async def test_explain_and_log_cover_truncated_results(small_api: ApiOpener) -> None:
     async with small_api(default_limit=3, enforce_default_limit=True) as api:
         ana = await api.user("ana")
         one = (await ana.run("duckdb", "SELECT i FROM range(9) AS r(i)"))["history_uuid"]

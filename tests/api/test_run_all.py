@@ -1,4 +1,4 @@
-"""Scripts whose statements all run with one call (Contract editor 5.5)."""
+"""Scripts whose statements all run in one call (Contract editor 5.5)."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ FIELD = Path(__file__).parents[1] / "field" / "sql"
 
 
 def steps(body: dict[str, Any]) -> list[tuple[int, str]]:
-    """Of each statement that was begun its number and state."""
+    """Number and state of each started statement."""
     return [(one["statement_id"], one["state"]) for one in body["query_status"]["statements"]]
 
 
 class TestWarning:
     @pytest.mark.item(81)
-    async def test_a_script_of_which_one_statement_runs_gives_a_warning_in_answer_and_log(self, ana: Caller):
+    async def test_running_one_statement_of_a_script_warns_in_response_and_log(self, ana: Caller):
         first = await ana.run("duckdb", "SELECT 1; SELECT 2; SELECT 3")
         assert first["warning"].startswith("Only statement 1 of 3 of this script is run.")
         assert "run_all=true" in first["warning"]
@@ -37,11 +37,11 @@ class TestWarning:
 
     @pytest.mark.item(81)
     @pytest.mark.parametrize("fields", [{}, {"run_all": "true"}])
-    async def test_one_statement_gives_none(self, ana: Caller, fields: dict[str, str]):
+    async def test_single_statement_causes_no_warning(self, ana: Caller, fields: dict[str, str]):
         assert "warning" not in await ana.run("duckdb", "SELECT 1;", **fields)
 
     @pytest.mark.item(81)
-    async def test_a_first_statement_that_fails_gives_it_too(self, ana: Caller):
+    async def test_failing_first_statement_also_warns(self, ana: Caller):
         failed = await ana.run("duckdb", "SELECT nope; SELECT 2")
         assert (failed["status"], failed["warning"][:24]) == (1, "Only statement 1 of 2 of")
 
@@ -49,7 +49,7 @@ class TestWarning:
 class TestRunAll:
     @pytest.mark.item(82)
     @every_dialect
-    async def test_all_statements_run_in_one_session_and_the_last_result_is_the_operations(
+    async def test_all_statements_share_a_session_and_the_last_result_is_the_operations(
         self, ana: Caller, dialect: Dialect
     ):
         script = (
@@ -68,13 +68,13 @@ class TestRunAll:
         assert (handle["statement_id"], handle["statements_count"], handle["has_more_statements"]) == (5, 6, False)
         assert (handle["start"], handle["end"]) == ({"row": 0, "column": 0}, {"row": 5, "column": 15})
         operation = body["history_uuid"]
-        assert (await ana.page(operation))["data"] == []  # the cursor is behind the rows of the answer
+        assert (await ana.page(operation))["data"] == []  # the cursor is past the rows of the response
         assert (await ana.page(operation, start_row=0))["data"] == [[3]]
         assert (await ana.page(operation, statement_id=2))["data"] == [[1], [2]]
         assert (await ana.page(operation, statement_id=3))["meta"] == []
 
     @pytest.mark.item(82)
-    async def test_each_statement_says_what_it_did_and_where_it_stands(self, ana: Caller):
+    async def test_each_statement_reports_its_outcome_and_position(self, ana: Caller):
         body = await ana.run("mysql", "ddl;\nchange 3; rows 7;\nddl", run_all="true")
         ddl, change, rows, last = body["query_status"]["statements"]
         assert (change["modified_row_count"], change["has_result_set"], change["rows"]) == (3, False, 0)
@@ -92,7 +92,7 @@ class TestRunAll:
         assert len(page["data"]) == 7
 
     @pytest.mark.item(82)
-    async def test_without_any_result_the_operation_is_a_success(self, ana: Caller):
+    async def test_script_without_results_ends_in_success(self, ana: Caller):
         body = await ana.run("mysql", "ddl; change 3", run_all="true")
         status = body["query_status"]
         assert (status["state"], status["status"], status["has_result_set"]) == ("success", "available", False)
@@ -102,9 +102,7 @@ class TestRunAll:
 
     @pytest.mark.item(83)
     @every_dialect
-    async def test_the_first_failure_ends_the_script_and_what_was_done_stays_readable(
-        self, ana: Caller, dialect: Dialect
-    ):
+    async def test_first_failure_ends_the_script_and_earlier_results_stay_readable(self, ana: Caller, dialect: Dialect):
         script = "SELECT 1 AS one;\n\nSELECT 2 AS two;\nSELECT *\nFROM no_such_table;\nSELECT 4 AS four"
         body = await ana.run(dialect, script, run_all="true")
         assert (body["status"], body["code"], body["statement_id"]) == (1, "engine_error", 2)
@@ -129,7 +127,7 @@ class TestRunAll:
         assert (file.status_code, file.text) == (200, "two\r\n2\r\n")
 
     @pytest.mark.item(82)
-    async def test_metadata_size_and_files_are_those_of_the_statement(self, ana: Caller):
+    async def test_metadata_size_and_files_belong_to_the_chosen_statement(self, ana: Caller):
         body = await ana.run("duckdb", "SELECT 1 AS a; SELECT 'x' AS b, 2 AS c; BEGIN; COMMIT", run_all="true")
         operation = body["history_uuid"]
         for fields, expected in (({}, ["b", "c"]), ({"statement_id": 0}, ["a"]), ({"statement_id": 1}, ["b", "c"])):
@@ -144,13 +142,13 @@ class TestRunAll:
 
     @pytest.mark.item(82)
     @pytest.mark.parametrize("statement_id", [2, 99])
-    async def test_a_statement_that_is_not_of_the_script_is_refused(self, ana: Caller, statement_id: int):
+    async def test_statement_outside_the_script_is_refused(self, ana: Caller, statement_id: int):
         operation = (await ana.run("duckdb", "SELECT 1; SELECT 2", run_all="true"))["history_uuid"]
         refused = await ana.refused("editor/fetch_result_data", operationId=operation, statement_id=statement_id)
         assert refused == (400, -1, "invalid_parameter")
 
     @pytest.mark.item(82)
-    async def test_one_statement_is_an_ordinary_operation_with_one_statement_in_its_status(self, ana: Caller):
+    async def test_single_statement_is_an_ordinary_operation_with_one_listed_statement(self, ana: Caller):
         body = await ana.run("duckdb", "SELECT 7 AS n", run_all="true")
         [only] = body["query_status"]["statements"]
         assert (only["operationId"], only["statement_id"], only["state"]) == (body["history_uuid"], 0, "available")
@@ -171,7 +169,7 @@ class TestRunAll:
         assert (entry["data"]["statement"], entry["data"]["status"]) == ("SELECT 1;\nSELECT 2", "available")
 
     @pytest.mark.item(84)
-    async def test_one_log_has_the_lines_of_all_statements(self, ana: Caller):
+    async def test_one_log_covers_all_statements(self, ana: Caller):
         operation = (await ana.run("mysql", "rows 1; ddl; fail no", run_all="true"))["history_uuid"]
         log = await ana.on(operation, "get_logs")
         lines = log["logs"].splitlines()
@@ -193,7 +191,7 @@ class TestRunAll:
         assert '"statement_id":1' in stream
 
     @pytest.mark.item(84)
-    async def test_events_tell_of_each_statement(self, ana: Caller):
+    async def test_events_report_each_statement(self, ana: Caller):
         operation = (await ana.execute("mysql", "ddl; sleep 2 then rows 1", run_all="true"))["history_uuid"]
         stream = (await ana.get(f"editor/events/{operation}")).text
         seen = [
@@ -205,7 +203,7 @@ class TestRunAll:
         assert seen[-1] == ("success", "available")
 
     @pytest.mark.item(85)
-    async def test_cancel_stops_the_statement_and_nothing_after_it_begins(self, ana: Caller):
+    async def test_cancel_stops_the_statement_and_starts_no_further_statement(self, ana: Caller):
         operation = (await ana.execute("mysql", "rows 2; sleep 60; change 1", run_all="true"))["history_uuid"]
 
         async def second_runs() -> bool:
@@ -224,7 +222,7 @@ class TestRunAll:
         assert (await ana.page(operation, statement_id=0, start_row=0))["data"] == [[0], [1]]
 
     @pytest.mark.item(85)
-    async def test_the_time_limit_is_that_of_the_whole_script(self, ana: Caller):
+    async def test_time_limit_covers_the_whole_script(self, ana: Caller):
         body = await ana.run("mysql", "rows 1; sleep 60; rows 1", run_all="true", timeout=2)
         assert (body["status"], body["code"]) == (-4, "statement_timeout")
         assert steps(body) == [(0, "available"), (1, "timed_out")]
@@ -254,7 +252,7 @@ class TestRunAll:
         assert refused == (409, -1, "idempotency_conflict")
 
     @pytest.mark.item(87)
-    async def test_operation_id_with_run_all_runs_the_rest(self, ana: Caller):
+    async def test_operation_id_with_run_all_runs_the_remaining_statements(self, ana: Caller):
         script = "text a; text b; text c"
         first = await ana.run("mysql", script)
         rest = await ana.told("editor/execute/mysql", operationId=first["history_uuid"], run_all="true", wait=30)
@@ -264,7 +262,7 @@ class TestRunAll:
         assert over == (409, -1, "no_more_statements")
 
     @pytest.mark.item(87)
-    async def test_a_script_that_failed_goes_on_after_or_at_the_statement_that_failed(self, ana: Caller):
+    async def test_failed_script_can_continue_after_or_at_the_failed_statement(self, ana: Caller):
         failed = await ana.run("mysql", "text a; fail b; text c; text d", run_all="true")
         operation = failed["history_uuid"]
         after = await ana.told("editor/execute/mysql", operationId=operation, run_all="true", wait=30)
@@ -279,7 +277,7 @@ class TestRunAll:
         assert steps(edited) == [(1, "available"), (2, "available"), (3, "available")]
 
     @pytest.mark.item(82)
-    async def test_the_session_of_the_script_ends_with_it_and_a_named_one_stays(self, ana: Caller):
+    async def test_script_session_closes_but_a_named_session_stays_open(self, ana: Caller):
         created = await ana.told("editor/create_session", session='{"type": "mysql"}')
         session = created["session"]["id"]
         body = await ana.run("mysql", "set x 5; fail now", run_all="true", session_id=session)
@@ -291,19 +289,19 @@ class TestRunAll:
 
     @pytest.mark.item(82)
     @pytest.mark.parametrize("path", ["editor/execute", "editor/execute/mysql", "query/mysql"])
-    async def test_every_form_of_the_call_takes_it(self, ana: Caller, path: str):
+    async def test_every_form_of_the_call_accepts_run_all(self, ana: Caller, path: str):
         body = await ana.told(path, statement="ddl; rows 1", snippet='{"type": "mysql"}', run_all="true", wait=30)
         assert steps(body) == [(0, "success"), (1, "available")]
 
     @pytest.mark.item(82)
-    async def test_run_all_false_runs_one_and_another_word_is_refused(self, ana: Caller):
+    async def test_run_all_false_runs_one_statement_and_invalid_words_are_refused(self, ana: Caller):
         body = await ana.run("mysql", "ddl; rows 1", run_all="false")
         assert "warning" in body
         refused = await ana.refused("editor/execute/mysql", statement="ddl", run_all="perhaps")
         assert refused == (400, -1, "invalid_parameter")
 
     @pytest.mark.item(82)
-    async def test_more_statements_than_may_run_in_one_call_are_refused_before_anything_runs(self, api: Api):
+    async def test_script_above_the_statement_limit_is_refused_before_anything_runs(self, api: Api):
         user = await api.user()
         most = api.services.settings.editor.script_max_statements
         refused = await user.refused("editor/execute/mysql", statement="ddl;" * (most + 1), run_all="true")
@@ -311,7 +309,7 @@ class TestRunAll:
         assert (await user.history())["count"] == 0
 
     @pytest.mark.item(82)
-    async def test_values_of_parameters_go_to_the_places_of_their_statements(self, ana: Caller):
+    async def test_parameters_fill_the_placeholders_of_their_statements(self, ana: Caller):
         script = "SELECT ? AS a; SELECT 1 WHERE ? > ?; SELECT ? AS d"
         body = await ana.run("duckdb", script, run_all="true", parameters='["x", 3, 2, "y"]')
         assert body["status"] == 0, body
@@ -321,7 +319,7 @@ class TestRunAll:
         assert (await ana.page(named["history_uuid"]))["data"] == [[2, 1]]
 
     @pytest.mark.item(73)
-    async def test_the_rule_of_the_field_is_made_by_one_call(self, ana: Caller):
+    async def test_postgresql_rule_with_several_statements_is_created(self, ana: Caller):
         script = (FIELD / "06_postgresql_create_rule.sql").read_text()
         script += "INSERT INTO rl_a VALUES (7); SELECT i FROM rl_b ORDER BY i; DROP TABLE rl_a; DROP TABLE rl_b"
         body = await ana.run("postgresql", script, run_all="true")
@@ -329,7 +327,7 @@ class TestRunAll:
         assert (await ana.page(body["history_uuid"]))["data"] == [[7], [8]]
 
     @pytest.mark.item(82)
-    async def test_another_user_finds_neither_the_script_nor_its_statements(self, api: Api, ana: Caller):
+    async def test_other_users_find_neither_the_script_nor_its_statements(self, api: Api, ana: Caller):
         body = await ana.run("mysql", "rows 1; rows 2", run_all="true")
         ben = await api.user()
         for operation in (body["history_uuid"], body["query_status"]["statements"][0]["operationId"]):
@@ -339,7 +337,7 @@ class TestRunAll:
             )  # fmt: skip
 
     @pytest.mark.item(85)
-    async def test_a_script_that_waits_for_its_session_is_canceled_and_its_engine_never_sees_it(self, ana: Caller):
+    async def test_script_canceled_while_waiting_for_its_session_never_reaches_the_engine(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         before = (await ana.execute("mysql", "sleep 60", session_id=session))["history_uuid"]
         await ana.running(before)
@@ -353,7 +351,7 @@ class TestRunAll:
         await ana.on(before, "cancel_statement")
 
     @pytest.mark.item(85)
-    async def test_a_cancel_between_two_statements_keeps_the_results_of_those_before(self, ana: Caller):
+    async def test_cancel_between_statements_keeps_earlier_results(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         script = "sleep 1 then rows 2; text after the cancel"
         operation = (await ana.execute("mysql", script, session_id=session, run_all="true"))["history_uuid"]
@@ -373,7 +371,7 @@ class TestRunAll:
 
     @pytest.mark.item(85)
     @pytest.mark.parametrize("script", ["rows 2; fail now", "rows 2; sleep 60"])
-    async def test_close_frees_the_results_of_a_script_that_failed_or_runs(self, ana: Caller, script: str):
+    async def test_close_frees_the_results_of_a_failed_or_running_script(self, ana: Caller, script: str):
         operation = (await ana.execute("mysql", script, run_all="true"))["history_uuid"]
 
         async def second_began() -> bool:
@@ -384,7 +382,7 @@ class TestRunAll:
         assert (await ana.on(operation, "fetch_result_data", statement_id=0))["code"] == "closed"
 
     @pytest.mark.item(85)
-    async def test_to_cancel_one_statement_is_to_cancel_the_script(self, ana: Caller):
+    async def test_canceling_one_statement_cancels_the_script(self, ana: Caller):
         body = await ana.execute("mysql", "sleep 60; ddl", run_all="true")
         await ana.running(body["history_uuid"])
         part = (await ana.on(body["history_uuid"], "check_status"))["query_status"]["statements"][0]["operationId"]
@@ -392,7 +390,7 @@ class TestRunAll:
         assert (await ana.ended(body["history_uuid"]))["code"] == "canceled"
 
     @pytest.mark.item(82)
-    async def test_long_scripts_run_in_their_order(self, ana: Caller):
+    async def test_long_script_runs_in_order(self, ana: Caller):
         texts = [f"text {number:03} {'x' * 90}" for number in range(300)]
         body = await ana.execute("mysql", ";\n".join(texts), run_all="true")
         operation = body["history_uuid"]
@@ -406,7 +404,7 @@ class TestRunAll:
             assert (await ana.page(operation, statement_id=number))["data"] == [[texts[number].removeprefix("text ")]]
 
     @pytest.mark.item(82)
-    async def test_many_scripts_of_one_user_at_once_keep_their_sessions(self, api: Api):
+    async def test_concurrent_scripts_of_one_user_keep_their_sessions(self, api: Api):
         user = await api.user()
         script = "set x {0}; get x; sleep 0; get x; get x"
         bodies = await asyncio.gather(
@@ -417,7 +415,7 @@ class TestRunAll:
             assert (await user.page(body["history_uuid"]))["data"] == [[str(number)]]
 
     @pytest.mark.item(85)
-    async def test_all_results_of_a_script_expire_together(self, api: Api, ana: Caller):
+    async def test_all_script_results_expire_together(self, api: Api, ana: Caller):
         operation = (await ana.run("mysql", "rows 1; rows 2; ddl", run_all="true"))["history_uuid"]
         ends = await api.database.fetch(
             "select expires_at from statements where (id = $1 or operation_id = $1) and state = 'available'",
@@ -433,7 +431,7 @@ class TestRunAll:
         assert (await ana.on(operation, "check_status"))["code"] == "expired"
 
     @pytest.mark.item(84)
-    async def test_administrators_see_one_statement_for_a_script(self, api: Api):
+    async def test_administrators_see_one_statement_per_script(self, api: Api):
         user = await api.user()
         operation = (await user.run("mysql", "rows 1; ddl; rows 2", run_all="true"))["history_uuid"]
         chosen = OverviewFilter(user=user.username)
@@ -442,9 +440,7 @@ class TestRunAll:
         assert entries[0].server != "script"
 
     @pytest.mark.item(88)
-    async def test_an_operation_whose_statement_was_ended_by_a_program_that_knows_no_scripts_ends(
-        self, api: Api, ana: Caller
-    ):
+    async def test_operation_ends_after_an_older_program_ended_its_statement(self, api: Api, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 60; ddl", run_all="true"))["history_uuid"]
         await ana.running(operation)
         await api.database.execute(
@@ -455,7 +451,7 @@ class TestRunAll:
         assert (body["code"], body["query_status"]["state"]) == ("outcome_unknown", "failed")
 
     @pytest.mark.item(83)
-    async def test_where_nothing_may_be_changed_the_script_ends_at_the_first_change(self, ana: Caller):
+    async def test_script_on_a_read_only_connector_ends_at_the_first_change(self, ana: Caller):
         body = await ana.run("replica", "SELECT 1; delete from t; SELECT 2", run_all="true")
         assert (body["status"], body["code"], body["statement_id"]) == (1, "rejected", 1)
         assert body["message"] == "This connector is read-only."
@@ -463,12 +459,12 @@ class TestRunAll:
         assert (await ana.page(body["history_uuid"], statement_id=0))["data"] == [[1]]
 
     @pytest.mark.item(83)
-    async def test_a_first_change_is_refused_at_once(self, ana: Caller):
+    async def test_leading_change_on_a_read_only_connector_is_refused_immediately(self, ana: Caller):
         body = await ana.execute("replica", "delete from t; SELECT 2", run_all="true")
         assert (body["status"], body["code"], steps(body)) == (1, "rejected", [(0, "failed")])
 
     @pytest.mark.item(85)
-    async def test_a_cancel_at_any_moment_ends_the_script_and_leaves_nothing_that_runs(self, api: Api):
+    async def test_cancel_at_any_moment_ends_the_script_and_leaves_nothing_running(self, api: Api):
         user = await api.user()
 
         async def canceled(number: int) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Scripts with several statements, and format (Contract editor 5, 8.4)."""
+"""Scripts with several statements, and formatting (Contract editor 5, 8.4)."""
 
 import json
 import random
@@ -48,7 +48,7 @@ POSITIONS: list[tuple[str, str, list[tuple[str, tuple[int, int], tuple[int, int]
 
 
 async def all_handles(ana: Caller, dialect: str, script: str) -> list[dict[str, Any]]:
-    """The handle of each statement of a script, run one after the other in the short form."""
+    """Run a script's statements one by one in the short form; return the handle of each."""
     bodies = [await ana.run(dialect, script)]
     while bodies[-1]["handle"]["has_more_statements"]:
         previous = bodies[-1]["history_uuid"]
@@ -65,7 +65,9 @@ def position(point: dict[str, int]) -> tuple[int, int]:
 class TestSplitting:
     @pytest.mark.item(46)
     @pytest.mark.parametrize(("dialect", "script", "expected"), POSITIONS)
-    async def test_positions_and_texts(self, ana: Caller, dialect: str, script: str, expected: list[Any]):
+    async def test_statements_have_their_texts_and_positions(
+        self, ana: Caller, dialect: str, script: str, expected: list[Any]
+    ):
         handles = await all_handles(ana, dialect, script)
         assert [(one["statement"], position(one["start"]), position(one["end"])) for one in handles] == expected
         assert [one["statement_id"] for one in handles] == list(range(len(expected)))
@@ -77,12 +79,12 @@ class TestSplitting:
 
     @pytest.mark.item(46)
     @pytest.mark.parametrize("text", HASHES)
-    async def test_the_hash_is_sha224_of_the_statement(self, ana: Caller, text: str):
+    async def test_hash_is_sha224_of_the_statement(self, ana: Caller, text: str):
         handle = (await ana.execute("mysql", f" {text} ; "))["handle"]
         assert (handle["statement"], handle["previous_statement_hash"]) == (text, HASHES[text])
 
     @pytest.mark.item(46)
-    async def test_columns_count_code_points_and_all_line_ends(self, ana: Caller):
+    async def test_columns_count_code_points_with_all_line_ending_styles(self, ana: Caller):
         handles = await all_handles(ana, "mysql", "text 😀é;\r\ntext 2;\rtext 3")
         seen = [(position(one["start"]), position(one["end"])) for one in handles]
         assert seen == [((0, 0), (0, 8)), ((1, 0), (1, 7)), ((2, 0), (2, 6))]
@@ -97,7 +99,7 @@ class TestSplitting:
             (SQLITE, "SELECT ';''', `b;`, [c;] FROM (SELECT 1 AS \"b;\", 2 AS \"c;\") /* ; */ -- ;\n", [";'", 1, 2]),
         ],
     )
-    async def test_a_quoted_terminator_does_not_split(self, ana, dialect, statement, cells):
+    async def test_quoted_terminator_does_not_split(self, ana, dialect, statement, cells):
         body = await ana.run(dialect, statement + "; SELECT 2")
         assert body["handle"]["statements_count"] == 2
         assert (await ana.page(body["history_uuid"]))["data"] == [cells]
@@ -118,20 +120,20 @@ class TestSplitting:
                 assert body["handle"]["statement"] == "SELECT 1"
             return took[1] / max(took[0], 0.05), None
 
-        # Four times the text.
+        # The text is four times as long.
         await at_best(compared, below_s=4 * 3)
 
 
 class TestContinuing:
     @pytest.mark.item(48)
     @every_dialect
-    async def test_the_short_form_runs_one_after_the_other(self, ana: Caller, dialect: Dialect):
+    async def test_short_form_runs_statements_one_by_one(self, ana: Caller, dialect: Dialect):
         handles = await all_handles(ana, dialect.name, "SELECT 1;\nSELECT 2;\nSELECT 20")
         assert [one["statement"] for one in handles] == ["SELECT 1", "SELECT 2", "SELECT 20"]
         assert [one["previous_statement_hash"] for one in handles] == [HASHES[one["statement"]] for one in handles]
 
     @pytest.mark.item(48)
-    async def test_the_short_form_runs_an_edited_statement_again(self, ana: Caller):
+    async def test_short_form_reruns_an_edited_statement(self, ana: Caller):
         first = await ana.run("duckdb", "SELECT 1;\nSELECT 2")
         second = await ana.told("editor/execute/duckdb", operationId=first["history_uuid"], wait=30)
         assert second["handle"]["statement_id"] == 1
@@ -143,7 +145,7 @@ class TestContinuing:
         assert (edited["handle"]["statement_id"], edited["handle"]["statement"]) == (1, "SELECT 20")
 
     @pytest.mark.item(48)
-    async def test_the_next_waits_for_the_former(self, ana: Caller):
+    async def test_next_statement_requires_the_previous_to_have_finished(self, ana: Caller):
         first = (await ana.execute("mysql", "sleep 30; rows 1"))["history_uuid"]
         assert await ana.refused("editor/execute/mysql", operationId=first) == (409, -1, "previous_not_finished")
         await ana.on(first, "cancel_statement")
@@ -152,14 +154,14 @@ class TestContinuing:
 
     @pytest.mark.item(48)
     @every_dialect
-    async def test_going_on_after_a_failure_is_the_clients_decision(self, ana: Caller, dialect: Dialect):
+    async def test_client_may_continue_after_a_failure(self, ana: Caller, dialect: Dialect):
         first = await ana.run(dialect, "SELECT * FROM no_such_table; SELECT 2")
         assert first["status"] == 1
         second = await ana.told("editor/execute", operationId=first["history_uuid"], wait=30)
         assert (second["status"], second["handle"]["statement"]) == (0, "SELECT 2")
 
     @pytest.mark.item(48)
-    async def test_what_the_short_form_inherits_may_not_be_contradicted(self, ana: Caller):
+    async def test_values_inherited_by_the_short_form_cannot_be_contradicted(self, ana: Caller):
         first = (await ana.run("duckdb", "SELECT 1; SELECT 2", limit=7))["history_uuid"]
         conflict = (400, -1, "conflicting_parameters")
         assert await ana.refused("editor/execute/sqlite", operationId=first) == conflict
@@ -191,7 +193,7 @@ class TestContinuing:
         ],
     )
     @every_dialect
-    async def test_the_full_form_steers_by_the_previous_handle(self, ana, dialect, script, handle, expected):
+    async def test_previous_handle_selects_the_statement_in_the_full_form(self, ana, dialect, script, handle, expected):
         sent = {key: value for key, value in handle.items() if key != "hash"}
         if "hash" in handle:
             sent["previous_statement_hash"] = HASHES[handle["hash"]]
@@ -201,7 +203,7 @@ class TestContinuing:
             assert (body["status"], body["handle"]["statement_id"]) == (0, expected)
 
     @pytest.mark.item(49)
-    async def test_the_full_form_waits_for_the_operation_of_its_guid(self, ana: Caller):
+    async def test_full_form_requires_the_operation_of_its_guid_to_have_finished(self, ana: Caller):
         first = await ana.execute("mysql", "sleep 30; rows 1")
         snippet = {"type": "mysql", "statement": "sleep 30; rows 1", "result": {"handle": first["handle"]}}
         assert verdict(await ana.post_json("editor/execute", snippet=snippet)) == (409, -1, "previous_not_finished")
@@ -213,7 +215,7 @@ class TestContinuing:
     @pytest.mark.item(50)
     @pytest.mark.parametrize("form", ["short", "full"])
     @every_dialect
-    async def test_statements_of_a_script_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
+    async def test_script_statements_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
         table = f"temporary_{ana.username}"
         script = f"CREATE TEMPORARY TABLE {table} (a INTEGER); INSERT INTO {table} VALUES (5); SELECT a FROM {table}"
         body = await ana.run(dialect, script)
@@ -228,7 +230,7 @@ class TestContinuing:
         assert (await ana.run(dialect, f"SELECT a FROM {table}"))["code"] == "engine_error"
 
     @pytest.mark.item(50)
-    async def test_set_lasts_for_the_script_only(self, ana: Caller):
+    async def test_set_applies_only_within_the_script(self, ana: Caller):
         body = await ana.run(POSTGRESQL, "SET work_mem = '1234kB'; SHOW work_mem")
         body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
         assert (await ana.page(body["history_uuid"]))["data"] == [["1234kB"]]
@@ -242,18 +244,18 @@ class TestContinuing:
 
 @pytest.mark.item(56)
 class TestFormat:
-    async def test_keywords_are_upper_case_and_clauses_on_their_own_lines(self, ana: Caller):
+    async def test_keywords_are_uppercased_and_clauses_start_new_lines(self, ana: Caller):
         body = await ana.told("editor/format", statements="select a, b from shop.items where a > 1 order by b")
         assert body == {
             "status": 0,
             "formatted_statements": "SELECT a,\n       b\nFROM shop.items\nWHERE a > 1\nORDER BY b",
         }
 
-    async def test_the_number_of_statements_stays(self, ana: Caller):
+    async def test_formatting_keeps_the_number_of_statements(self, ana: Caller):
         body = await ana.told("editor/format", statement="select 1; select 2;\n\n-- the end\nselect 3;")
         assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;\n\n-- the end\n\nSELECT 3;"
 
-    async def test_each_statement_begins_a_line(self, ana: Caller):
+    async def test_each_statement_starts_a_new_line(self, ana: Caller):
         body = await ana.told("editor/format", statements="select 1;select 2;")
         assert body["formatted_statements"] == "SELECT 1;\nSELECT 2;"
 
@@ -263,21 +265,21 @@ class TestFormat:
         for piece in ("'from  a''  where'", '"select  x"', "/* from   b */", "-- where   d"):
             assert piece in body["formatted_statements"]
 
-    async def test_the_dialect_s_own_quotes_count(self, ana: Caller):
+    async def test_dialect_specific_quotes_are_respected(self, ana: Caller):
         script = r"select 'it\'s ;  from', `order  by` from t"
         body = await ana.told("editor/format", statements=script, dialect="hive")
         assert body["formatted_statements"] == "SELECT 'it\\'s ;  from',\n       `order  by`\nFROM t"
 
     @pytest.mark.parametrize("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
-    async def test_what_cannot_be_formatted_comes_back_unchanged(self, ana: Caller, script: str):
+    async def test_unformattable_text_is_returned_unchanged(self, ana: Caller, script: str):
         body = await ana.told("editor/format", statements=script)
         assert body["formatted_statements"] == script
 
     @pytest.mark.parametrize("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])
-    async def test_statements_are_required(self, ana: Caller, fields: dict[str, str]):
+    async def test_statements_field_is_required(self, ana: Caller, fields: dict[str, str]):
         answer = await ana.post("editor/format", **fields)
         assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
 
-    async def test_too_long_a_script_is_refused(self, ana: Caller):
+    async def test_oversized_script_is_refused(self, ana: Caller):
         answer = await ana.post("editor/format", statements="x" * (10 * 1024 * 1024 + 1))
         assert answer.status_code == 413

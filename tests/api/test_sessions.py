@@ -1,4 +1,4 @@
-"""Sessions that callers open and close, and the owners of operations (Contract editor 1.6, 9)."""
+"""Sessions that callers open and close, and operation owners (Contract editor 1.6, 9)."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 
 
 async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:
-    """`session` of a create_session that succeeds."""
+    """Open a session successfully; return `session` of the response."""
     session = {"type": str(dialect), **({"properties": properties} if properties is not None else {})}
     body = await ana.told("editor/create_session", session=json.dumps(session))
     assert body["status"] == 0, body
@@ -26,7 +26,7 @@ async def opened(ana: Caller, dialect: object, properties: list[Any] | None = No
 
 
 async def closed(ana: Caller, **session: Any) -> dict[str, Any]:
-    """`session` of a close_session that succeeds."""
+    """Close a session successfully; return `session` of the response."""
     body = await ana.told("editor/close_session", session=json.dumps(session))
     return body["session"]
 
@@ -38,7 +38,7 @@ def settings(**values: str) -> list[dict[str, Any]]:
 class TestCreate:
     @pytest.mark.item(57)
     @every_dialect
-    async def test_every_dialect_gives_all_keys(self, ana: Caller, dialect: Dialect):
+    async def test_every_dialect_returns_all_session_keys(self, ana: Caller, dialect: Dialect):
         session = await opened(ana, dialect)
         assert (session["type"], session["properties"], session["configuration"]) == (dialect.name, [], {})
         assert (session["reuse_session"], session["http_addr"]) == (False, None)
@@ -47,7 +47,7 @@ class TestCreate:
         assert (body["handle"]["session_id"], body["handle"]["session_guid"]) == (session["id"], session["session_id"])
 
     @pytest.mark.item(57)
-    async def test_its_settings_hold_in_its_statements(self, ana: Caller):
+    async def test_session_settings_apply_to_its_statements(self, ana: Caller):
         session = await opened(ana, POSTGRESQL, settings(work_mem="1234kB"))
         assert session["configuration"] == {"work_mem": "1234kB"}
         assert session["properties"] == settings(work_mem="1234kB")
@@ -67,7 +67,7 @@ class TestCreate:
         assert (await ana.page(body["history_uuid"]))["data"] == [[7]]
 
     @pytest.mark.item(57)
-    async def test_the_notebook_may_name_the_session(self, ana: Caller):
+    async def test_notebook_may_name_the_session(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
         await ana.run("mysql", "set x 5", session_id=session)
         notebook = {"sessions": [{"type": "sqlite", "id": 1}, {"type": "MySQL", "id": session}]}
@@ -75,18 +75,18 @@ class TestCreate:
         assert answer.json()["handle"]["session_id"] == session
         assert (await ana.page(answer.json()["history_uuid"]))["data"] == [["5"]]
 
-    async def test_statements_of_one_session_take_turns_in_order(self, ana: Caller):
+    async def test_statements_of_one_session_run_in_order(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
 
         async def has_begun(operation: str) -> bool:
             return await ana.state(operation) != "waiting"
 
-        for seconds in (0.2, 2, 20):  # on a busy machine the first statement may end before the others are sent
+        for seconds in (0.2, 2, 20):  # the first statement may end before the others are sent on a busy machine
             statements = [f"sleep {seconds}", *(f"set x {number}" for number in range(5)), "get x"]
             operations: list[str] = []
             for statement in statements:
                 operations.append((await ana.execute("mysql", statement, session_id=session))["history_uuid"])
-                # The first may have to wait for a place that a statement of another test has.
+                # The first may have to wait for a slot that another test's statement occupies.
                 await until(partial(has_begun, operations[0]))
             states = {await ana.state(one) for one in operations[1:]}
             if first_runs := await ana.state(operations[0]) == "running":
@@ -99,7 +99,7 @@ class TestCreate:
         pytest.fail("the first statement always ended before the others were sent")
 
     @pytest.mark.item(89)
-    async def test_settings_outside_of_the_allow_list_are_ignored(self, ana: Caller):
+    async def test_session_settings_outside_the_allow_list_are_ignored(self, ana: Caller):
         given = settings(work_mem="1234kB", search_path="x", **{"hive.tez.input.format": "y"})
         session = await opened(ana, POSTGRESQL, given)
         shown = "SELECT current_setting('work_mem'), current_setting('search_path')"
@@ -120,7 +120,7 @@ class TestCreate:
             ("{", "invalid_json"),
         ],
     )
-    async def test_a_bad_request_opens_nothing(self, ana: Caller, session: Any, code: str):
+    async def test_invalid_request_opens_no_session(self, ana: Caller, session: Any, code: str):
         answer = await ana.post_json("editor/create_session", session=session)
         assert verdict(answer) == (400, -1, code)
         assert await self._open_sessions(ana) == 0
@@ -130,7 +130,7 @@ class TestCreate:
             refused = await ana.post("editor/create_session", session=json.dumps({"type": name}))
             assert verdict(refused) == (404, -1, "dialect_not_found")
 
-    async def test_an_engine_out_of_reach_opens_nothing(self, ana: Caller):
+    async def test_unavailable_engine_opens_no_session(self, ana: Caller):
         fake = ana.api.fakes["down"]
         fake.reachable = False
         answer = await ana.post("editor/create_session", session='{"type": "down"}')
@@ -139,7 +139,7 @@ class TestCreate:
         assert await self._open_sessions(ana) == 0
 
     @pytest.mark.item(69)
-    async def test_above_the_sessions_of_a_user_nothing_is_opened(self, small_api: ApiOpener):
+    async def test_session_above_the_users_limit_is_refused(self, small_api: ApiOpener):
         async with small_api(max_sessions_per_user=2) as api:
             ana, bob = await api.user(), await api.user()
             first, _ = await opened(ana, "mysql"), await opened(ana, "sqlite")
@@ -161,7 +161,7 @@ class TestCreate:
 
 class TestClose:
     @every_dialect
-    async def test_it_says_what_was_closed(self, ana: Caller, dialect: Dialect):
+    async def test_close_describes_the_closed_session(self, ana: Caller, dialect: Dialect):
         session = await opened(ana, dialect)
         assert await closed(ana, type=dialect.name, id=session["id"]) == {
             "status": 0,
@@ -169,12 +169,12 @@ class TestClose:
             "session": {"id": session["id"], "application": dialect.name, "status": 4},
         }
 
-    async def test_close_twice_is_harmless(self, ana: Caller):
+    async def test_repeated_close_is_harmless(self, ana: Caller):
         session = await opened(ana, "mysql")
         await closed(ana, type="mysql", id=session["id"])
         assert (await closed(ana, type="mysql", id=session["id"]))["session"] is None
 
-    async def test_without_an_id_all_of_the_connector_are_closed(self, ana: Caller):
+    async def test_close_without_an_id_closes_all_sessions_of_the_connector(self, ana: Caller):
         kept = await opened(ana, "sqlite")
         gone = [await opened(ana, "mysql") for _ in range(2)]
         assert (await closed(ana, type="mysql"))["session"]["application"] == "mysql"
@@ -183,7 +183,7 @@ class TestClose:
             assert (await ana.run("mysql", "rows 1", session_id=session["id"]))["code"] == "session_lost"
         assert (await ana.run("sqlite", "SELECT 1", session_id=kept["id"]))["status"] == 0
 
-    async def test_what_runs_in_it_is_canceled_and_results_stay(self, ana: Caller):
+    async def test_close_cancels_the_sessions_statements_and_keeps_results(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
         done = (await ana.run("mysql", "rows 3", session_id=session))["history_uuid"]
         running, waiting = [
@@ -196,7 +196,7 @@ class TestClose:
             assert (await ana.ended(waiting))["code"] == "canceled"
         assert (await ana.page(done))["data"] == [[0], [1], [2]]
 
-    async def test_with_close_queries_its_results_are_closed(self, closing: Api):
+    async def test_close_queries_setting_closes_the_sessions_results(self, closing: Api):
         ana, bob = await closing.user("ana"), await closing.user("bob")
         first, second, plain = [(await opened(ana, one))["id"] for one in ("hive2", "hive2", "mysql")]
         theirs = (await opened(bob, "hive2"))["id"]
@@ -225,8 +225,8 @@ class TestClose:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("names_it", [True, False])
-    async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(self, closing, *, names_it):
-        """And a call that failed after it had closed the session can be repeated."""
+    async def test_close_also_closes_results_of_a_session_closed_for_idleness(self, closing, *, names_it):
+        """A call that failed after it closed the session can also be repeated."""
         ana, bob = await closing.user("ana"), await closing.user("bob")
         session = (await opened(ana, "hive2"))["id"]
         done = (await ana.run("hive2", "rows 3", session_id=session))["history_uuid"]
@@ -240,7 +240,7 @@ class TestClose:
         assert (await closed(ana, type="hive2", **which))["session"] is None
         assert [await ana.state(one) for one in (done, unnamed)] == ["closed", "available"]
 
-    async def test_impala_and_each_connector_have_a_word_of_their_own(self, closing: Api):
+    async def test_impala_and_each_connector_have_separate_close_queries_settings(self, closing: Api):
         ana = await closing.user("ana")
         for key, state in (("impala", "available"), ("tidy", "closed"), ("hive2", "closed"), ("keeping", "available")):
             session = (await opened(ana, key))["id"]
@@ -250,7 +250,7 @@ class TestClose:
 
     @pytest.fixture
     async def closing(self, tmp_path: Path, database_dsn: str, users_url: str):
-        """A server whose `[beeswax]` closes queries, and whose `[impala]` does not."""
+        """A server whose `[beeswax]` closes queries but whose `[impala]` does not."""
         usual = make_settings(tmp_path, database_dsn, users_url)
         interpreters = {
             **usual.notebook.interpreters,
@@ -269,7 +269,7 @@ class TestClose:
             yield api
 
     @pytest.mark.item(57)
-    async def test_a_session_of_somebody_else_is_not_found(self, ana: Caller, bob: Caller):
+    async def test_other_users_session_is_not_found(self, ana: Caller, bob: Caller):
         session = (await opened(ana, "mysql"))["id"]
         missing = (404, -1, "session_not_found")
         assert await bob.refused("editor/execute/mysql", statement="rows 1", session_id=session) == missing
@@ -281,14 +281,14 @@ class TestClose:
         assert (await bob.history())["count"] == 0
 
     @pytest.mark.parametrize("session_id", [0, -1, 2**40, 2**63 - 1])
-    async def test_an_unknown_session_is_not_found(self, ana: Caller, session_id: int):
+    async def test_unknown_session_is_not_found(self, ana: Caller, session_id: int):
         missing = (404, -1, "session_not_found")
         assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session_id) == missing
         body = json.dumps({"type": "mysql", "id": session_id})
         assert await ana.refused("editor/close_session", session=body) == missing
         assert (await ana.history())["count"] == 0
 
-    async def test_a_session_of_another_connector_is_not_found(self, ana: Caller):
+    async def test_session_of_another_connector_is_not_found(self, ana: Caller):
         session = (await opened(ana, "mysql"))["id"]
         assert (await ana.refused("editor/execute/sqlite", statement="SELECT 1", session_id=session))[
             2
@@ -297,7 +297,7 @@ class TestClose:
 
 class TestCredentials:
     @pytest.mark.item(59)
-    async def test_a_source_without_credentials_wants_some(self, ana: Caller):
+    async def test_source_without_credentials_requests_them(self, ana: Caller):
         body = await ana.told("editor/execute/login", statement="SELECT 1")
         assert (body["status"], body["code"]) == (401, "credentials_required")
         assert (await ana.history())["count"] == 0
@@ -305,7 +305,7 @@ class TestCredentials:
         assert (body["status"], body["code"]) == (401, "credentials_required")
 
     @pytest.mark.item(59)
-    async def test_given_credentials_count_until_the_session_ends(self, ana: Caller, bob: Caller):
+    async def test_credentials_are_valid_until_the_session_ends(self, ana: Caller, bob: Caller):
         session = await opened(ana, "login", self._properties("planted-secret"))
         assert session["properties"] == self._properties("")
         assert (await ana.run("login", "SELECT 1", session_id=session["id"]))["status"] == 0
@@ -315,8 +315,8 @@ class TestCredentials:
         assert (await ana.told("editor/execute/login", statement="SELECT 1"))["status"] == 401
 
     @pytest.mark.item(59)
-    async def test_credentials_that_cannot_be_read_are_asked_for_again(self, api: Api, ana: Caller):
-        """As when the key that they were sealed with is gone."""
+    async def test_unreadable_credentials_are_requested_again(self, api: Api, ana: Caller):
+        """This happens when the key that sealed them is gone."""
         session = await opened(ana, "login", self._properties("planted-secret"))
         await api.database.execute("update sessions set sealed_credentials = 'x' where id = $1", session["id"])
         for path, fields in (
@@ -328,7 +328,7 @@ class TestCredentials:
         await closed(ana, type="login", id=session["id"])
 
     @pytest.mark.item(58, 59)
-    async def test_a_password_appears_nowhere(self, api: Api, ana: Caller):
+    async def test_password_never_appears_in_responses_logs_or_tables(self, api: Api, ana: Caller):
         with capture_logs() as logs:
             for password in ("wrong-planted-secret", "planted-secret"):
                 answer = await ana.post(
@@ -351,7 +351,7 @@ class TestCredentials:
             assert "planted-secret" not in repr([dict(row) for row in rows])
 
     @pytest.mark.item(59)
-    async def test_refused_credentials_are_never_http_401(self, ana: Caller):
+    async def test_refused_credentials_never_return_http_401(self, ana: Caller):
         session = json.dumps({"type": "login", "properties": self._properties("wrong")})
         body = await ana.told("editor/create_session", session=session)
         assert (body["status"], body["code"]) == (401, "credentials_required")
@@ -362,28 +362,28 @@ class TestCredentials:
 
 
 class TestShared:
-    """`shared_session`: statements without a named session use one session per user (Contract editor 9.3)."""
+    """With `shared_session`, statements without a named session use one session per user (Contract editor 9.3)."""
 
-    async def test_what_one_statement_sets_the_next_one_sees(self, ana: Caller):
+    async def test_statements_in_a_shared_session_see_earlier_settings(self, ana: Caller):
         first = await ana.run("together", "set x 5")
         second = await ana.run("together", "get x")
         assert (await ana.page(second["history_uuid"]))["data"] == [["5"]]
         assert first["handle"]["session_id"] == second["handle"]["session_id"]
         assert first["handle"]["session_guid"] == second["handle"]["session_guid"]
 
-    async def test_users_do_not_share_with_each_other(self, api: Api, ana: Caller):
+    async def test_users_do_not_share_sessions_with_each_other(self, api: Api, ana: Caller):
         await ana.run("together", "set y 5")
         body = await (await api.user("ben")).run("together", "get y")
         assert (body["status"], body["code"]) == (1, "engine_error")
 
-    async def test_they_take_turns_in_order(self, ana: Caller):
+    async def test_statements_in_a_shared_session_run_in_order(self, ana: Caller):
         statements = ["sleep 0.3", *(f"set x {number}" for number in range(5)), "get x"]
         operations = [(await ana.execute("together", statement))["history_uuid"] for statement in statements]
         for one in operations:
             await ana.ended(one)
         assert (await ana.page(operations[-1]))["data"] == [["4"]]
 
-    async def test_another_connector_keeps_a_session_for_each_statement(self, ana: Caller):
+    async def test_other_connectors_use_a_session_per_statement(self, ana: Caller):
         await ana.run("mysql", "set z 5")
         assert (await ana.run("mysql", "get z"))["status"] == 1
 
@@ -391,7 +391,7 @@ class TestShared:
 MISSING = (404, -1, "session_not_found")
 
 
-async def test_a_statement_in_a_closed_session_is_recorded_and_fails(ana: Caller, bob: Caller):
+async def test_statement_in_a_closed_session_is_recorded_and_fails(ana: Caller, bob: Caller):
     session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
     await ana.told("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
     lost = await ana.run("mysql", "rows 1", session_id=session)
@@ -400,7 +400,7 @@ async def test_a_statement_in_a_closed_session_is_recorded_and_fails(ana: Caller
     assert await bob.refused("editor/execute/mysql", statement="rows 1", session_id=session) == MISSING
 
 
-async def test_the_session_of_a_script_cannot_be_named(ana: Caller):
+async def test_script_session_cannot_be_named(ana: Caller):
     first = await ana.run("mysql", "rows 1; rows 2")
     kept = first["handle"]["session_id"]
     assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=kept) == MISSING
@@ -420,7 +420,7 @@ POSTS = (
 
 
 def without(answer: httpx.Response, *ids: str) -> str:
-    """The body, blind to the ids that the caller sent."""
+    """The body with the ids that the caller sent replaced."""
     text = answer.text
     for one in ids:
         text = text.replace(json.dumps(one)[1:-1], "ID")
@@ -430,7 +430,7 @@ def without(answer: httpx.Response, *ids: str) -> str:
 class TestStrangers:
     @pytest.mark.item(42)
     @pytest.mark.parametrize("call", POSTS)
-    async def test_an_id_of_somebody_else_looks_like_an_unknown_one(self, ana: Caller, bob: Caller, call: str):
+    async def test_other_users_id_looks_like_an_unknown_id(self, ana: Caller, bob: Caller, call: str):
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())
         answers = {one: await bob.post(f"editor/{call}", operationId=one) for one in (theirs, unknown, "malformed")}
         assert {verdict(answer) for answer in answers.values()} == {(404, 2, "operation_not_found")}
@@ -439,7 +439,7 @@ class TestStrangers:
 
     @pytest.mark.item(42)
     @pytest.mark.parametrize("call", POSTS)
-    async def test_guid_and_secret_open_nothing(self, ana: Caller, bob: Caller, call: str):
+    async def test_guid_and_secret_grant_no_access(self, ana: Caller, bob: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         guid = body["handle"]["guid"]
         for handle in ({"guid": guid, "secret": body["handle"]["secret"]}, body["handle"]):
@@ -453,7 +453,7 @@ class TestStrangers:
 
     @pytest.mark.item(42)
     @pytest.mark.parametrize("path", ["GET editor/download/", "GET editor/events/", "POST editor/watch/"])
-    async def test_paths_with_an_id_are_closed_too(self, ana: Caller, bob: Caller, path: str):
+    async def test_paths_with_another_users_id_are_also_refused(self, ana: Caller, bob: Caller, path: str):
         method, _, start = path.partition(" ")
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())
         answers = {one: await bob.send(method, start + one) for one in (theirs, unknown, "malformed")}
@@ -461,11 +461,11 @@ class TestStrangers:
         assert len({without(answer, one) for one, answer in answers.items()}) == 1
 
     @pytest.mark.item(42)
-    async def test_nobody_continues_the_script_of_somebody_else(self, ana: Caller, bob: Caller):
+    async def test_other_users_script_cannot_be_continued(self, ana: Caller, bob: Caller):
         first = await ana.run("mysql", "set x 1; get x")
         refused = await bob.refused("editor/execute/mysql", operationId=first["history_uuid"])
         assert refused == (404, 2, "operation_not_found")
-        # An unknown guid links no session, so bob's statement runs in one of his own.
+        # An unknown guid is linked to no session, so bob's statement runs in a session of his own.
         snippet = {"type": "mysql", "statement": "set x 1; get x", "result": {"handle": first["handle"]}}
         body = (await bob.post_json("editor/execute", snippet=snippet, wait=30)).json()
         assert (body["handle"]["statement_id"], body["code"]) == (1, "engine_error")
@@ -474,7 +474,7 @@ class TestStrangers:
 
 class TestAdministrators:
     @pytest.mark.item(43)
-    async def test_they_may_follow_and_stop_but_not_read(self, api: Api, ana: Caller):
+    async def test_administrators_may_follow_and_stop_but_not_read(self, api: Api, ana: Caller):
         admin = await api.user(admin=True)
         operation = (await ana.execute("mysql", "sleep 30 then rows 1"))["history_uuid"]
         await ana.running(operation)
@@ -486,7 +486,7 @@ class TestAdministrators:
         assert (await admin.on(operation, "cancel_statement"))["query_status"]["state"] == "canceled"
 
     @pytest.mark.item(43)
-    async def test_results_are_for_the_owner_only(self, api: Api, ana: Caller):
+    async def test_results_are_only_for_the_owner(self, api: Api, ana: Caller):
         admin = await api.user(admin=True)
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         for call in ("fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
@@ -497,7 +497,7 @@ class TestAdministrators:
         assert await ana.state(operation) == "closed"
 
     @pytest.mark.item(43)
-    async def test_their_fetch_of_a_failed_statement_is_404_too(self, api: Api, ana: Caller):
+    async def test_administrators_fetch_of_a_failed_statement_returns_404(self, api: Api, ana: Caller):
         admin = await api.user(admin=True)
         operation = (await ana.run("mysql", "fail nicely"))["history_uuid"]
         refused = await admin.refused("editor/fetch_result_data", operationId=operation)
@@ -507,7 +507,7 @@ class TestAdministrators:
 
 class TestRights:
     @pytest.mark.item(72)
-    async def test_a_lost_right_closes_the_operations_of_the_connector(self, api: Api):
+    async def test_lost_right_closes_the_connectors_operations(self, api: Api):
         analyst = await api.user(groups=("analysts",))
         operation = (await analyst.run("closed", "rows 1"))["history_uuid"]
         await api.database.execute(
@@ -522,11 +522,11 @@ class TestRights:
         assert verdict(await analyst.get(f"editor/events/{operation}")) == denied
         assert verdict(await analyst.post(f"editor/watch/{operation}")) == denied
         assert (await analyst.refused("editor/execute/closed", statement="rows 1"))[2] == "dialect_not_found"
-        # It is still the analyst's own: cancel and close are allowed.
+        # The operation still belongs to the analyst, who may cancel and close it.
         for call in POSTS[-2:]:
             assert (await analyst.on(operation, call))["status"] == 0
 
-    async def test_without_the_right_nothing_is_downloaded(self, api: Api, ana: Caller):
+    async def test_download_requires_its_right(self, api: Api, ana: Caller):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         await api.database.execute(
             "delete from group_members where user_id = (select id from users where username_key = $1)", ana.username

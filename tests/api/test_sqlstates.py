@@ -1,4 +1,4 @@
-"""`sqlstate` of failed statements: that of the engine, or the class that fits (docs/clients.md)."""
+"""`sqlstate` of failed statements: the engine's state, or the matching class (docs/clients.md)."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ async def failure(user: Caller, dialect: Dialect, statement: str, **fields: Any)
 
 
 @every_dialect
-async def test_a_broken_constraint_is_of_class_23(ana: Caller, dialect: Dialect) -> None:
+async def test_constraint_violation_has_class_23(ana: Caller, dialect: Dialect) -> None:
     table = f"states_{ana.username}"
     assert (await ana.run(dialect, f"CREATE TABLE {table} (n INTEGER PRIMARY KEY, m INTEGER NOT NULL)"))["status"] == 0
     for given in ("(1, 2), (1, 3)", "(2, NULL)"):
@@ -46,11 +46,13 @@ async def test_a_broken_constraint_is_of_class_23(ana: Caller, dialect: Dialect)
     (SQLITE, "SELCT 1", None),
     (SQLITE, "SELECT * FROM no_such_table", None),
 ])  # fmt: skip
-async def test_other_kinds(ana: Caller, dialect: Dialect, statement: str, sqlstate: str | None) -> None:
+async def test_other_errors_have_their_sqlstate(
+    ana: Caller, dialect: Dialect, statement: str, sqlstate: str | None
+) -> None:
     assert (await failure(ana, dialect, statement)).get("sqlstate") == sqlstate
 
 
-async def test_what_no_engine_said_has_none(ana: Caller) -> None:
+async def test_failures_outside_the_engine_have_no_sqlstate(ana: Caller) -> None:
     operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
     await ana.running(operation)
     await ana.on(operation, "cancel_statement")

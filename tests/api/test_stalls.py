@@ -1,4 +1,4 @@
-"""Large and nasty input is worked off beside the event loop: other callers notice nothing (no stall above 200 ms)."""
+"""Large and hostile input is processed off the event loop: other callers see no stall above 200 ms."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from tests.api.driving import Caller
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
-# The figure of the issue, 0.2 s, is measured by `make bench`: here a shared machine must not decide.
+# `make bench` measures the issue's figure of 0.2 s; a shared machine must not decide here.
 LONGEST_S = 1.0
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -60,7 +60,9 @@ CALLS: dict[str, Send] = {
 
 @asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
-    """How long the loop kept a ready task waiting while inside, in seconds, as the one element."""
+    """The longest time in seconds that the loop kept a ready task waiting within the context, as a single-element
+    list.
+    """
     longest = [0.0]
 
     async def tick() -> None:
@@ -79,9 +81,9 @@ async def longest_stall() -> AsyncIterator[list[float]]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_nasty_input_does_not_hold_up_the_loop(ana: Caller, name: str):
+async def test_hostile_input_does_not_block_the_event_loop(ana: Caller, name: str):
     stalls: list[float] = []
-    # Other work on the machine may hold us up too, but hardly each time.
+    # Other work on the machine may also delay us, but hardly every time.
     for _ in range(5):
         async with longest_stall() as longest:
             answer = await CALLS[name](ana)

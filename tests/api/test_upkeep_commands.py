@@ -1,4 +1,4 @@
-"""Commands of administrators beside a running server (Contract platform 7.9, 12)."""
+"""Administrator commands alongside a running server (Contract platform 7.9, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,7 +36,7 @@ async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The program on the same database and data directory; it knows the dialect hive."""
+    """The command-line program on the same database and data directory, with the dialect hive configured."""
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -46,7 +46,7 @@ def command(tmp_path: Path, database_dsn: str) -> Command:
 
 
 @pytest.mark.platform(57)
-async def test_close_queries_closes_finished_ones_and_no_running_one(served, command, users_url):
+async def test_close_queries_closes_finished_but_not_running_queries(served, command, users_url):
     ana = await served.user("ana")
     old, young = [(await ana.run("sqlite", "select 1"))["history_uuid"] for _ in range(2)]
     for operation, days in ((old, 8), (young, 6)):
@@ -71,7 +71,7 @@ async def test_close_queries_closes_finished_ones_and_no_running_one(served, com
 
 
 @pytest.mark.platform(57)
-async def test_close_queries_takes_a_script_for_one_query_that_any_use_of_its_results_keeps(served: Api) -> None:
+async def test_close_queries_treats_a_script_as_one_query_kept_by_any_use_of_its_results(served: Api) -> None:
     ana = await served.user("ana")
     close = served.services.statements.retention.close_queries
     body = await ana.run("sqlite", "select 1; select 2; select 3", run_all="true")
@@ -107,7 +107,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     aside = where.with_name("aside")
     where.rename(aside)
     where.symlink_to(aside)
-    # One time in 256 both lie in the same directory.
+    # In one case out of 256, both are in the same directory.
     beyond = {one for one in (stuck, other) if one[-2:] == stuck[-2:]}
     ended = await command("close_queries", "0")
     first, *told, last = ended.out.splitlines()
@@ -121,7 +121,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     assert not (where / stuck).exists()
 
 
-async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(served, monkeypatch):
+async def test_undeletable_result_is_reported_once_and_keeps_no_other_result(served, monkeypatch):
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
     store = type(served.services.statements.retention.results)
@@ -142,7 +142,7 @@ async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(s
 
 
 @pytest.mark.platform(58)
-async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, command: Command) -> None:
+async def test_close_sessions_skips_other_dialects_and_busy_sessions(served: Api, command: Command) -> None:
     ana = await served.user("ana")
     sessions = [await _session(ana, connector) for connector in ("hive2", "sqlite", "postgresql")]
     running = await ana.execute("postgresql", "select pg_sleep(300)", session_id=sessions[2])
@@ -164,7 +164,7 @@ async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, c
 
 
 @pytest.mark.platform(58)
-async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(served, monkeypatch):
+async def test_statement_started_while_sessions_are_being_closed_keeps_its_session(served, monkeypatch):
     ana = await served.user("ana")
     session, listed = await _session(ana, "mysql"), SessionRecords.open_sessions
     started: list[str] = []
@@ -181,7 +181,7 @@ async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(s
 
 
 @pytest.mark.platform(58)
-async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_is_counted(served, monkeypatch):
+async def test_session_used_concurrently_stays_open_and_closed_session_is_counted(served, monkeypatch):
     ana = await served.user("ana")
     used, closed = [await _session(ana, "mysql") for _ in range(2)]
     await served.database.execute("update sessions set last_used_at = now() - interval '8 days'")
@@ -200,8 +200,8 @@ async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_i
 
 
 @pytest.mark.platform(58)
-async def test_the_holder_keeps_a_closed_session_until_its_last_statement_ends(served: Api) -> None:
-    """The statement was recorded just after the session had been closed: none was seen in it."""
+async def test_closed_session_is_held_until_its_last_statement_ends(served: Api) -> None:
+    """The statement was recorded just after the session was closed, when the session seemed unused."""
     ana = await served.user("ana")
     session = await _session(ana, "mysql")
     operation = (await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"]
@@ -217,7 +217,9 @@ async def test_the_holder_keeps_a_closed_session_until_its_last_statement_ends(s
 
 
 @pytest.mark.platform(58)
-async def test_close_sessions_names_each_that_it_cannot_close(served: Api, tmp_path: Path, database_dsn: str) -> None:
+async def test_close_sessions_names_each_session_that_it_cannot_close(
+    served: Api, tmp_path: Path, database_dsn: str
+) -> None:
     hasty = command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -243,7 +245,7 @@ async def test_close_sessions_names_each_that_it_cannot_close(served: Api, tmp_p
 
 
 @pytest.mark.platform(58)
-async def test_close_sessions_knows_stored_connectors_by_id_and_by_dialect(served: Api, command: Command) -> None:
+async def test_close_sessions_accepts_stored_connectors_by_id_and_dialect(served: Api, command: Command) -> None:
     boss = await served.user("boss", admin=True)
     made = {"nice_name": "Notes", "dialect": "sqlite", "interface": "sqlite"}
     ids = []
@@ -262,7 +264,7 @@ async def test_close_sessions_knows_stored_connectors_by_id_and_by_dialect(serve
 
 
 @pytest.mark.platform(59)
-async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, command: Command) -> None:
+async def test_dry_run_announces_what_clean_up_then_deletes(served: Api, command: Command) -> None:
     ana = await served.user("ana")
     for _ in range(3):
         await ana.run("sqlite", "select 1")
@@ -283,7 +285,7 @@ async def test_a_dry_run_announces_what_the_clean_up_then_deletes(served: Api, c
 
 
 @pytest.mark.platform(59)
-async def test_days_to_keep_are_heard_and_none_means_all(served: Api, command: Command) -> None:
+async def test_clean_up_honors_keep_days_and_zero_deletes_everything(served: Api, command: Command) -> None:
     ana = await served.user("ana")
     for days in (40, 20, 1):
         operation = (await ana.run("sqlite", "select 1"))["history_uuid"]
@@ -303,8 +305,8 @@ async def test_days_to_keep_are_heard_and_none_means_all(served: Api, command: C
 
 
 @pytest.mark.platform(59)
-async def test_expired_results_are_a_kind_of_their_own(small_api, command, database_dsn):
-    """Without a server, which would expire them within seconds."""
+async def test_expired_results_are_counted_separately(small_api, command, database_dsn):
+    """No server runs, because it would expire the results within seconds."""
     async with small_api() as api:
         ana = await api.user("ana")
         due, _ = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
@@ -322,7 +324,7 @@ async def test_expired_results_are_a_kind_of_their_own(small_api, command, datab
 
 @asynccontextmanager
 async def _held_up(users_url: str) -> AsyncIterator[str]:
-    """An expression that PostgreSQL evaluates once this is left."""
+    """An expression that PostgreSQL evaluates only after this context ends."""
     holder = await asyncpg.connect(users_url)
     try:
         await holder.execute("select pg_advisory_lock(57)")
@@ -353,7 +355,9 @@ async def admin(api: Api) -> Caller:
     return await api.user("boss", admin=True)
 
 
-async def test_administrators_see_what_runs_whose_and_since_when_without_its_text(api: Api, ana: Caller, admin: Caller):
+async def test_administrators_see_running_statements_with_owner_and_start_but_without_text(
+    api: Api, ana: Caller, admin: Caller
+):
     running = (await ana.execute(POSTGRESQL, SLOW))["history_uuid"]
     await ana.running(running)
     failed = (await ana.run(POSTGRESQL, "SELECT 'planted' FROM nothing_there"))["history_uuid"]
@@ -381,7 +385,7 @@ async def test_administrators_see_what_runs_whose_and_since_when_without_its_tex
         await ana.on(running, "cancel_statement")
 
 
-async def test_pages_follow_each_other(ana: Caller, admin: Caller):
+async def test_statement_pages_are_consecutive(ana: Caller, admin: Caller):
     ids = [(await ana.run("mysql", "ddl"))["history_uuid"] for _ in range(3)]
     first = (await admin.get("admin/statements", user=ana.username, state="all", limit=2)).json()
     assert [one["id"] for one in first["statements"]] == [ids[2], ids[1]]
@@ -391,7 +395,7 @@ async def test_pages_follow_each_other(ana: Caller, admin: Caller):
     assert ([one["id"] for one in second["statements"]], second["next_after"]) == ([ids[0]], None)
 
 
-async def test_only_administrators_may(ana: Caller, admin: Caller):
+async def test_only_administrators_may_list_statements(ana: Caller, admin: Caller):
     path = f"admin/statements/{uuid4()}"
     for call in (ana.get("admin/statements"), ana.get(path), ana.post(f"{path}/cancel")):
         assert verdict(await call) == (403, -1, "admin_required")
@@ -402,11 +406,11 @@ async def test_only_administrators_may(ana: Caller, admin: Caller):
 
 
 def ends_of(events: list[Event], *operations: str) -> list[Event]:
-    """The events of their ends; statements of earlier tests may end by themselves meanwhile."""
+    """The end events of these operations; statements of earlier tests may also end now."""
     return [event for event in about(events, "statement.end") if event["operation_id"] in operations]
 
 
-async def test_the_text_is_shown_of_one_statement_and_that_is_written_down(ana, admin, audited):
+async def test_text_is_shown_only_for_a_single_statement_and_audited(ana, admin, audited):
     operation = (await ana.run("mysql", "text of ana"))["history_uuid"]
     shown = (await admin.get(f"admin/statements/{operation}")).json()
     assert (shown["text"], shown["statement"]["id"]) == ("text of ana", operation)
@@ -414,10 +418,10 @@ async def test_the_text_is_shown_of_one_statement_and_that_is_written_down(ana, 
     assert (event["user"], event["owner"], event["operation_id"]) == (admin.username, ana.username, operation)
 
 
-async def test_an_administrator_stops_a_statement(ana: Caller, admin: Caller, audited: list[Event]):
+async def test_administrator_can_cancel_a_statement(ana: Caller, admin: Caller, audited: list[Event]):
     operation = (await ana.execute(POSTGRESQL, SLOW))["history_uuid"]
     await ana.running(operation)
-    for _ in range(2):  # it may be repeated
+    for _ in range(2):  # canceling is repeatable
         stopped = (await admin.post(f"admin/statements/{operation}/cancel")).json()["statement"]
         assert (stopped["state"], stopped["canceled_by"]) == ("canceled", admin.username)
     assert await ana.state(operation) == "canceled"
@@ -427,7 +431,7 @@ async def test_an_administrator_stops_a_statement(ana: Caller, admin: Caller, au
     assert (end["user"], end["outcome"], end["canceled_by"]) == (ana.username, "canceled", admin.username)
 
 
-async def test_the_end_of_each_statement_is_written_down_once(ana: Caller, admin: Caller, audited: list[Event]):
+async def test_end_of_each_statement_is_audited_once(ana: Caller, admin: Caller, audited: list[Event]):
     good = (await ana.run(POSTGRESQL, "SELECT generate_series(1, 3) AS planted FROM pg_sleep(1)"))["history_uuid"]
     bad = (await ana.run(POSTGRESQL, "SELECT planted FROM nothing_there"))["history_uuid"]
     late = (await ana.run(POSTGRESQL, SLOW, timeout=1))["history_uuid"]
@@ -443,15 +447,15 @@ async def test_the_end_of_each_statement_is_written_down_once(ana: Caller, admin
     end = ends[good]
     assert (end["user"], end["subject"], end["engine"], end["rows"]) == (ana.username, "postgresql", "postgresql", 3)
     assert end["elapsed_ms"] >= 900
-    # The limit of a statement counts from its submission, its length from when it was sent.
+    # A statement's limit counts from submission, but its duration from sending.
     lengths = {one["id"]: one["elapsed_ms"] for one in await listed(admin, user=ana.username, state="all")}
     assert {key: event.get("elapsed_ms", 0) for key, event in ends.items()} == lengths
     assert end["bytes"] > 0
     assert "planted" not in json.dumps(list(ends.values()))
 
 
-async def test_a_statement_that_was_never_sent_has_an_end_too(api: Api, ana: Caller, audited: list[Event]):
-    running = [(await ana.execute("mysql", "sleep 60"))["history_uuid"] for _ in range(8)]  # all places of a user
+async def test_end_of_a_statement_that_was_never_sent_is_audited(api: Api, ana: Caller, audited: list[Event]):
+    running = [(await ana.execute("mysql", "sleep 60"))["history_uuid"] for _ in range(8)]  # all slots of a user
     for operation in running:
         await ana.running(operation)
     waiting = (await ana.execute("mysql", "ddl"))["history_uuid"]
@@ -475,7 +479,7 @@ def commands(tmp_path: Path, shared_database_dsn: str) -> Any:
     )
 
 
-async def test_the_commands_do_the_same_beside_a_running_server(ana: Caller, commands: Any):
+async def test_statement_commands_match_the_calls_alongside_a_running_server(ana: Caller, commands: Any):
     operation = (await ana.execute(POSTGRESQL, f"{SLOW}\n-- \x1b[2J"))["history_uuid"]
     await ana.running(operation)
     shown: Ended = await commands("statements", "list", "--user", ana.username)

@@ -1,4 +1,4 @@
-"""The app in this process as an httpx transport that gives the answer piece by piece, as it is sent."""
+"""An httpx transport for the in-process app that yields the response in chunks as they are sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ _MOST_UNREAD = 16
 
 
 class AppTransport(httpx.AsyncBaseTransport):
-    """Unlike httpx.ASGITransport it does not wait for the end of an answer, so event streams can be followed."""
+    """Unlike httpx.ASGITransport, it does not wait for the complete response, so event streams can be followed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -27,7 +27,7 @@ class AppTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """One call. Leaving early is seen by the app as a client that went away."""
+    """A single call. If it is left early, the app sees a client disconnect."""
 
     def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
         self._left = asyncio.Event()
@@ -52,7 +52,7 @@ class _Exchange(httpx.AsyncByteStream):
         raise httpx.RemoteProtocolError("The answer ends without its last chunk.")
 
     def leave(self) -> None:
-        """From now on the app sees a client that went away."""
+        """Make the app see a client disconnect from now on."""
         self._left.set()
 
     async def aclose(self) -> None:
@@ -66,7 +66,7 @@ class _Exchange(httpx.AsyncByteStream):
             await self._send(None)
 
     async def _send(self, message: Message | None) -> None:
-        """Waits while much is unread, as a socket does. What is sent to a client that has left is lost."""
+        """Wait while much is unread, as a socket does. Messages sent after a disconnect are discarded."""
         if not self._sent.full():
             self._sent.put_nowait(message)
             return
@@ -88,7 +88,7 @@ class _Exchange(httpx.AsyncByteStream):
 
 
 def scope_of(request: httpx.Request) -> Scope:
-    # As with other transports, `target` is sent as it is, where httpx would resolve dots.
+    # `target` is sent unchanged, as with other transports; httpx would resolve dot segments.
     raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {
         "type": "http",

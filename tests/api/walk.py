@@ -1,4 +1,4 @@
-"""Every served call once, in one order, so that whole walks can be compared."""
+"""Make every served call once, in a fixed order, so that complete walks can be compared."""
 
 import json
 from itertools import count
@@ -13,13 +13,13 @@ from queryserver.identity.model import AuthenticatedUser
 
 Answers = dict[tuple[str, str], httpx.Response]
 
-# What differs between two equal calls.
+# Fields that differ between two equal calls.
 _VOLATILE = {
     "access", "refresh", "history_id", "history_uuid", "guid", "secret", "session_id", "session_guid", "id", "uuid",
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified",
-    # The index of the search fills while the walk goes on.
+    # The search index fills during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
 _PASSWORD = "a long enough word"
@@ -28,9 +28,9 @@ _numbers = count(1)
 
 
 class Walk:
-    """The calls of one user. `slash` ends each path, `extra` fields come with each call, natively in JSON if so.
+    """One user's calls. `slash` is appended to each path; `extra` fields are sent with each call, natively in JSON.
 
-    `private`: by the paths of Hue's own pages, where a call has one.
+    `private` selects the paths of Hue's own pages where a call has such a path.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Walk:
         self.answers: Answers = {}
 
     async def whole(self) -> Answers:
-        """The answers by call; each of them a success."""
+        """Make all calls; return the successful responses by call."""
         await self._tokens()
         await self._statements()
         await self._metadata()
@@ -54,7 +54,7 @@ class Walk:
         return self.answers
 
     async def whole_of(self, plain: Answers) -> dict[tuple[str, str], Any]:
-        """What a whole walk answers to the calls of another one, apart from what differs anyway."""
+        """Make all calls; return the stable parts of the responses to the calls in another walk."""
         answers = await self.whole()
         return {key: steady(answers[key]) for key in plain}
 
@@ -156,11 +156,11 @@ class Walk:
 
 
 def served_calls() -> set[tuple[str, str]]:
-    """The calls of the table that a walk must make; /metrics depends on the address, assets on the package, the root
-    on who asks.
+    """The documented calls that a walk must make, without /metrics, assets and the root, whose responses depend on the
+    address, the package and the caller.
 
-    Those on files have a walk of their own in `storage/test_paths.py`, those of the importer, of API tokens and of
-    administrators tests of their own; the optimizer is never carried out.
+    File calls have a separate walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators
+    have separate tests, and optimizer calls are never executed.
     """
     return {
         one.key
@@ -175,7 +175,7 @@ def served_calls() -> set[tuple[str, str]]:
 
 
 def steady(answer: httpx.Response) -> Any:
-    """What two equal calls answer equally."""
+    """The part of the response that is the same for two equal calls."""
     kind = answer.headers["content-type"]
     return kind, _steady(answer.json()) if kind == "application/json" else None
 
