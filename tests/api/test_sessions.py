@@ -169,7 +169,7 @@ class TestClose:
             "session": {"id": session["id"], "application": dialect.name, "status": 4},
         }
 
-    async def test_repeated_close_is_harmless(self, ana: Caller):
+    async def test_close_twice_is_harmless(self, ana: Caller):
         session = await opened(ana, "mysql")
         await closed(ana, type="mysql", id=session["id"])
         assert (await closed(ana, type="mysql", id=session["id"]))["session"] is None
