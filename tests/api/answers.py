@@ -1,4 +1,4 @@
-"""What every answer must be, whatever the call: the shape of the tables, the common headers, no inside knowledge."""
+"""Rules for every response: documented shape, common headers, and no internal details."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.operations import Operation, read_operations, shape
 
 from queryserver.api.schemas import generated
 
-# Contract editor 1.3, security: what no answer may show.
+# Contract editor 1.3, security: responses must not reveal these.
 INSIDE = re.compile(
     r"Traceback|File \"|\.py\b|site-packages|/tmp/|/home/|/var/|asyncpg|sqlalchemy|aiosqlite|apsw|_duckdb|pyarrow"
     r"|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
@@ -34,7 +34,7 @@ def _is_time(value: str) -> bool:
     return bool(_RFC_3339.fullmatch(value))
 
 
-# One parameter takes segments at any depth.
+# One parameter matches segments at any depth.
 _PARAMETERS = {"{nested}": r".+"}
 
 
@@ -47,7 +47,7 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("/".join(parts) + ("=.*" if argument else ""))
 
 
-# Fixed words win over parameters.
+# Fixed words take precedence over parameters.
 _OPERATIONS = [
     (one.method, _pattern(path), one)
     for one in sorted(read_operations(), key=lambda one: one.path.count("{"))
@@ -56,13 +56,13 @@ _OPERATIONS = [
 
 
 def operation_of(method: str, path: str) -> Operation | None:
-    """The row of the table that a call belongs to."""
+    """The table row that a call belongs to."""
     method, path = ("GET" if method == "HEAD" else method), path.rstrip("/")
     return next((one for verb, pattern, one in _OPERATIONS if verb == method and pattern.fullmatch(path)), None)
 
 
 def require_contract(response: httpx.Response) -> None:
-    """Fails unless the answer is one that the tables and the common rules allow."""
+    """Fail unless the tables and the common rules allow the response."""
     request = response.request
     path = request.url.raw_path.partition(b"?")[0].decode()
     _require_headers(response, path)
@@ -86,7 +86,7 @@ def require_contract(response: httpx.Response) -> None:
 
 @cache
 def _described_statuses() -> dict[tuple[str, str], set[str]]:
-    """By `Operation.key`."""
+    """Documented statuses by `Operation.key`."""
     paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
     return {
         (method.upper(), shape(path)): set(call["responses"])
@@ -96,7 +96,7 @@ def _described_statuses() -> dict[tuple[str, str], set[str]]:
 
 
 def _require_declared(response: httpx.Response, path: str) -> None:
-    """Fails for a status that the API description of the call does not have."""
+    """Fail if the call's API description lacks the status."""
     operation = operation_of(response.request.method, path)
     statuses = _described_statuses().get(operation.key) if operation else None
     assert statuses is None or str(response.status_code) in statuses, (
@@ -105,7 +105,7 @@ def _require_declared(response: httpx.Response, path: str) -> None:
 
 
 def _failures(response: httpx.Response, path: str) -> list[str]:
-    """What the body of a failure may be."""
+    """Names of the models that the body of a failure may match."""
     if response.status_code == 401:
         return ["Unauthorized"]
     if path.startswith(_TOKENS):
@@ -124,7 +124,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", headers["x-request-id"])
     assert headers["x-content-type-options"] == "nosniff"
     assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
-    # Files have a rule of their own; their failures do not.
+    # File downloads have a separate rule; their failures follow the common rule.
     own = path.startswith("/api/v1/storage/download") and response.status_code in {200, 206, 304}
     assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or not _UNCACHED.search(path)
     if response.status_code == 401:
@@ -136,7 +136,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
 
 
 def require_shape(models: Collection[type[BaseModel]], body: Any) -> None:
-    """Fails unless the body is one of the models, with exactly its keys and types."""
+    """Fail unless the body matches one of the models, with exactly its keys and types."""
     names = " or ".join(model.__name__ for model in models)
     assert any(_fits(model, body) for model in models), f"no {names}: {body}"
 
@@ -145,14 +145,14 @@ def _require_shape(response: httpx.Response, names: list[str]) -> None:
     assert response.headers["content-type"] == "application/json"
     body = json.loads(response.content)
     require_shape([getattr(generated, name) for name in names], body)
-    # Neither tokens nor the importer have `status`; an unknown path below them has it.
+    # Token and importer responses lack `status`, but unknown paths below them have it.
     without = response.url.path.startswith((*_TOKENS, _IMPORTER)) and response.status_code != 404
     if isinstance(body, dict) and response.status_code != 401 and not without:
         assert type(body["status"]) is int
 
 
 def _fits(model: type[BaseModel], body: Any) -> bool:
-    """Whether the body has exactly the keys of the model with exactly their types, words and forms of times."""
+    """Whether the body has exactly the model's keys, types, words and time formats."""
     try:
         read = model.model_validate(body, strict=True)
     except ValidationError:
@@ -162,6 +162,8 @@ def _fits(model: type[BaseModel], body: Any) -> bool:
 
 @cache
 def _validator(model: type[BaseModel]) -> Draft202012Validator:
-    """The models take any word; their schemas, which clients are made of, do not."""
+    """A validator for the model's schema. Models accept any word, but their schemas, which clients are generated
+    from, do not.
+    """
     schema = model.model_json_schema(mode="serialization")
     return Draft202012Validator(schema, formats={"date-time": _is_time}, validate_formats=True)

@@ -1,4 +1,4 @@
-"""One application for the tests of a process: three real engines, and scripted ones where a rule needs them."""
+"""One application for all tests of a process: three real engines, and scripted engines where a rule needs them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -25,12 +25,12 @@ def make_settings(
     index: bool = False,
     **editor: Any,
 ) -> Settings:
-    """Settings with an interpreter of each kind that the tests need.
+    """Settings with every kind of interpreter that the tests need.
 
-    Limits that no test waits for are such that a busy machine does not reach them.
+    Limits are generous enough for a busy machine unless a test waits for them.
 
-    Without `index` nobody looks at data sources in the background, and looks can be counted. Stored connectors may use
-    the server of the service's database: the tests have one PostgreSQL.
+    Without `index`, no background task reads data sources, so reads can be counted. Stored connectors may use the
+    service database's server because the tests have only one PostgreSQL.
     """
     changed = dict(desktop or {})
     policy = {
@@ -54,7 +54,7 @@ def make_settings(
             "read_only": True,
         },
         "hive2": {"interface": "fake", "dialect": "hive"},
-        # As a stored connector would be named, but no test stores so many.
+        # The key looks like a stored connector's id, but tests never store that many.
         "7070": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
         "together": {"interface": "fake", "shared_session": True},
@@ -75,7 +75,8 @@ def make_settings(
                 "connector_policy": policy,
                 **changed,
             },
-            # Statements that are canceled must last longer than `cancel_wait_s`, or it waits for their own end.
+            # Canceled statements must last longer than `cancel_wait_s`; otherwise the cancel call waits for their own
+            # completion.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
@@ -85,9 +86,9 @@ def make_settings(
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_readiness() -> Iterator[None]:
-    """A check of the readiness may take a minute, for all tests of this process from the first of the API on.
+    """Allow a readiness check a minute, for all tests of this process after the first API test.
 
-    None of them waits until one is given up, and a busy machine may take seconds for one.
+    No test waits for a check to be abandoned, and a check may take seconds on a busy machine.
     """
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
@@ -96,14 +97,14 @@ def patient_readiness() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
-    """The application that most tests call; each test calls it as users of its own."""
+    """The application that most tests call; each test creates separate users."""
     async with open_api(make_settings(tmp_path_factory.mktemp("api"), shared_database_dsn, users_url)) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
-    """Opens an application of the test's own, with other settings of the editor and of `desktop`."""
+    """Opens an application reserved for the test, with changed editor and `desktop` settings."""
 
     def opener(**changes: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_url, **changes))

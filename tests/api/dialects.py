@@ -1,4 +1,4 @@
-"""What the tests must know of the SQL of each dialect."""
+"""SQL that differs between dialects, for tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One interpreter of the test settings; its key is the name of its dialect."""
+    """One interpreter of the test settings; its key equals its dialect."""
 
     name: str
     rows: Callable[[int], str]
@@ -52,5 +52,5 @@ every_dialect = pytest.mark.parametrize("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:
-    """A text as a literal of standard SQL."""
+    """Quote a text as a literal in standard SQL."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""A service in this process, and the users who call it."""
+"""A service in this process, and its users."""
 
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -42,7 +42,7 @@ _ACTIVE = {"waiting", "running"}
 
 @dataclass
 class Fakes:
-    """Builds scripted engines for the interface `fake`, and real ones for all others."""
+    """Builds scripted engines for the interface `fake`, and real engines for all others."""
 
     built: dict[str, FakeEngine] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Fakes:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One served application."""
+    """A served application."""
 
     app: ASGIApp
     services: Services
@@ -71,11 +71,11 @@ class Api:
 
     @property
     def running(self) -> Services:
-        """Of the process that runs the statements, and that holds what only one process can."""
+        """The services of the process that runs the statements and holds what only one process can hold."""
         return self.worker or self.services
 
     async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
-        """A new user, logged in; tests of one process never share one."""
+        """Create a user who is logged in; tests of one process never share users."""
         return await sign_in(self, f"{name}{next(_numbers)}", admin=admin, groups=groups)
 
     @property
@@ -92,13 +92,13 @@ class Api:
 
     @property
     def stranger(self) -> "Caller":
-        """Somebody without credentials."""
+        """A caller without credentials."""
         return Caller(self, "", {})
 
 
 @asynccontextmanager
 async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
-    """The application on services of its own. `stores` makes the file system of a scheme."""
+    """Open an application with separate services. `stores` maps schemes to the builders of their file systems."""
     fakes, worker = Fakes(), None
     async with AsyncExitStack() as stack:
         if TASK_SERVER in os.environ:
@@ -118,14 +118,17 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:
-    # As without workers, a user runs eight statements on one connector; the ninth place is kept for others (ADR 66).
+    # As without workers, a user may run eight statements on one connector; the ninth slot is kept for other users (ADR
+    # 66).
     changed = {"enabled": True, "broker_url": SecretStr(url), "concurrency": 9}
     tasks = settings.desktop.task_server.model_copy(update=changed)
     return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"task_server": tasks})})
 
 
 async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":
-    """Make a user, and what their calls carry. Without a password: the hashing of two would take most of a test."""
+    """Create a user and credentials for their calls. There is no password because hashing would take most of a
+    test's time.
+    """
     records = AccountRepository(api.database)
     for group in groups:
         await records.ensure_group(group, ())
@@ -138,14 +141,14 @@ async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One user's view of the service. Every answer is held against the contract before a test sees it."""
+    """One user's view of the service. Every response is checked against the contract before a test sees it."""
 
     api: Api
     username: str
     headers: Mapping[str, str]
 
     async def send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Any call. `path` stands below /api/v1/ unless it begins with a slash."""
+        """Send any call. `path` is relative to /api/v1/ unless it begins with a slash."""
         path = path if path.startswith("/") else f"/api/v1/{path}"
         headers = [*self.headers.items(), *dict(more.pop("headers", {})).items()]
         response = await self.api.http.request(method, path, headers=headers, **more)
@@ -153,52 +156,52 @@ class Caller:
         return response
 
     async def post(self, path: str, /, **fields: Any) -> httpx.Response:
-        """A POST with form fields."""
+        """Send a POST with form fields."""
         return await self.send("POST", path, data=fields)
 
     async def post_json(self, path: str, /, **fields: Any) -> httpx.Response:
-        """A POST with a JSON body."""
+        """Send a POST with a JSON body."""
         return await self.send("POST", path, json=fields)
 
     async def get(self, path: str, /, *, headers: Mapping[str, str] | None = None, **query: Any) -> httpx.Response:
         return await self.send("GET", path, params=query, headers=headers or {})
 
     async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
-        """The body of a call that was carried out, whatever it says about the statement."""
+        """Send a POST that must return 200, whatever it reports about the statement; return the body."""
         response = await self.post(path, **fields)
         assert response.status_code == 200, response.text
         return response.json()
 
     async def refused(self, path: str, **fields: Any) -> tuple[int, int, str]:
-        """HTTP status, `status` and `code` of a POST that fails."""
+        """Send a POST that fails; return its HTTP status, `status` and `code`."""
         return verdict(await self.post(path, **fields))
 
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Submit, and do not wait."""
+        """Submit a statement without waiting for it."""
         return await self.told(f"editor/execute/{dialect}", statement=statement, **fields)
 
     async def run(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Submit, and wait for the end."""
+        """Submit a statement and wait for its completion."""
         body = await self.execute(dialect, statement, wait=60, **fields)
         assert body["query_status"]["state"] not in _ACTIVE, body
         return body
 
     async def on(self, operation: str, call: str, **fields: Any) -> dict[str, Any]:
-        """A call on an operation: `on(op, "check_status")`."""
+        """Make a call on an operation, for example `on(op, "check_status")`."""
         return await self.told(f"editor/{call}", operationId=operation, **fields)
 
     async def ended(self, operation: str) -> dict[str, Any]:
-        """The check_status body at the end of the statement."""
+        """Wait for the statement's completion; return the check_status body."""
         body = await self.on(operation, "check_status", wait=60)
         assert body["query_status"]["state"] not in _ACTIVE, body
         return body
 
     async def running(self, operation: str) -> None:
-        """Returns once the engine has the statement."""
+        """Wait until the engine is running the statement."""
         assert await self.begun(operation) == "running"
 
     async def begun(self, operation: str) -> str:
-        """The state once it waits no longer; a short statement may have ended before it is looked at."""
+        """Wait until the statement leaves the queue; return its state. A short statement may already have completed."""
         states: list[str] = []
 
         async def has_left_the_queue() -> bool:
@@ -209,9 +212,9 @@ class Caller:
         return states[-1]
 
     async def seen_running(self, dialect: object, statement: str) -> str:
-        """Submit the statement, with more seconds each time, until one is still running when looked at.
+        """Submit the statement with increasing durations until it is seen running.
 
-        Returns its operation. `statement` has `{}` for its seconds.
+        Returns its operation. `statement` contains `{}` for the seconds.
         """
         for seconds in (3, 12, 48):
             operation = (await self.execute(dialect, statement.format(seconds)))["history_uuid"]
@@ -225,13 +228,13 @@ class Caller:
         return (await self.on(operation, "check_status"))["query_status"]["state"]
 
     async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
-        """`result` of a fetch that succeeds."""
+        """Fetch successfully; return `result`."""
         body = await self.on(operation, "fetch_result_data", **fields)
         assert body["status"] == 0, body
         return body["result"]
 
     async def result(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """`result` of the first fetch of a statement that succeeds."""
+        """Run a statement successfully; return `result` of the first fetch."""
         body = await self.run(dialect, statement)
         assert body["status"] == 0, body
         return await self.page(body["history_uuid"], **fields)
@@ -243,11 +246,11 @@ class Caller:
 
 
 def without_ends(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events of the audit but for ends of statements: those of earlier tests may end by themselves meanwhile."""
+    """The audit events without statement ends, because statements of earlier tests may still end."""
     return [event for event in events if event["operation"] not in {"statement.end", "import.end"}]
 
 
 def verdict(response: httpx.Response) -> tuple[int, int, str]:
-    """HTTP status, `status` and `code`."""
+    """A response's HTTP status, `status` and `code`."""
     body = response.json()
     return response.status_code, body["status"], body["code"]

@@ -1,4 +1,4 @@
-"""Statements of API tokens, in the server or in workers (`--task-server`): they are the user's (ADR 62)."""
+"""Statements submitted with API tokens, in the server or in workers (`--task-server`), belong to the user (ADR 62)."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ WAITS = "sleep 600"
 
 
 async def program_of(user: Caller, **fields: Any) -> tuple[Caller, str]:
-    """A program that calls with a new token of the user, and the id of the token."""
+    """A program that authenticates with a new token of the user, and the token's id."""
     made = await user.post_json("token/api_tokens/new", **{"name": f"program {uuid4()}", "scopes": ["query"], **fields})
     assert made.status_code == 200, made.text
     token = made.json()
@@ -31,7 +31,7 @@ async def leave_group(user: Caller, group: str) -> None:
 
 
 @every_dialect
-async def test_a_program_runs_statements_with_values(ana: Caller, dialect: Dialect) -> None:
+async def test_program_runs_statements_with_parameters(ana: Caller, dialect: Dialect) -> None:
     program, _ = await program_of(ana)
     body = await program.run(dialect, "SELECT ? AS a, ? AS b", parameters=json.dumps([7, "O'Brien"]))
     assert body["status"] == 0, body
@@ -42,7 +42,7 @@ async def test_a_program_runs_statements_with_values(ana: Caller, dialect: Diale
     assert (entry["uuid"], entry["data"]["parameters"]) == (operation, 2)
 
 
-async def test_a_script_of_a_program_goes_on_in_one_session(ana: Caller) -> None:
+async def test_programs_script_continues_in_one_session(ana: Caller) -> None:
     program, _ = await program_of(ana)
     body = await program.run("postgresql", "CREATE TEMP TABLE mine AS SELECT 5 AS n; SELECT n FROM mine")
     assert body["status"] == 0, body
@@ -50,7 +50,7 @@ async def test_a_script_of_a_program_goes_on_in_one_session(ana: Caller) -> None
     assert (await program.page(body["history_uuid"]))["data"] == [[5]]
 
 
-async def test_a_limit_to_connectors_holds_for_what_runs(ana: Caller) -> None:
+async def test_connector_restriction_applies_to_statements(ana: Caller) -> None:
     program, _ = await program_of(ana, connectors=["duckdb"])
     assert (await program.run("duckdb", "select 1"))["status"] == 0
     assert (await program.post("editor/execute/mysql", statement="rows 1")).status_code in {400, 403, 404}
@@ -65,8 +65,8 @@ CALLS = ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_re
 
 
 @pytest.mark.item(80)
-async def test_an_operation_of_another_connector_than_those_of_the_token_is_found_by_no_call(ana: Caller) -> None:
-    """As an unknown one, whatever the call (Contract editor 1.5, 1.6)."""
+async def test_operations_outside_the_tokens_connectors_are_unknown_to_every_call(ana: Caller) -> None:
+    """Every call responds as for an unknown operation (Contract editor 1.5, 1.6)."""
     program, _ = await program_of(ana, connectors=["duckdb"])
     theirs = (await ana.run("mysql", "rows 2"))["history_uuid"]
     unknown = str(uuid4())
@@ -84,7 +84,7 @@ async def test_an_operation_of_another_connector_than_those_of_the_token_is_foun
     assert len((await ana.page(theirs))["data"]) == 2
 
 
-async def test_a_running_statement_is_the_users_when_its_token_is_revoked(ana: Caller) -> None:
+async def test_running_statement_continues_for_the_user_after_token_revocation(ana: Caller) -> None:
     program, token = await program_of(ana)
     operation = await program.seen_running("mysql", "sleep {} then rows 3")
     await ana.told("token/api_tokens/revoke", id=token)
@@ -95,7 +95,7 @@ async def test_a_running_statement_is_the_users_when_its_token_is_revoked(ana: C
     assert len((await ana.page(operation))["data"]) == 3
 
 
-async def test_a_waiting_statement_runs_when_its_token_is_revoked(ana: Caller) -> None:
+async def test_waiting_statement_runs_after_token_revocation(ana: Caller) -> None:
     program, token = await program_of(ana)
     session = await session_of(program, "mysql")
     first = (await program.execute("mysql", WAITS, session_id=session))["history_uuid"]
@@ -108,8 +108,8 @@ async def test_a_waiting_statement_runs_when_its_token_is_revoked(ana: Caller) -
     assert len((await ana.page(second))["data"]) == 2
 
 
-async def test_the_result_of_a_statement_whose_user_lost_the_connector_meanwhile_is_for_nobody(api: Api) -> None:
-    """Between the call and the run, and while it runs. Both may be canceled still."""
+async def test_results_are_unavailable_after_the_user_loses_the_connector(api: Api) -> None:
+    """The user loses it before one statement starts and while another runs. Both can still be canceled."""
     user = await api.user("leaver", groups=("analysts",))
     program, _ = await program_of(user)
     session = await session_of(program, "closed")
@@ -136,7 +136,7 @@ async def test_the_result_of_a_statement_whose_user_lost_the_connector_meanwhile
 
 
 @pytest.mark.parametrize("state", ["running", "waiting"])
-async def test_statements_of_a_disabled_user_end_and_the_token_with_them(small_api: ApiOpener, state: str) -> None:
+async def test_disabling_a_user_ends_their_statements_and_tokens(small_api: ApiOpener, state: str) -> None:
     async with small_api() as api:
         user = await api.user("gone")
         root = await api.user("root", admin=True)

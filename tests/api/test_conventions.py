@@ -1,4 +1,4 @@
-"""Paths, methods, credentials, headers, unknown fields: what holds for every call (Contract editor 1, platform 1)."""
+"""Rules for every call: paths, methods, credentials, headers and unknown fields (Contract editor 1, platform 1)."""
 
 import json
 import re
@@ -22,14 +22,14 @@ from queryserver.main import create_app
 from queryserver.statements.model import HistoryEntry
 from queryserver.statements.status import HistoryQuery, StatementHistory
 
-# The root is a page for browsers; programs find nothing there by any method.
+# The root is a page for browsers; programs get 404 there with every method.
 CALLS = [one for one in read_operations() if one.path != "/"]
 OF_USERS = [one for one in CALLS if one.rights in {"user", "admin"}]
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 
 
 def concrete(operation: Operation) -> str:
-    """The path with something plausible in place of its parameters."""
+    """The path with plausible values for its parameters."""
     path = operation.path.replace("{dialect}", "mysql").replace("{operation_id}", str(uuid4()))
     path = path.replace("{asset}", "swagger-ui.css").replace("{path}", "%2Fshared").replace("{interface}", "mysql")
     return path.replace("{name}", "top_tables").replace("{id}", "7")
@@ -41,22 +41,22 @@ def name_of(operation: Operation) -> str:
 
 @pytest.fixture(scope="module")
 async def plain(api: Api) -> Answers:
-    """Answers of every call, made as the examples make it."""
+    """Make every call as in the examples; return the responses."""
     return await Walk(api, await api.user()).whole()
 
 
 class TestPaths:
     @pytest.mark.item(1)
     @pytest.mark.platform(1)
-    async def test_a_last_slash_changes_nothing(self, api: Api, plain: Answers):
+    async def test_trailing_slash_changes_nothing(self, api: Api, plain: Answers):
         slashed = await Walk(api, await api.user(), slash="/").whole()
         assert {key: steady(answer) for key, answer in plain.items()} == {
             key: steady(answer) for key, answer in slashed.items()
         }
 
     @pytest.mark.platform(16)
-    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api, plain: Answers):
-        # Every answer of a walk was held against its model when it came.
+    async def test_two_samples_of_every_call_match_the_documented_shape(self, api: Api, plain: Answers):
+        # The walk checked every response against its model.
         assert set(plain) == served_calls()
         assert set(await Walk(api, await api.user(admin=True), as_json=True).whole()) == served_calls()
 
@@ -94,20 +94,20 @@ class TestPaths:
             "/openapi.json",
         ],
     )
-    async def test_an_unknown_path_is_404_with_and_without_credentials(self, api: Api, ana: Caller, path: str):
+    async def test_unknown_path_returns_404_with_and_without_credentials(self, api: Api, ana: Caller, path: str):
         for caller in (ana, api.stranger):
             for method in ("GET", "POST", "PUT", "DELETE"):
                 assert verdict(await self._raw(caller, method, path)) == (404, -1, "not_found")
 
     @staticmethod
     async def _raw(caller: Caller, method: str, path: str, **more: Any) -> httpx.Response:
-        # httpx would tidy some of these paths.
+        # httpx would normalize some of these paths.
         url = httpx.URL("http://test").copy_with(raw_path=path.encode())
         response = await caller.api.http.request(method, url, headers=caller.headers, **more)
         assert response.request.url.raw_path == path.encode()
         return response
 
-    async def test_segments_are_decoded_once(self, ana: Caller):
+    async def test_path_segments_are_decoded_once(self, ana: Caller):
         assert (await ana.told("editor/execute/%6dysql", statement="rows 1"))["status"] == 0
         for encoded, name in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("%C3%A9", "é")):
             answer = await ana.post(f"editor/execute/{encoded}", statement="rows 1")
@@ -115,27 +115,27 @@ class TestPaths:
             assert answer.json()["message"].startswith(f"The connector {name} is not configured. Configured: duckdb,")
 
     @pytest.mark.parametrize("path", ["editor/execute/%20", "query/%20%09"])
-    async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
+    async def test_blank_segment_is_not_a_dialect(self, ana: Caller, path: str):
         answer = await self._raw(ana, "POST", f"/api/v1/{path}", data={"statement": "SELECT 1"})
         assert verdict(answer) == (404, -1, "dialect_not_found")
 
-    async def test_a_long_name_is_cut_in_the_message(self, ana: Caller):
+    async def test_long_name_is_truncated_in_the_message(self, ana: Caller):
         answer = await ana.post(f"editor/execute/{'x' * 5000}", statement="rows 1")
         assert verdict(answer) == (404, -1, "dialect_not_found")
         assert answer.json()["message"].startswith(f"The connector {'x' * 100} is not configured. Configured: duckdb,")
 
     @pytest.mark.platform(5)
-    async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):
+    async def test_unknown_docs_asset_returns_the_common_404_body(self, api: Api):
         assert verdict(await self._raw(api.stranger, "GET", "/api/docs/zzz")) == (404, -1, "not_found")
 
     @pytest.mark.parametrize("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
-    async def test_an_operation_has_one_form_of_id(self, ana: Caller, form: str):
+    async def test_operation_ids_have_one_accepted_form(self, ana: Caller, form: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert (await ana.on(operation.upper(), "check_status"))["status"] == 0
         refused = await ana.refused("editor/check_status", operationId=form.format(operation))
         assert refused == (404, 2, "operation_not_found")
 
-    async def test_fixed_words_win_over_dialects(self, ana: Caller):
+    async def test_fixed_words_take_precedence_over_dialects(self, ana: Caller):
         assert "notebook" in await ana.told("query/create_notebook")
 
 
@@ -143,7 +143,7 @@ class TestMethods:
     @pytest.mark.item(2)
     @pytest.mark.platform(7)
     @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
-    async def test_a_wrong_method_is_405_with_allow(self, ana: Caller, operation: Operation):
+    async def test_wrong_method_returns_405_with_allow(self, ana: Caller, operation: Operation):
         served = {one.method for one in CALLS if one.path == operation.path}
         for method in METHODS:
             if method in served or (method == "HEAD" and "GET" in served):
@@ -157,7 +157,7 @@ class TestMethods:
                 assert told.get("status") == (None if operation.group == "importer" else -1)
 
     @pytest.mark.platform(4)
-    async def test_head_is_get_without_a_body(self, ana: Caller):
+    async def test_head_matches_get_without_a_body(self, ana: Caller):
         operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
         for path in ("editor/get_history", f"editor/download/{operation}", "/desktop/debug/is_alive", "openapi.json"):
             got, head = await ana.get(path), await ana.send("HEAD", path)
@@ -169,18 +169,18 @@ class TestMethods:
             assert head.content == b""
             assert got.content or path.endswith("is_alive")
 
-    async def test_events_have_no_head(self, ana: Caller):
+    async def test_events_do_not_support_head(self, ana: Caller):
         operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
         for method in ("HEAD", "POST", "OPTIONS"):
             answer = await ana.send(method, f"editor/events/{operation}")
             assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "GET")
 
-    async def test_head_of_events_asks_for_a_login_before_the_method(self, api: Api):
+    async def test_head_on_events_requires_credentials_before_the_method(self, api: Api):
         answer = await api.stranger.send("HEAD", f"editor/events/{uuid4()}")
         assert answer.status_code == 401
 
     @pytest.mark.parametrize("operation", CALLS, ids=name_of)
-    async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):
+    async def test_options_lists_the_methods_without_credentials(self, api: Api, operation: Operation):
         answer = await api.stranger.send("OPTIONS", concrete(operation))
         assert answer.status_code == 204
         assert operation.method in answer.headers["allow"].split(", ")
@@ -190,7 +190,7 @@ class TestCredentials:
     @pytest.mark.item(7)
     @pytest.mark.platform(6)
     @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
-    async def test_without_credentials_it_is_401_whatever_the_method(self, api: Api, operation: Operation):
+    async def test_missing_credentials_return_401_for_every_method(self, api: Api, operation: Operation):
         for method in (operation.method, "GET", "POST", "DELETE"):
             answer = await api.stranger.send(method, concrete(operation))
             assert answer.status_code == 401
@@ -198,7 +198,7 @@ class TestCredentials:
 
     @pytest.mark.item(7)
     @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "x" * 10_000])
-    async def test_a_bad_token_is_told_word_for_word(self, api: Api, token: str):
+    async def test_bad_token_gets_the_specified_body(self, api: Api, token: str):
         caller = Caller(api, "", {})
         answer = await caller.send(
             "POST", "editor/check_status", headers={b"Authorization": f"Bearer {token}".encode()}
@@ -213,7 +213,7 @@ class TestCredentials:
         }
 
     @pytest.mark.platform(15)
-    async def test_a_cookie_is_no_credential(self, api: Api, ana: Caller):
+    async def test_cookies_are_not_credentials(self, api: Api, ana: Caller):
         token = ana.headers["Authorization"].removeprefix("Bearer ")
         cookie = {"Cookie": f"sessionid={token}; Authorization={token}; access={token}"}
         answer = await api.stranger.send("GET", "editor/get_history", headers=cookie)
@@ -221,13 +221,13 @@ class TestCredentials:
         query = await api.stranger.get("editor/get_history", access_token=token, token=token)
         assert query.status_code == 401
 
-    async def test_a_public_path_ignores_a_bad_header(self, api: Api):
+    async def test_public_path_ignores_a_bad_authorization_header(self, api: Api):
         answer = await api.stranger.send("GET", "/desktop/debug/is_alive", headers={"Authorization": "Bearer x"})
         assert answer.status_code == 200
 
 
 class TestPlaces:
-    async def test_a_prefix_stands_before_every_path(self, small_api: ApiOpener):
+    async def test_url_prefix_applies_to_every_path(self, small_api: ApiOpener):
         async with small_api(desktop={"url_prefix": "/sql"}) as api:
             ana = await api.user()
             for path in ("/sql/api/v1/editor/get_history", "/sql/api/v1/editor/get_history/"):
@@ -237,7 +237,7 @@ class TestPlaces:
             for path in ("/api/v1/editor/get_history", "/sqlx/api/v1/editor/get_history", "/sql", "/sql/", "/"):
                 assert verdict(await api.http.get(path, headers=ana.headers)) == (404, -1, "not_found")
 
-    async def test_other_host_names_are_not_served(self, small_api: ApiOpener):
+    async def test_other_host_names_are_refused(self, small_api: ApiOpener):
         async with small_api(desktop={"allowed_hosts": ("db.example.com",)}) as api:
             ana = await api.user()
             for host in ("db.example.com", "DB.example.com:8888"):
@@ -249,7 +249,7 @@ class TestPlaces:
             assert verdict(await api.http.get("/api/v1/banners", headers=twice)) == (400, -1, "invalid_host")
             assert (await ana.send("GET", "/desktop/debug/is_alive", headers={"Host": "10.0.0.1"})).status_code == 200
 
-    async def test_downloads_may_be_switched_off_for_all(self, small_api: ApiOpener):
+    async def test_downloads_can_be_disabled_for_everybody(self, small_api: ApiOpener):
         async with small_api(desktop={"enable_download": False}) as api:
             admin = await api.user(admin=True)
             operation = (await admin.run("mysql", "rows 1"))["history_uuid"]
@@ -257,10 +257,12 @@ class TestPlaces:
 
 
 class TestOrderOfChecks:
-    """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
+    """The order in Contract editor 1.5: path, authentication, method, content type, size, parse, parameters,
+    dialect, limits.
+    """
 
     @pytest.mark.platform(12)
-    async def test_the_first_failing_check_decides(self, small_api, subtests: pytest.Subtests):
+    async def test_first_failing_check_determines_the_response(self, small_api, subtests: pytest.Subtests):
         for kind, body, expected in [
             ("text/plain", b"x" * 3000, (415, "unsupported_media_type")),
             ("application/json", b"{" * 3000, (413, "payload_too_large")),
@@ -285,26 +287,26 @@ class TestOrderOfChecks:
 class TestHeaders:
     @pytest.mark.platform(13)
     @pytest.mark.parametrize("legal", ["a", "A.b_c-1", "x" * 64])
-    async def test_a_legal_request_id_is_echoed(self, ana: Caller, legal: str):
+    async def test_valid_request_id_is_echoed(self, ana: Caller, legal: str):
         for path in ("editor/get_history", "nope", "/desktop/debug/is_alive"):
             answer = await ana.send("GET", path, headers={"X-Request-Id": legal})
             assert answer.headers["x-request-id"] == legal
 
     @pytest.mark.platform(13)
     @pytest.mark.parametrize("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
-    async def test_an_illegal_request_id_is_replaced(self, ana: Caller, illegal: bytes):
+    async def test_invalid_request_id_is_replaced(self, ana: Caller, illegal: bytes):
         answer = await ana.send("GET", "editor/get_history", headers={b"X-Request-Id": illegal})
         assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
 
     @pytest.mark.platform(14)
-    async def test_no_origin_is_let_in_when_cors_is_off(self, api: Api, ana: Caller):
+    async def test_disabled_cors_allows_no_origin(self, api: Api, ana: Caller):
         origin = {"Origin": "https://bi.example.com"}
         preflight = {**origin, "Access-Control-Request-Method": "POST"}
-        # That no answer has such headers is looked at in every test; here somebody asks for them.
+        # Every test checks that responses lack CORS headers; only this test sends requests that would get them.
         assert (await ana.send("GET", "editor/get_history", headers=origin)).status_code == 200
         assert (await api.stranger.send("OPTIONS", "editor/execute/mysql", headers=preflight)).status_code == 204
 
-    async def test_a_running_statement_hints_when_to_come_back(self, ana: Caller):
+    async def test_running_statement_has_a_retry_after_header(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
         answer = await ana.post("editor/check_status", operationId=operation)
         assert int(answer.headers["retry-after"]) >= 1
@@ -313,7 +315,7 @@ class TestHeaders:
 
 
 class BrokenHistory(StatementHistory):
-    """Fails in a way that nobody foresaw."""
+    """Fails in an unforeseen way."""
 
     def __init__(self) -> None:
         pass
@@ -324,7 +326,7 @@ class BrokenHistory(StatementHistory):
 
 
 @pytest.mark.platform(11)
-async def test_an_unforeseen_fault_shows_an_id_and_nothing_else(api: Api, ana: Caller):
+async def test_unforeseen_failure_reveals_only_a_request_id(api: Api, ana: Caller):
     broken = replace(
         api.services, statements=replace(api.services.statements, history=BrokenHistory()), registry=CollectorRegistry()
     )
@@ -344,7 +346,7 @@ HEADER = "x-unknown-fields"
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 
 
-async def test_they_are_listed_whatever_the_body_and_the_outcome(ana: Caller):
+async def test_unknown_fields_are_listed_for_every_encoding_and_outcome(ana: Caller):
     fields = {"statement": "rows 1", "Limt": "5", "database": "shop", "wiat": "3", "snippet": "{}", "cluster": "x"}
     parts = "".join(
         f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
@@ -353,7 +355,7 @@ async def test_they_are_listed_whatever_the_body_and_the_outcome(ana: Caller):
         {"data": fields},
         {"json": fields},
         {"content": f"{parts}--b--\r\n".encode(), "headers": MULTIPART},
-        # Of a POST the query string is not read at all.
+        # The query string of a POST is ignored entirely.
         {"data": {**fields, "Limt": "5"}, "params": {"limit": "5", "Limt": "6"}},
     ):
         answer = await ana.send("POST", "editor/execute/mysql", **body)
@@ -365,7 +367,7 @@ async def test_they_are_listed_whatever_the_body_and_the_outcome(ana: Caller):
     assert (answer.status_code, answer.headers[HEADER]) == (200, "limt")
 
 
-async def test_names_of_hue_and_known_ones_are_not_listed(ana: Caller):
+async def test_known_and_hue_fields_are_not_listed(ana: Caller):
     known = {"statement": "rows 1", "client_request_id": "k", "notebook": "{}", "session_id": None, "wait": 0}
     answer = await ana.post_json("editor/execute/mysql", **known, **dict.fromkeys(SENT_BY_HUE - {"session", *known}))
     assert (answer.status_code, HEADER in answer.headers) == (200, False)
@@ -374,7 +376,7 @@ async def test_names_of_hue_and_known_ones_are_not_listed(ana: Caller):
         assert HEADER not in answer.headers
 
 
-async def test_calls_without_fields_and_other_groups_have_them_too(ana: Caller, api: Api):
+async def test_unknown_fields_are_also_listed_for_other_groups_and_calls_without_fields(ana: Caller, api: Api):
     for method, path, more in (
         ("POST", "get_config", {"data": {"x": "1"}}),
         ("GET", "context/namespaces/hive", {"params": {"x": "1"}}),
@@ -390,12 +392,12 @@ async def test_calls_without_fields_and_other_groups_have_them_too(ana: Caller, 
     ):
         answer = await (await api.user(admin=True)).send(method, path, **more)
         if path == "banners":
-            assert HEADER not in answer.headers  # public, and nothing of the call is looked at
+            assert HEADER not in answer.headers  # these calls are public, so their fields are not inspected
         else:
             assert answer.headers.get(HEADER) == "x", (path, answer.text)
 
 
-async def test_uploads_list_fields_before_and_behind_their_file(ana: Caller):
+async def test_uploads_list_unknown_fields_before_and_after_their_file(ana: Caller):
     parts = {"odd": "1", "csrfmiddlewaretoken": "x"}
     before = "".join(f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n1\r\n' for name in parts)
     file = '--b\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\na,b\r\n'
@@ -410,7 +412,7 @@ async def test_uploads_list_fields_before_and_behind_their_file(ana: Caller):
     assert (answer.status_code, answer.headers[HEADER]) == (201, "later,odd,x")
 
 
-async def test_a_call_that_is_refused_before_its_fields_are_read_lists_none(ana: Caller, api: Api):
+async def test_calls_refused_before_reading_fields_list_none(ana: Caller, api: Api):
     for answer in (
         await ana.post("editor/execute/mysql", statement="rows 1", session_id="x"),
         await api.stranger.post("editor/execute/mysql", odd="1"),
@@ -422,13 +424,13 @@ async def test_a_call_that_is_refused_before_its_fields_are_read_lists_none(ana:
         assert HEADER not in answer.headers
 
 
-async def test_whole_walks_know_every_field_that_they_send(api: Api):
+async def test_every_field_sent_by_a_full_walk_is_known(api: Api):
     answers = await Walk(api, await api.user(), as_json=True).whole()
     assert {key: answer.headers[HEADER] for key, answer in answers.items() if HEADER in answer.headers} == {}
 
 
-async def test_the_log_has_the_names_and_no_values(small_api: ApiOpener):
-    # Of its own: an application writes at most 100 such lines a minute.
+async def test_log_contains_field_names_but_no_values(small_api: ApiOpener):
+    # This needs a separate application because each writes at most 100 such lines a minute.
     async with small_api() as api:
         ana = await api.user()
         with capture_logs() as logs:
@@ -436,7 +438,7 @@ async def test_the_log_has_the_names_and_no_values(small_api: ApiOpener):
                 await ana.post(
                     "editor/execute/mysql", statement="rows 1", limt="hunter2", **{'{"odd": "hunter2"}': "", "é": "1"}
                 )
-            # A body that is no form reads as one name.
+            # A body that is not a form is parsed as a single name.
             await ana.send(
                 "POST", "token/auth", content=b"hunter2", headers={"Content-Type": "application/x-www-form-urlencoded"}
             )
@@ -455,25 +457,25 @@ async def test_the_log_has_the_names_and_no_values(small_api: ApiOpener):
         (("\ud800",), "%3F"),
     ],
 )
-def test_names_are_safe_in_a_header(names: tuple[str, ...], value: str):
+def test_field_names_are_escaped_for_the_header(names: tuple[str, ...], value: str):
     assert header_value(names) == value
 
 
-def test_only_the_first_names_of_a_large_body_are_looked_at():
+def test_only_the_first_names_of_a_large_body_are_inspected():
     seen = SeenFields()
     seen.note_received(map(str, range(1_000_000)))
     seen.read({"0"})
     assert len(seen.unknown(200)) == 1999
 
 
-def test_a_header_has_its_bounds():
+def test_header_length_is_limited():
     assert header_value(f"n{number}" for number in range(100)).count(",") == 19
     long = header_value(["😀" * 200 + str(number) for number in range(20)])
     assert 0 < len(long) <= 1024
     assert header_value(["x" * 1000]) == "x" * 64
 
 
-def test_the_log_has_its_bounds():
+def test_number_of_log_lines_is_limited():
     log = UnknownFieldsLog()
     with capture_logs() as lines:
         for number in range(500):

@@ -1,4 +1,4 @@
-"""Results as files (Contract editor 8.2)."""
+"""Result downloads as files (Contract editor 8.2)."""
 
 import csv
 import io
@@ -51,7 +51,7 @@ async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) 
 
 
 def stored_files(api: Api, operation: str) -> list[Path]:
-    """The segments of a result, of fewer than ten in order."""
+    """The segment files of a result with fewer than ten segments, in order."""
     folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
     return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
@@ -63,7 +63,7 @@ async def file_of(ana: Caller, operation: str, kind: str, **query: Any) -> bytes
 
 
 def rows_of(kind: str, content: bytes) -> list[list[Any]]:
-    """The rows of a file, without the names of the columns; cells of texts stay texts."""
+    """A file's rows without column names; text cells stay text."""
     match kind:
         case "csv":
             return list(csv.reader(io.StringIO(content.decode(), newline="")))[1:]
@@ -86,7 +86,7 @@ class TestContent:
     @pytest.mark.item(54)
     @pytest.mark.parametrize("kind", FORMATS)
     @every_dialect
-    async def test_each_format_holds_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
+    async def test_every_format_contains_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
         statement = f"SELECT n, CASE WHEN n % 2 = 0 THEN NULL ELSE 'é;,' || n END AS t FROM ({dialect.rows(823)}) AS r"
         operation = await finished(ana, dialect, statement)
         stored = (await ana.page(operation, rows=10_000))["data"]
@@ -97,7 +97,7 @@ class TestContent:
         assert rows == stored
 
     @pytest.mark.item(54)
-    async def test_the_engine_sees_one_execution(self, ana: Caller):
+    async def test_downloads_do_not_execute_the_statement_again(self, ana: Caller):
         statement = f"text once {ana.username}"
         operation = await finished(ana, "mysql", statement)
         files = [await file_of(ana, operation, kind) for kind in FORMATS for _ in range(2)]
@@ -112,7 +112,7 @@ class TestContent:
         assert await file_of(ana, operation, "tsv") == b'a\tb\tc\r\n\t""\t"x""y"\r\n'
 
     @pytest.mark.item(54)
-    async def test_the_guard_neutralises_formulas_and_nothing_else(self, ana: Caller):
+    async def test_guard_neutralizes_only_formulas(self, ana: Caller):
         texts = ["=1+1", "+1", "-1", "@a", "\tx", "\rx", "a=1", "1"]
         statement = " UNION ALL ".join(f"SELECT '{text}' AS t, -1 AS n" for text in texts)
         operation = await finished(ana, POSTGRESQL, statement)
@@ -121,7 +121,7 @@ class TestContent:
         assert rows_of("csv", await file_of(ana, operation, "csv")) == [[text, "-1"] for text in texts]
 
     @pytest.mark.item(54)
-    async def test_a_sheet_has_no_formula(self, ana: Caller):
+    async def test_sheets_contain_no_formulas(self, ana: Caller):
         operation = await finished(ana, POSTGRESQL, "SELECT '=1+1' AS t, 12345678901234567 AS big, 7 AS n")
         book = openpyxl.load_workbook(io.BytesIO(await file_of(ana, operation, "xlsx")))
         assert book.sheetnames == ["result"]
@@ -140,20 +140,20 @@ class TestContent:
         lines = await file_of(ana, operation, "ndjson")
         assert json.loads(lines) == {"d": "12.50", "t": "2024-01-31 10:20:30.500000", "l": [1, 2], "s": {"a": 1}}
 
-    async def test_repeated_names_get_numbers_in_ndjson(self, ana: Caller):
+    async def test_duplicate_column_names_are_numbered_in_ndjson(self, ana: Caller):
         operation = await finished(ana, POSTGRESQL, "SELECT 1 AS a, 2 AS a, 3 AS a")
         assert json.loads(await file_of(ana, operation, "ndjson")) == {"a": 1, "a_2": 2, "a_3": 3}
 
     @pytest.mark.parametrize("kind", FORMATS)
     @every_dialect
-    async def test_no_rows_are_a_file_too(self, ana: Caller, dialect: Dialect, kind: str):
+    async def test_empty_result_is_a_valid_file(self, ana: Caller, dialect: Dialect, kind: str):
         operation = await finished(ana, dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0")
         assert rows_of(kind, await file_of(ana, operation, kind)) == []
 
 
 class TestHeaders:
     @pytest.mark.parametrize("kind", FORMATS)
-    async def test_they_name_the_file_and_tell_its_size(self, ana: Caller, kind: str):
+    async def test_headers_state_file_name_and_size(self, ana: Caller, kind: str):
         body = await ana.run("mysql", "rows 11", limit=10)
         answer = await ana.get(f"editor/download/{body['history_uuid']}", format=kind)
         headers = answer.headers
@@ -163,7 +163,7 @@ class TestHeaders:
         assert (headers["x-result-rows"], headers["x-result-truncated"]) == ("10", "true")
         assert headers["x-result-truncated-reason"] == "row_limit"
 
-    async def test_csv_is_the_format_when_nothing_is_said(self, ana: Caller):
+    async def test_csv_is_the_default_format(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 2")
         answer = await ana.get(f"editor/download/{operation}")
         assert answer.content == b"n\r\n0\r\n1\r\n"
@@ -172,7 +172,7 @@ class TestHeaders:
 
 
 class TestParts:
-    async def test_an_interrupted_download_goes_on_where_it_ended(self, ana: Caller):
+    async def test_interrupted_download_can_be_resumed(self, ana: Caller):
         operation = await finished(ana, DUCKDB, f"SELECT n, md5(n::VARCHAR) AS t FROM ({DUCKDB.rows(3000)}) AS r")
         for kind in FORMATS:
             path = f"editor/download/{operation}"
@@ -188,7 +188,7 @@ class TestParts:
                 assert rest.headers["content-length"] == str(size - cut)
                 assert (rest.headers["etag"], rest.content) == (tag, whole.content[cut:]), kind
 
-    async def test_ranges(self, ana: Caller):
+    async def test_range_requests_return_the_requested_bytes(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 2")
         path, content = f"editor/download/{operation}", b"n\r\n0\r\n1\r\n"
         tag = (await ana.get(path, headers=PLAIN)).headers["etag"]
@@ -213,7 +213,7 @@ class TestParts:
         assert verdict(beyond) == (416, -1, "range_not_satisfiable")
         assert beyond.headers["content-range"] == "bytes */9"
 
-    async def test_a_coding_is_another_version_of_the_file(self, ana: Caller):
+    async def test_each_content_coding_has_its_own_etag(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 1000")
         tags = set()
         for kind in FORMATS:
@@ -230,7 +230,7 @@ class TestParts:
             assert part.headers["etag"] == plain.headers["etag"]
         assert len(tags) == 2 * len(FORMATS) - 2
 
-    async def test_a_range_is_a_download_of_its_own_for_the_places(self, small_api: ApiOpener):
+    async def test_range_request_occupies_a_stream_slot(self, small_api: ApiOpener):
         async with small_api(max_streams_per_user=1) as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 30000 wide 500", limit=30_000)
@@ -243,16 +243,16 @@ class TestParts:
 
 
 class TestPackedArrow:
-    """`compression=lz4`: the stored segments as they are (ADR 65)."""
+    """Downloads with `compression=lz4` send the stored segments unchanged (ADR 65)."""
 
     @pytest.mark.parametrize("select", LAYOUTS)
-    async def test_it_holds_the_rows_of_the_plain_stream(self, ana: Caller, select: str):
+    async def test_packed_arrow_contains_the_plain_streams_rows(self, ana: Caller, select: str):
         operation = await finished(ana, DUCKDB, select.format(rows=DUCKDB.rows(60_000)), limit=100_000)
         packed = pa.ipc.open_stream(await file_of(ana, operation, "arrow", compression="lz4")).read_all()
         assert packed.equals(pa.ipc.open_stream(await file_of(ana, operation, "arrow")).read_all())
         packed.validate(full=True)
 
-    async def test_its_size_is_known_and_any_part_of_it_is_at_hand(self, ana: Caller):
+    async def test_packed_arrow_has_a_known_size_and_supports_ranges(self, ana: Caller):
         operation = await self._stored(ana)
         path, asked = f"editor/download/{operation}", {"format": "arrow", "compression": "lz4"}
         whole = await ana.get(path, **asked)
@@ -277,7 +277,7 @@ class TestPackedArrow:
         plain = await ana.get(path, headers=PLAIN, format="arrow")
         assert plain.headers["etag"] != tag
 
-    async def test_a_part_reads_only_its_own_segments(self, ana: Caller):
+    async def test_range_reads_only_its_own_segments(self, ana: Caller):
         operation = await self._stored(ana)
         path, asked = f"editor/download/{operation}", {"format": "arrow", "compression": "lz4"}
         whole = (await ana.get(path, **asked)).content
@@ -291,13 +291,13 @@ class TestPackedArrow:
         assert verdict(await ana.get(path, **asked)) == unavailable
 
     @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "arrow"])
-    async def test_no_other_format_has_it(self, ana: Caller, kind: str):
+    async def test_other_formats_refuse_lz4(self, ana: Caller, kind: str):
         operation = await finished(ana, "mysql", "rows 2")
         answer = await ana.get(f"editor/download/{operation}", format=kind, compression="lz4")
         assert verdict(answer) == (400, -1, "invalid_parameter")
 
     async def _stored(self, ana: Caller) -> str:
-        """A result of some segments."""
+        """Create a result with several segments."""
         select = f"SELECT n, 'a label of number ' || n AS t FROM ({DUCKDB.rows(900_000)}) AS r"
         operation = await finished(ana, DUCKDB, select, limit=900_000)
         assert len(stored_files(ana.api, operation)) > 2
@@ -306,7 +306,7 @@ class TestPackedArrow:
 
 class TestRefusals:
     @pytest.mark.item(55)
-    async def test_what_has_no_result_yet_or_any_more(self, ana: Caller):
+    async def test_unfinished_canceled_and_closed_statements_are_refused(self, ana: Caller):
         running = (await ana.execute("mysql", "sleep 30 then rows 1"))["history_uuid"]
         assert await self._refused(ana, running) == (409, 1, "not_finished")
         await ana.on(running, "cancel_statement")
@@ -321,7 +321,7 @@ class TestRefusals:
         await ana.api.services.statements.retention.expire()
         assert await self._refused(ana, expired) == (410, -3, "expired")
 
-    async def test_what_was_cut_by_the_server_unless_that_is_wanted(self, small_api: ApiOpener):
+    async def test_result_truncated_by_the_server_requires_permission(self, small_api: ApiOpener):
         async with small_api(enforce_default_limit=True) as api:
             await self._require_permission(await api.user())
 
@@ -337,10 +337,10 @@ class TestRefusals:
         answer = await ana.get(f"editor/download/{cut}", allow_truncated="true")
         assert len(rows_of("csv", answer.content)) == 5000
         assert answer.headers["x-result-truncated-reason"] == "row_limit"
-        # Of statements that an earlier version recorded it is not known what cut them.
+        # The cause of truncation is unknown for statements recorded by an earlier version.
         await ana.api.database.execute("update statements set limit_source = null where id = $1", cut)
         assert (await ana.get(f"editor/download/{cut}")).status_code == 200
-        # What the caller asked for is no surprise.
+        # A limit that the caller set needs no permission.
         asked_for = await finished(ana, DUCKDB, DUCKDB.rows(5001), limit=5000)
         answer = await ana.get(f"editor/download/{asked_for}")
         assert (answer.status_code, answer.headers["x-result-truncated"]) == (200, "true")
@@ -355,24 +355,26 @@ class TestRefusals:
         ],
     )
     @every_dialect
-    async def test_what_never_had_one(self, ana: Caller, dialect: Dialect, statement: str, expected: Any):
+    async def test_statement_that_never_had_a_result_is_refused(
+        self, ana: Caller, dialect: Dialect, statement: str, expected: Any
+    ):
         operation = (await ana.run(dialect, statement))["history_uuid"]
         assert await self._refused(ana, operation) == expected
 
     @pytest.mark.item(55)
-    async def test_a_time_limit(self, ana: Caller):
+    async def test_timed_out_statement_is_refused(self, ana: Caller):
         operation = (await ana.run("mysql", "sleep 30 then rows 1", timeout=1))["history_uuid"]
         assert await self._refused(ana, operation) == (409, -4, "statement_timeout")
 
     @pytest.mark.item(55)
     @pytest.mark.parametrize("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
-    async def test_unknown_words(self, ana: Caller, query: dict[str, str]):
+    async def test_invalid_parameters_are_named(self, ana: Caller, query: dict[str, str]):
         operation = await finished(ana, "mysql", "rows 1")
         answer = await ana.get(f"editor/download/{operation}", **query)
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert next(iter(query)) in answer.json()["message"]
 
-    async def test_a_cell_that_no_sheet_can_hold(self, ana: Caller):
+    async def test_cell_too_large_for_a_sheet_is_refused(self, ana: Caller):
         operation = await finished(ana, "mysql", "rows 1 wide 40000")
         answer = await ana.get(f"editor/download/{operation}", format="xlsx")
         assert verdict(answer) == (400, -1, "invalid_parameter")
@@ -388,9 +390,9 @@ class TestRefusals:
 class TestBrokenTransfers:
     @pytest.mark.item(55)
     @pytest.mark.parametrize("kind", ["csv", "ndjson", "arrow"])
-    async def test_a_stream_that_fails_has_no_last_chunk(self, ana: Caller, kind: str):
+    async def test_failing_stream_lacks_the_last_chunk(self, ana: Caller, kind: str):
         operation = await self._large(ana)
-        # Its head, and so its schema, stays readable.
+        # The beginning of the last segment, including its schema, stays readable.
         last = stored_files(ana.api, operation)[-1]
         last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
         unavailable = (503, -1, "service_unavailable")
@@ -405,7 +407,7 @@ class TestBrokenTransfers:
         assert b"Traceback" not in received
         assert b"result store" not in received
 
-    async def test_a_store_that_fails_before_the_first_byte_is_503(self, ana: Caller):
+    async def test_store_failure_before_the_first_byte_returns_503(self, ana: Caller):
         operation = await self._large(ana)
         for file in stored_files(ana.api, operation):
             file.unlink()
@@ -414,7 +416,7 @@ class TestBrokenTransfers:
         assert await ana.refused("editor/fetch_result_data", operationId=operation) == unavailable
         assert await ana.state(operation) == "available"
 
-    async def test_a_part_of_a_result_whose_end_cannot_be_read(self, ana: Caller):
+    async def test_range_of_a_result_with_an_unreadable_end(self, ana: Caller):
         operation = await self._large(ana)
         path = f"editor/download/{operation}"
         last = stored_files(ana.api, operation)[-1]
@@ -433,7 +435,7 @@ class TestBrokenTransfers:
                 _, is_whole = await self._received(answer)
         assert not is_whole
 
-    async def test_a_client_that_leaves_gives_its_place_back(self, small_api: ApiOpener):
+    async def test_disconnected_client_frees_its_stream_slot(self, small_api: ApiOpener):
         async with small_api(max_streams_per_user=1) as api:
             ana = await api.user()
             operation = await self._large(ana)
@@ -447,7 +449,7 @@ class TestBrokenTransfers:
 
     @staticmethod
     async def _received(answer: httpx.Response) -> tuple[bytes, bool]:
-        """What came, and whether it came to its end."""
+        """The received bytes, and whether the response was complete."""
         received = bytearray()
         try:
             async for piece in answer.aiter_raw():

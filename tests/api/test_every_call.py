@@ -1,4 +1,4 @@
-"""Rights, order of checks, bodies and foreign ids over every call of the table (T20)."""
+"""Rights, check order, bodies and foreign ids for every documented call (T20)."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ READS_A_BODY = [one for one in CALLS if one.method == "POST" and not one.path.en
 TAKES_A_FILE = [one for one in CALLS if one.method == "POST" and one.path.endswith(UPLOADS)]
 JSON = "application/json"
 
-# Each of these must be refused before anything is done; the code is that of the platform (Contract platform 1.2).
+# Each body must be refused before anything happens; the code comes from the platform rules (Contract platform 1.2).
 BROKEN = {
     "broken": (b'{"a": ', "invalid_json"),
     "array": (b"[1]", "invalid_body"),
@@ -37,7 +37,7 @@ BROKEN = {
 
 
 class Watched:
-    """A body that is told to be large, and counts the pieces that were asked for."""
+    """A body that is declared large and counts the chunks read."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -70,7 +70,7 @@ class TestRights:
     @pytest.mark.platform(67, 89)
     @pytest.mark.security("T10")
     @pytest.mark.parametrize("one", ADMIN, ids=name_of)
-    async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(self, user, one):
+    async def test_administrator_call_returns_403_for_others_before_reading_the_body(self, user, one):
         answers = [await user.send(one.method, concrete(one))]
         if one.method == "POST":
             answers += [await sent(user, one, b"x", "text/plain"), await sent(user, one, b"{")]
@@ -80,20 +80,20 @@ class TestRights:
 
     @pytest.mark.platform(7)
     @pytest.mark.parametrize("one", ADMIN, ids=name_of)
-    async def test_a_wrong_method_is_told_before_a_missing_right(self, user: Caller, one: Operation):
+    async def test_wrong_method_is_reported_before_a_missing_right(self, user: Caller, one: Operation):
         assert (await user.send("PUT", concrete(one))).status_code == 405
 
     @pytest.mark.platform(15)
     @pytest.mark.parametrize("one", SECURED, ids=name_of)
     @pytest.mark.security("T18")
-    async def test_a_cookie_without_bearer_is_401(self, api: Api, user: Caller, one: Operation):
+    async def test_cookie_without_a_bearer_returns_401(self, api: Api, user: Caller, one: Operation):
         token = user.headers["Authorization"].removeprefix("Bearer ")
         cookie = {"Cookie": f"sessionid={token}; access={token}; jwt={token}"}
         assert (await api.stranger.send(one.method, concrete(one), headers=cookie)).status_code == 401
 
     @pytest.mark.platform(6)
     @pytest.mark.parametrize("one", SECURED, ids=name_of)
-    async def test_credentials_are_asked_for_before_the_body_is_looked_at(self, api: Api, one: Operation):
+    async def test_credentials_are_checked_before_the_body(self, api: Api, one: Operation):
         answer = await api.stranger.send(
             one.method, concrete(one), content=b"{" * 10, headers={"Content-Type": "text/plain"}
         )
@@ -104,8 +104,8 @@ class TestPaths:
     @pytest.mark.platform(1)
     @pytest.mark.security("T17")
     @pytest.mark.parametrize("one", CALLS, ids=name_of)
-    async def test_a_last_slash_is_the_same_path(self, api: Api, user: Caller, one: Operation):
-        # Behind `=` and as an empty last segment a slash means something.
+    async def test_trailing_slash_addresses_the_same_path(self, api: Api, user: Caller, one: Operation):
+        # A slash is significant after `=` and as an empty last segment.
         if "={" in one.path or one.path.endswith("}"):
             return
         path = concrete(one).rstrip("/")
@@ -118,10 +118,10 @@ class TestPaths:
 
     @pytest.mark.platform(4)
     @pytest.mark.parametrize("one", GETS, ids=name_of)
-    async def test_head_is_get_without_a_body(self, admin: Caller, one: Operation):
+    async def test_head_matches_get_without_a_body(self, admin: Caller, one: Operation):
         got, head = await admin.get(concrete(one)), await admin.send("HEAD", concrete(one))
         unlike = {"x-request-id", "date", "last-modified"}
-        # What counts its own calls, or tells how long its checks took, has another length each time.
+        # Responses that count their own calls or report check durations differ in length each time.
         if one.path in {"/desktop/debug/is_ready", "/api/v1/logs", "/api/v1/logs/download", "/api/v1/check_config"}:
             unlike |= {"content-length", "content-disposition"}
         assert head.status_code == got.status_code
@@ -135,7 +135,7 @@ class TestBodies:
     @pytest.mark.platform(8)
     @pytest.mark.security("T28")
     @pytest.mark.parametrize("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
-    async def test_another_content_type_is_not_read(self, admin: Caller, one: Operation):
+    async def test_unsupported_content_type_is_refused(self, admin: Caller, one: Operation):
         answer = await sent(admin, one, b"hello", "text/plain")
         if one.group != "importer":
             assert (answer.status_code, code_of(answer)) == (415, "unsupported_media_type")
@@ -146,7 +146,7 @@ class TestBodies:
     @pytest.mark.platform(8, 10, 12)
     @pytest.mark.security("T28", "T31")
     @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
-    async def test_a_body_that_is_no_object_of_json_is_told_so(self, admin: Caller, one: Operation):
+    async def test_malformed_json_bodies_get_their_error_codes(self, admin: Caller, one: Operation):
         found: dict[str, tuple[int, str]] = {}
         expected: dict[str, tuple[int, str]] = {}
         for name, (body, code) in BROKEN.items():
@@ -159,21 +159,21 @@ class TestBodies:
 
     @pytest.mark.platform(10)
     @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
-    async def test_zero_characters_in_fields_never_reach_anything(self, admin: Caller, one: Operation):
+    async def test_null_characters_in_fields_are_handled_safely(self, admin: Caller, one: Operation):
         for body, kind in (
             (BROKEN["U+0000"][0], JSON),
             (b"statement=%00&connector=%00&path=%00", "application/x-www-form-urlencoded"),
             (b"statement=%ff&connector=%ff&path=%ff", "application/x-www-form-urlencoded"),
         ):
             answer = await sent(admin, one, body, kind)
-            # Some of these calls read no field, and some never succeed.
+            # Some of these calls read no fields, and some never succeed.
             assert answer.status_code in {200, 400, 404, 501}, answer.text
             if answer.status_code == 200:
                 assert not one.request or "\0" not in answer.text
 
     @pytest.mark.platform(9)
     @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
-    async def test_a_body_above_the_limit_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
+    async def test_oversized_body_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
         body = Watched()
         answer = await sent(admin, one, body, **{"Content-Length": str(200 * 1024 * 1024)})
         expected = 400 if one.group == "importer" else 413
@@ -182,7 +182,7 @@ class TestBodies:
 
     @pytest.mark.platform(3, 12)
     @pytest.mark.parametrize("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
-    async def test_an_empty_body_counts_as_no_parameters_under_every_content_type(self, user: Caller, one: Operation):
+    async def test_empty_body_has_no_parameters_under_any_content_type(self, user: Caller, one: Operation):
         kinds = (JSON, "application/x-www-form-urlencoded", "text/plain", "application/x-unknown")
         answers = [await sent(user, one, b"", kind) for kind in kinds]
         assert {(answer.status_code, code_of_any(answer)) for answer in answers[1:]} == {
@@ -199,7 +199,7 @@ CALLS_WITH_IDS = read_operations()
 
 
 def fields_of(one: Operation) -> frozenset[str]:
-    """Names of the fields of its request model."""
+    """Field names of the operation's request model."""
     return frozenset(one.request.model_fields) if one.request else frozenset()
 
 
@@ -231,15 +231,15 @@ def told(answer: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.security("T20")
-def test_the_calls_are_found():
-    """A change of the models must not empty the matrix."""
+def test_call_lists_are_complete():
+    """A change to the models must not empty the matrix."""
     assert len(ON_OPERATIONS) >= 13
     assert len(BY_CONNECTOR) >= 20
 
 
 @pytest.mark.security("T20")
 @pytest.mark.parametrize("one", ON_OPERATIONS, ids=name_of)
-async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one: Operation):
+async def test_other_users_operation_is_unknown(ana: Caller, bob: Caller, one: Operation):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     answers = []
     for operation in (theirs, str(uuid4())):
@@ -250,7 +250,7 @@ async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one:
 
 
 @pytest.mark.security("T20")
-async def test_calls_of_administrators_tell_others_nothing_about_operations(ana: Caller, bob: Caller):
+async def test_administrator_calls_reveal_nothing_about_operations(ana: Caller, bob: Caller):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     for one in OF_ADMINISTRATORS:
         for operation in (theirs, str(uuid4())):
@@ -262,7 +262,7 @@ async def test_calls_of_administrators_tell_others_nothing_about_operations(ana:
 
 @pytest.mark.security("T20")
 @pytest.mark.parametrize("one", BY_CONNECTOR, ids=name_of)
-async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operation):
+async def test_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operation):
     answers = []
     for connector in ("vault", "nowhere"):
         path = one.path.replace("{dialect}", connector).replace("{database}", "shop").replace("{table}", "t10")
@@ -274,14 +274,14 @@ async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Oper
 
 
 @pytest.mark.security("T20")
-async def test_statements_of_another_are_in_no_listing(ana: Caller, bob: Caller):
+async def test_other_users_statements_are_never_listed(ana: Caller, bob: Caller):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     assert theirs in {entry["uuid"] for entry in (await ana.history())["history"]}
     assert (await bob.history())["history"] == []
 
 
 @pytest.mark.security("T20")
-async def test_a_session_of_another_is_unknown(ana: Caller, bob: Caller):
+async def test_other_users_session_is_unknown(ana: Caller, bob: Caller):
     opened = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]
     for session in (opened["id"], 2**40):
         closed = await bob.post_json("editor/close_session", session={"type": "mysql", "id": session})
@@ -303,7 +303,7 @@ TABLE = {"file_type": "csv", "has_header": "true", "connector": "duckdb", "table
 
 @pytest.mark.security("T20")
 class TestUploads:
-    async def test_a_reference_of_another_is_no_file(self, ana: Caller, bob: Caller):
+    async def test_other_users_upload_reference_is_not_found(self, ana: Caller, bob: Caller):
         sent = await ana.send("POST", "importer/upload/file", files={"file": ("a.csv", b"id\n1\n")})
         theirs = sent.json()["file_path"]
         forged = theirs.replace(theirs.split("/")[1], "A" * len(theirs.split("/")[1]))
@@ -319,7 +319,7 @@ class TestUploads:
         shown = await ana.get("importer/file/guess_metadata", file_path=theirs, import_type="local")
         assert shown.status_code == 200
 
-    async def test_a_connector_that_is_not_granted_is_unknown_to_the_importer(self, ana: Caller):
+    async def test_importer_treats_a_connector_that_is_not_granted_as_unknown(self, ana: Caller):
         sent = await ana.send("POST", "importer/upload/file", files={"file": ("a.csv", b"id\n1\n")})
         for connector in ("vault", "nowhere"):
             table = {**TABLE, "connector": connector, "file_path": sent.json()["file_path"]}
@@ -328,7 +328,7 @@ class TestUploads:
 
 
 @pytest.mark.security("T20")
-async def test_a_stored_connector_that_is_not_granted_is_unknown(api: Api, ana: Caller):
+async def test_stored_connector_that_is_not_granted_is_unknown(api: Api, ana: Caller):
     root = await api.user("root", admin=True)
     made = {"nice_name": f"Hidden {uuid4()}", "dialect": "sqlite", "interface": "sqlite", "groups": []}
     stored = (await root.post_json("connector/instance/update", connector=made)).json()["connector"]["id"]

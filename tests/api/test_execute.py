@@ -1,4 +1,4 @@
-"""execute in its three forms (Contract editor 4)."""
+"""The execute call in its three forms (Contract editor 4)."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ ODD_TEXTS = [
 
 
 def equal_part(body: dict[str, Any]) -> dict[str, Any]:
-    """What equal calls answer equally."""
+    """The part of the response that is the same for equal calls."""
     handle = {key: value for key, value in body["handle"].items() if key not in UNLIKE}
     return {"status": body["status"], "handle": handle, "query_status": timeless(body["query_status"])}
 
@@ -39,7 +39,7 @@ def timeless(status: dict[str, Any]) -> dict[str, Any]:
 class TestHandle:
     @pytest.mark.item(9)
     @every_dialect
-    async def test_it_has_every_key_with_its_type(self, ana: Caller, dialect: Dialect):
+    async def test_handle_has_every_key_with_its_type(self, ana: Caller, dialect: Dialect):
         handle = (await ana.execute(dialect, "SELECT 1 AS a"))["handle"]
         assert handle["statement"] == "SELECT 1 AS a"
         assert handle["session_type"] == dialect.name
@@ -52,7 +52,7 @@ class TestHandle:
         assert handle["has_result_set"] is True
 
     @pytest.mark.item(9)
-    async def test_operations_are_random_uuids(self, ana: Caller):
+    async def test_operation_ids_are_random_uuids(self, ana: Caller):
         bodies = [await ana.execute("mysql", "rows 1") for _ in range(2)]
         ids = {body["history_uuid"] for body in bodies}
         assert len(ids) == 2
@@ -65,7 +65,7 @@ class TestEncodings:
     @pytest.mark.item(3)
     @pytest.mark.platform(2)
     @every_dialect
-    async def test_form_multipart_and_json_give_equal_results(self, ana: Caller, dialect: Dialect):
+    async def test_form_multipart_and_json_are_equivalent(self, ana: Caller, dialect: Dialect):
         fields = {"statement": "SELECT 1 AS a, 'x' AS b", "wait": 30, "limit": 10}
         path = f"editor/execute/{dialect}"
         answers = [
@@ -80,7 +80,7 @@ class TestEncodings:
         assert [page["data"] for page in pages] == [[[1, "x"]]] * 4
 
     @pytest.mark.item(3)
-    async def test_a_body_without_content_type_is_a_form(self, ana: Caller):
+    async def test_body_without_a_content_type_is_a_form(self, ana: Caller):
         request = ana.api.http.build_request(
             "POST", "/api/v1/editor/execute/mysql", content=b"statement=rows+1&wait=30"
         )
@@ -91,7 +91,7 @@ class TestEncodings:
     @pytest.mark.item(3)
     @pytest.mark.platform(8)
     @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
-    async def test_another_content_type_is_refused(self, ana: Caller, kind: str):
+    async def test_unsupported_content_type_is_refused(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
         )
@@ -99,7 +99,7 @@ class TestEncodings:
 
     @pytest.mark.item(3)
     @pytest.mark.parametrize("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
-    async def test_the_content_type_is_read_without_case_and_parameters(self, ana: Caller, kind: str):
+    async def test_content_type_is_matched_ignoring_case_and_parameters(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
         )
@@ -108,7 +108,7 @@ class TestEncodings:
     @pytest.mark.item(4)
     @pytest.mark.platform(2)
     @every_dialect
-    async def test_snippet_is_taken_as_text_and_as_an_object(self, ana: Caller, dialect: Dialect):
+    async def test_snippet_is_accepted_as_text_and_as_an_object(self, ana: Caller, dialect: Dialect):
         snippet = {"type": dialect.name, "statement": "SELECT 1 AS a"}
         bodies = [
             (await ana.post("editor/execute", snippet=json.dumps(snippet), wait=30)).json(),
@@ -121,7 +121,7 @@ class TestEncodings:
 
     @pytest.mark.item(4)
     @pytest.mark.parametrize("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
-    async def test_a_snippet_that_does_not_parse_is_refused(self, ana: Caller, snippet: str):
+    async def test_malformed_snippet_is_refused(self, ana: Caller, snippet: str):
         refused = await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet)
         assert refused == (400, -1, "invalid_json")
         answer = await ana.post_json("editor/execute/mysql", statement="rows 1", snippet=snippet)
@@ -130,7 +130,7 @@ class TestEncodings:
     @pytest.mark.item(5)
     @pytest.mark.parametrize("text", ODD_TEXTS)
     @every_dialect
-    async def test_a_statement_reaches_the_engine_as_it_was_sent(self, ana: Caller, dialect: Dialect, text: str):
+    async def test_statement_reaches_the_engine_unchanged(self, ana: Caller, dialect: Dialect, text: str):
         statement = f"SELECT {literal(text)} AS t"
         for encoding in ("data", "json", "files"):
             fields: Any = {"statement": statement, "wait": "30"}
@@ -161,13 +161,13 @@ class TestStatement:
         ],
     )
     @every_dialect
-    async def test_a_call_without_a_statement_is_refused_and_not_recorded(self, ana, dialect, fields, code):
+    async def test_call_without_a_statement_is_refused_and_not_recorded(self, ana, dialect, fields, code):
         answer = await ana.post_json(f"editor/execute/{dialect}", **fields)
         assert verdict(answer) == (400, -1, code)
         assert "statement" in answer.json()["message"]
         assert (await ana.history())["count"] == 0
 
-    async def test_the_statement_of_the_snippet_stands_in_for_the_field(self, ana: Caller):
+    async def test_snippet_statement_is_used_only_without_the_field(self, ana: Caller):
         snippet = json.dumps({"statement": "rows 2", "type": "mysql"})
         body = await ana.run("sqlite", "rows 1", snippet=snippet)
         assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 1", "mysql")
@@ -193,14 +193,14 @@ class TestStatement:
             ("client_request_id", "a" * 256),
         ],
     )
-    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+    async def test_out_of_range_fields_are_refused_by_name(self, ana: Caller, field: str, value: str):
         answer = await ana.post("editor/execute/mysql", statement="rows 1", **{field: value})
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert field in answer.json()["message"]
         assert (await ana.history())["count"] == 0
 
     @pytest.mark.item(89)
-    async def test_engine_settings_outside_of_the_allow_list_are_ignored_and_named_in_the_log(self, ana: Caller):
+    async def test_engine_settings_outside_the_allow_list_are_ignored_and_logged_by_name(self, ana: Caller):
         given = {
             "hive.tez.input.format": "planted-value",
             "search_path": "planted-value",
@@ -235,7 +235,7 @@ class TestStatement:
         assert name in answer.json()["message"]
 
     @pytest.mark.item(89)
-    async def test_a_strict_connector_refuses_all_engine_settings_outside_of_the_allow_list(self, ana: Caller):
+    async def test_strict_connector_refuses_all_settings_outside_the_allow_list(self, ana: Caller):
         answer = await self._with_setting(ana, "frozen", "hive.tez.input.format")
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert "hive.tez.input.format" in answer.json()["message"]
@@ -248,7 +248,7 @@ class TestStatement:
             f"editor/execute/{connector}", statement="rows 1", snippet={"properties": properties}
         )
 
-    async def test_an_engine_setting_reaches_the_engine(self, ana: Caller):
+    async def test_allowed_setting_reaches_the_engine(self, ana: Caller):
         properties = {"settings": [{"key": "work_mem", "value": "1234kB"}]}
         answer = await ana.post_json(
             "editor/execute/postgresql", statement="SHOW work_mem", snippet={"properties": properties}, wait=30
@@ -256,7 +256,7 @@ class TestStatement:
         assert (await ana.page(answer.json()["history_uuid"]))["data"] == [["1234kB"]]
 
     @every_dialect
-    async def test_an_unknown_database_fails_the_statement_with_the_engines_words(self, ana: Caller, dialect: Dialect):
+    async def test_unknown_database_fails_the_statement_with_the_engines_message(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "SELECT 1", database="no_such_db")
         assert (body["status"], body["code"]) == (1, "engine_error")
         assert "no_such_db" in body["message"]
@@ -278,7 +278,7 @@ class TestConnectors:
             ("mysql", "mysql"),
         ],
     )
-    async def test_every_form_of_a_name_chooses_the_right_connector(self, ana: Caller, name: str, key: str):
+    async def test_every_form_of_a_connector_name_selects_it(self, ana: Caller, name: str, key: str):
         statement = f"text {name} {ana.username}"
         for path in (f"editor/execute/{name}", f"query/{name}"):
             assert (await ana.told(path, statement=statement, wait=30))["status"] == 0
@@ -289,12 +289,12 @@ class TestConnectors:
         assert sum(fake.executions.count(statement) for fake in ana.api.fakes.values()) == 5
 
     @pytest.mark.item(8)
-    async def test_a_key_of_the_settings_differs_from_its_dialect(self, ana: Caller):
+    async def test_configured_key_may_differ_from_the_dialect(self, ana: Caller):
         body = await ana.run("warehouse", "SELECT current_database()")
         assert (body["status"], body["handle"]["session_type"]) == (0, "postgresql")
 
     @pytest.mark.item(8)
-    async def test_without_a_name_the_default_interpreter_runs_it(self, ana: Caller):
+    async def test_default_interpreter_runs_statements_without_a_connector(self, ana: Caller):
         for fields in ({}, {"snippet": "{}"}, {"snippet": '{"type": ""}'}):
             body = await ana.told("editor/execute", statement="SELECT 1", **fields)
             assert body["handle"]["session_type"] == "duckdb"
@@ -307,20 +307,20 @@ class TestConnectors:
             ]
             assert verdict(unknown) == verdict(forbidden) == verdict(mismatch) == (404, -1, "dialect_not_found")
             usable = " Configured: duckdb, sqlite, postgresql, warehouse, replica, hive2, 7070, mysql, together, shelf,"
-            usable += " down, frozen, login."  # neither `vault` nor `closed`, which are of other groups
+            usable += " down, frozen, login."  # the list omits `vault` and `closed`, which belong to other groups
             assert unknown.json()["message"] == f"The connector nope is not configured.{usable}"
             assert forbidden.json()["message"] == f"The connector closed is not configured.{usable}"
         assert (await ana.history())["count"] == 0
 
     @pytest.mark.item(8)
-    async def test_a_group_opens_a_connector(self, api: Api):
+    async def test_group_membership_grants_a_connector(self, api: Api):
         analyst = await api.user(groups=("analysts",))
         assert (await analyst.run("closed", "rows 1"))["status"] == 0
         admin = await api.user(admin=True)
         assert (await admin.run("closed", "rows 1"))["status"] == 0
 
     @pytest.mark.item(70)
-    async def test_an_engine_out_of_reach_fails_the_statement_and_not_the_call(self, ana: Caller):
+    async def test_unavailable_engine_fails_the_statement_but_not_the_call(self, ana: Caller):
         fake = ana.api.fakes["down"]
         fake.reachable = False
         body = await ana.run("down", "rows 1")
@@ -328,7 +328,7 @@ class TestConnectors:
         fake.reachable = True
         assert (await ana.run("down", "rows 1"))["status"] == 0
 
-    async def test_a_change_on_a_read_only_connector_is_rejected_at_once(self, ana: Caller):
+    async def test_change_on_a_read_only_connector_is_rejected_immediately(self, ana: Caller):
         body = await ana.execute("frozen", "INSERT INTO t VALUES (1)")
         assert (body["status"], body["code"], body["query_status"]["state"]) == (1, "rejected", "failed")
         assert (await ana.ended(body["history_uuid"]))["code"] == "rejected"
@@ -338,7 +338,7 @@ class TestConnectors:
 class TestTime:
     @pytest.mark.item(10)
     @every_dialect
-    async def test_execute_answers_before_the_statement_ends(self, ana: Caller, dialect: Dialect):
+    async def test_execute_returns_before_the_statement_completes(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, dialect.slow)
         assert body["query_status"]["state"] == "waiting"
         assert await ana.state(body["history_uuid"]) in {"waiting", "running"}
@@ -346,12 +346,12 @@ class TestTime:
 
     @pytest.mark.item(12)
     @every_dialect
-    async def test_wait_answers_with_the_end(self, ana: Caller, dialect: Dialect):
+    async def test_execute_with_wait_returns_the_outcome(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT 1 AS a", wait=60)
         assert (body["status"], body["query_status"]["state"], body["query_status"]["rows"]) == (0, "available", 1)
 
     @pytest.mark.item(12)
-    async def test_wait_is_over_while_the_statement_runs(self, ana: Caller):
+    async def test_execute_returns_when_wait_expires_before_completion(self, ana: Caller):
         began = time.monotonic()
         body = await ana.execute(POSTGRESQL, POSTGRESQL.slow, wait=0.7)
         assert time.monotonic() - began >= 0.7
@@ -360,33 +360,33 @@ class TestTime:
         await ana.on(body["history_uuid"], "cancel_statement")
 
     @pytest.mark.item(13)
-    async def test_a_waiting_check_status_answers_at_the_end(self, ana: Caller):
+    async def test_check_status_with_wait_returns_at_completion(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 0.5 then rows 1"))["history_uuid"]
         async with asyncio.timeout(50):
             assert (await ana.on(operation, "check_status", wait=60))["query_status"]["state"] == "available"
 
     @pytest.mark.item(13)
     @pytest.mark.parametrize("wait", ["61", "x", "-0.1", "inf"])
-    async def test_a_wait_out_of_range_is_refused(self, ana: Caller, wait: str):
+    async def test_out_of_range_wait_is_refused(self, ana: Caller, wait: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         refused = await ana.refused("editor/check_status", operationId=operation, wait=wait)
         assert refused == (400, -1, "invalid_parameter")
 
     @pytest.mark.item(35)
     @every_dialect
-    async def test_a_time_limit_ends_the_statement(self, ana: Caller, dialect: Dialect):
+    async def test_time_limit_stops_the_statement(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, dialect.slow, timeout=1)
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
         assert body["query_status"]["status"] == "failed"
         assert (await ana.history())["history"][0]["data"]["status"] == "failed"
-        # A session is free again only once the engine has stopped.
+        # The session is free again only after the engine has stopped.
         assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
 
 
 class TestOutcome:
     @pytest.mark.item(14)
     @every_dialect
-    async def test_a_statement_without_a_result_set_shows_as_available(self, ana: Caller, dialect: Dialect):
+    async def test_statement_without_a_result_set_is_available(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "CREATE TEMPORARY TABLE t (a INTEGER)")
         operation = body["history_uuid"]
         status = (await ana.ended(operation))["query_status"]
@@ -400,13 +400,13 @@ class TestOutcome:
             "truncated": False,
         }
 
-    async def test_changed_rows_are_counted(self, ana: Caller):
+    async def test_modified_rows_are_counted(self, ana: Caller):
         body = await ana.run("mysql", "change 3")
         assert body["handle"]["modified_row_count"] == body["query_status"]["modified_row_count"] == 3
 
     @pytest.mark.item(15, 16)
     @every_dialect
-    async def test_a_misspelt_table_fails_with_the_engines_words(self, ana: Caller, dialect: Dialect):
+    async def test_misspelled_table_fails_with_the_engines_message(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT * FROM no_such_table")
         assert body["status"] == 0
         operation = body["history_uuid"]
@@ -432,14 +432,14 @@ class TestOutcome:
 
     @pytest.mark.item(15)
     @every_dialect
-    async def test_with_wait_execute_reports_the_failure_itself(self, ana: Caller, dialect: Dialect):
+    async def test_execute_with_wait_reports_a_failure_directly(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT * FROM no_such_table", wait=30)
         assert body == await ana.ended(body["history_uuid"])
 
 
 class TestFirstRows:
     @every_dialect
-    async def test_they_are_what_a_fetch_gives_and_later_fetches_go_on_after_them(self, ana: Caller, dialect: Dialect):
+    async def test_first_rows_match_a_fetch_and_later_fetches_continue_after_them(self, ana: Caller, dialect: Dialect):
         calls = [
             (f"editor/execute/{dialect}", {}),
             (f"query/{dialect}", {}),
@@ -453,15 +453,15 @@ class TestFirstRows:
             assert body["result"] == await ana.page(operation, start_row=0, rows=2)
             assert (await ana.page(operation))["data"] == [[2]]
 
-    async def test_cells_have_the_form_that_was_asked_for(self, ana: Caller):
+    async def test_first_rows_have_the_requested_format(self, ana: Caller):
         body = await ana.run(DUCKDB, "SELECT '<b>' AS a", rows=1, escape="true")
         assert (body["result"]["isEscaped"], body["result"]["data"]) == (True, [["&lt;b&gt;"]])
 
-    async def test_a_statement_without_a_result_set_gives_an_empty_table(self, ana: Caller):
+    async def test_statement_without_a_result_set_gives_an_empty_table(self, ana: Caller):
         result = (await ana.run("mysql", "ddl", rows=5))["result"]
         assert (result["meta"], result["data"], result["has_more"], result["rows_total"]) == ([], [], False, 0)
 
-    async def test_they_come_only_when_asked_for_and_when_there_is_a_result(self, ana: Caller):
+    async def test_first_rows_require_the_parameter_and_a_result(self, ana: Caller):
         assert "result" not in await ana.run("mysql", "rows 3")
         assert "result" not in await ana.run("mysql", "rows 3", rows=0)
         assert "result" not in await ana.run("mysql", "fail x", rows=3)
@@ -473,18 +473,18 @@ class TestFirstRows:
             assert refused == (400, -1, "invalid_parameter")
 
     @pytest.mark.parametrize("limit", ["1000001", "9" * 30])
-    async def test_a_limit_above_the_maximum_keeps_as_many_rows_as_the_maximum(self, small_api: ApiOpener, limit: str):
+    async def test_limit_above_the_maximum_is_capped(self, small_api: ApiOpener, limit: str):
         async with small_api(default_limit=5, result_max_rows=20) as api:
             ana = await api.user()
             status = (await ana.run("mysql", "rows 30", limit=limit))["query_status"]
             assert (status["rows"], status["truncated_by"]) == (20, "result_max_rows")
 
-    async def test_many_rows_are_sent_in_pieces(self, ana: Caller):
+    async def test_many_rows_are_streamed(self, ana: Caller):
         body = await ana.run("mysql", "rows 1000 wide 1000", rows=1000)
         assert body["result"]["data"] == [[str(n).rjust(1000)] for n in range(1000)]
         assert body["handle"]["statement"] == "rows 1000 wide 1000"
 
-    async def test_rows_that_cannot_be_shown_do_not_lose_the_statement(self, small_api: ApiOpener):
+    async def test_rows_that_cannot_be_returned_do_not_lose_the_statement(self, small_api: ApiOpener):
         async with small_api(batch_max_bytes=64 * 1024) as api:
             ana = await api.user()
             body = await ana.run("mysql", "rows 2 wide 100000", rows=1)
@@ -492,7 +492,7 @@ class TestFirstRows:
             answer = await ana.post("editor/fetch_result_data", operationId=body["history_uuid"], rows=1)
             assert verdict(answer)[2] == "row_too_large"
 
-    async def test_a_replay_gives_the_same_rows(self, ana: Caller):
+    async def test_replay_returns_the_same_rows(self, ana: Caller):
         fields = {"client_request_id": "k", "rows": 2}
         first = await ana.run("mysql", "rows 5", **fields)
         assert (await ana.page(first["history_uuid"], rows=2))["data"] == [[2], [3]]
@@ -504,7 +504,7 @@ class TestFirstRows:
 
 class TestLimits:
     @pytest.mark.item(69)
-    async def test_above_the_statements_of_a_user_nothing_is_recorded(self, small_api: ApiOpener):
+    async def test_statement_above_the_users_limit_is_refused_and_not_recorded(self, small_api: ApiOpener):
         async with small_api(max_statements_per_user=2) as api:
             ana, bob = await api.user(), await api.user()
             running = [(await ana.execute("mysql", "sleep 30"))["history_uuid"] for _ in range(2)]
@@ -516,14 +516,14 @@ class TestLimits:
             assert (await ana.run("mysql", "rows 1"))["status"] == 0
 
     @pytest.mark.item(69)
-    async def test_a_statement_above_its_limit_is_refused(self, small_api: ApiOpener):
+    async def test_oversized_statement_is_refused(self, small_api: ApiOpener):
         async with small_api(statement_max_bytes=1000, request_body_max_bytes=4000) as api:
             ana = await api.user()
             assert (await ana.run("mysql", "text " + "é" * 495))["status"] == 0
             for statement in ("text " + "é" * 500, "x" * 1001):
                 assert await ana.refused("editor/execute/mysql", statement=statement) == (413, -1, "payload_too_large")
 
-    async def test_above_the_spool_quota_nothing_is_recorded(self, small_api: ApiOpener):
+    async def test_statement_above_the_spool_quota_is_refused_and_not_recorded(self, small_api: ApiOpener):
         async with small_api(spool_max_bytes_per_user=100_000) as api:
             ana = await api.user()
             operation = (await ana.run(DUCKDB, DUCKDB.rows(40_000), limit=40_000))["history_uuid"]
@@ -532,7 +532,7 @@ class TestLimits:
             await ana.on(operation, "close_statement")
             assert (await ana.run("mysql", "rows 1"))["status"] == 0
 
-    async def test_above_the_streams_of_a_user_a_wait_records_nothing(self, small_api: ApiOpener):
+    async def test_wait_above_the_users_stream_limit_is_refused_and_not_recorded(self, small_api: ApiOpener):
         async with small_api(max_streams_per_user=1) as api:
             ana, bob = await api.user(), await api.user()
             operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]

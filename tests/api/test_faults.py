@@ -1,4 +1,4 @@
-"""Answers when something below the service fails, and places of errors in statements (Contract editor 1.5, 3.4)."""
+"""Responses when something below the service fails, and error positions in statements (Contract editor 1.5, 3.4)."""
 
 import asyncio
 import json
@@ -47,25 +47,25 @@ BAD_STATEMENTS = [
 class TestEngines:
     @pytest.mark.item(16)
     @pytest.mark.parametrize(("dialect", "statement"), BAD_STATEMENTS)
-    async def test_no_failure_tells_of_the_inside(self, ana: Caller, dialect: Dialect, statement: str):
+    async def test_failures_reveal_no_internal_details(self, ana: Caller, dialect: Dialect, statement: str):
         body = await ana.run(dialect, statement)
         while body["handle"]["has_more_statements"]:
             body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
-        # The client looks through every failing body for words of the inside.
+        # The client checks every failing body for internal details.
         assert (body["status"], body["query_status"]["state"]) == (1, "failed")
-        # Of files that are in no store.
+        # The code for files outside all stores may be permission_denied.
         assert body["code"] in {"engine_error", "rejected", *(["permission_denied"] if dialect is DUCKDB else [])}
         assert body["message"]
         for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement"):
             await ana.on(body["history_uuid"], call)
         assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
 
-    async def test_a_failure_after_some_rows_gives_no_rows(self, ana: Caller):
+    async def test_failure_after_some_rows_returns_no_rows(self, ana: Caller):
         body = await ana.run("mysql", "rows 5000 then fail halfway")
         assert (body["code"], body["message"]) == ("engine_error", "halfway")
         assert (await ana.on(body["history_uuid"], "fetch_result_data"))["code"] == "engine_error"
 
-    async def test_a_lost_session_is_never_replaced_silently(self, ana: Caller):
+    async def test_lost_session_is_never_silently_replaced(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         held = ana.api.services.statements.runner.sessions.get(session)
         assert held is not None
@@ -77,7 +77,7 @@ class TestEngines:
         assert marked not in ana.api.fakes["mysql"].executions
 
     @pytest.mark.item(35)
-    async def test_a_time_limit_counts_from_recording(self, ana: Caller):
+    async def test_time_limit_starts_at_submission(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first = (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"]
         marked = f"text late {ana.username}"
@@ -88,7 +88,7 @@ class TestEngines:
         assert marked not in ana.api.fakes["mysql"].executions
 
     @pytest.mark.item(11)
-    async def test_long_statements_do_not_hold_up_other_users(self, ana: Caller, bob: Caller):
+    async def test_long_statements_do_not_delay_other_users(self, ana: Caller, bob: Caller):
         long = [
             (DUCKDB, 2, DUCKDB.slow),
             (SQLITE, 2, SQLITE.slow),
@@ -116,7 +116,7 @@ class TestEngines:
 
 
 class TestReadOnly:
-    """A connector with `read_only`: the service refuses what looks like a change, the engine whatever is one."""
+    """With `read_only`, the service refuses what looks like a change, and the engine refuses actual changes."""
 
     @pytest.mark.parametrize(
         "statement",
@@ -132,7 +132,7 @@ class TestReadOnly:
             "SET default_transaction_read_only = off",
         ],
     )
-    async def test_nothing_is_changed(self, ana: Caller, statement: str):
+    async def test_read_only_connector_changes_nothing(self, ana: Caller, statement: str):
         await self._prepare(ana)
         before = await ana.result(POSTGRESQL, "SELECT count(*) FROM kept")
         body = await ana.run("replica", statement)
@@ -141,7 +141,7 @@ class TestReadOnly:
         assert after["data"] == before["data"] == [[1]]
         assert (await ana.result("replica", "SELECT min(a) FROM kept"))["data"] == [[1]]
 
-    async def test_a_statement_before_cannot_open_the_way(self, ana: Caller):
+    async def test_earlier_statement_cannot_disable_read_only_mode(self, ana: Caller):
         await self._prepare(ana)
         switch = "SELECT set_config('default_transaction_read_only', 'off', false)"
         body = await ana.run("replica", f"{switch}; SELECT change_kept(); SELECT 2 INTO sneaky")
@@ -163,7 +163,7 @@ class TestReadOnly:
 
 
 class TestResultStore:
-    async def test_a_result_that_cannot_be_stored_fails_its_statement(self, small_api: ApiOpener):
+    async def test_result_that_cannot_be_stored_fails_its_statement(self, small_api: ApiOpener):
         async with small_api() as api:
             ana = await api.user()
             results = api.services.settings.results_dir
@@ -171,13 +171,15 @@ class TestResultStore:
             results.write_text("no directory")
             body = await ana.run("mysql", "rows 3000 wide 100")
             assert (body["status"], body["code"]) == (1, "result_store_failed")
-            # Small results live in the record.
+            # Small results are stored in the record.
             assert (await ana.result("mysql", "rows 3"))["data"] == [[0], [1], [2]]
 
 
 class TestDatabase:
     @pytest.mark.platform(98, 99)
-    async def test_without_its_database_every_call_is_503(self, postgres: EmbeddedPostgres, small_api: ApiOpener):
+    async def test_unavailable_database_returns_503_for_every_call(
+        self, postgres: EmbeddedPostgres, small_api: ApiOpener
+    ):
         async with small_api() as api:
             ana = await api.user()
             operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
@@ -195,7 +197,7 @@ class TestDatabase:
                 assert verdict(login) == unavailable
                 assert (await ana.get("/desktop/debug/is_alive")).status_code == 200
                 assert verdict(await ana.get("/desktop/debug/is_ready")) == (503, -1, "not_ready")
-                # Without credentials nothing has to be looked up.
+                # Requests without credentials need no lookup.
                 assert (await api.stranger.get("editor/get_history")).status_code == 401
             assert (await ana.page(operation))["data"] == [[0], [1], [2]]
             assert (await ana.run("mysql", "rows 1"))["status"] == 0
@@ -203,7 +205,7 @@ class TestDatabase:
 
 @asynccontextmanager
 async def _no_connections(postgres: EmbeddedPostgres, api: Api) -> AsyncIterator[None]:
-    """The service database takes no connection, and ends those it has."""
+    """Make the service database refuse new connections and close existing connections."""
     name = await api.database.value("select current_database()")
     await execute(postgres.admin_dsn(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
@@ -224,11 +226,11 @@ def place(body: dict) -> tuple[object, object]:
     return body["line"], body["column"]
 
 
-async def test_every_answer_about_a_failed_statement_has_its_place(ana: Caller):
+async def test_every_response_about_a_failed_statement_has_its_error_position(ana: Caller):
     for dialect in REAL:
         first = await ana.run(dialect, SCRIPT)
         body = await ana.told(f"editor/execute/{dialect}", operationId=first["history_uuid"], wait=60)
-        # Relative to the statement, whose own place in the script is in the handle.
+        # The position is relative to the statement; the handle contains the statement's position in the script.
         assert body["handle"]["statement"] == SCRIPT.partition("; ")[2]
         assert place(body) == (3, 10), dialect
         operation = body["history_uuid"]
@@ -242,7 +244,7 @@ async def test_every_answer_about_a_failed_statement_has_its_place(ana: Caller):
         assert place(ended[0]) == place(ended[-1]) == (3, 10)
 
 
-async def test_a_plan_that_is_refused_has_its_place_in_the_script_s_statement(ana: Caller):
+async def test_refused_plan_has_the_error_position_within_its_statement(ana: Caller):
     for dialect in REAL:
         body = await ana.told(f"editor/explain/{dialect}", statement="-- é\n/* 😀 */ SELECT 'é' AS a, 2 AS b )")
         assert (body["status"], *place(body)) == (1, 2, 33), dialect
@@ -253,7 +255,8 @@ async def test_a_plan_that_is_refused_has_its_place_in_the_script_s_statement(an
 @pytest.mark.parametrize(
     ("dialect", "statement", "found"),
     [
-        # Not parsed but bound: DuckDB's relations say no place, and its texts count columns of a screen.
+        # These fail at binding, not parsing: DuckDB's relations report no position, and its messages count display
+        # columns.
         ("duckdb", "-- c\n/* 中 */ SELECT '中😀', nofn(1)", (2, 22)),
         ("duckdb", "INSERT INTO nowhere VALUES (1)", (None, None)),
         ("duckdb", "SELECT CAST(x AS INT)\nFROM (VALUES ('1'), ('a')) AS t(x)", (1, 8)),
@@ -264,12 +267,12 @@ async def test_a_plan_that_is_refused_has_its_place_in_the_script_s_statement(an
         ("mysql", "fail no such table", (None, None)),
     ],
 )
-async def test_places_beyond_syntax(ana: Caller, dialect: str, statement: str, found: tuple[object, object]):
+async def test_semantic_errors_have_positions(ana: Caller, dialect: str, statement: str, found: tuple[object, object]):
     body = await ana.run(dialect, statement)
     assert (body["code"], place(body)) == ("engine_error", found)
 
 
-async def test_other_ends_have_no_place(ana: Caller):
+async def test_other_outcomes_have_no_error_position(ana: Caller):
     body = await ana.run("mysql", "rows 1")
     await ana.on(body["history_uuid"], "close_statement")
     closed = await ana.on(body["history_uuid"], "check_status")

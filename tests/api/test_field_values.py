@@ -1,4 +1,4 @@
-"""Values that files and readers lost: the inputs of `tests/field/sql`, whose comments say what was wrong."""
+"""Values that files and readers once lost: the inputs are in `tests/field/sql`, whose comments describe the defects."""
 
 import datetime as dt
 import io
@@ -31,7 +31,7 @@ async def cells(ana: Caller, dialect: str, sql: str) -> list[list[Any]]:
 
 
 def typed(kind: str, content: bytes) -> pa.Table:
-    """A file with types, read by pyarrow."""
+    """Read a typed file with pyarrow."""
     match kind:
         case "parquet":
             return pq.read_table(io.BytesIO(content))
@@ -50,7 +50,7 @@ def typed(kind: str, content: bytes) -> pa.Table:
         ("SELECT '24:00:00+02'::TIMETZ AS t", "24:00:00+02"),
     ],
 )
-async def test_the_end_of_a_day_is_24_o_clock_in_every_form(ana: Caller, kind, sql, expected):
+async def test_end_of_day_is_24_o_clock_in_every_format(ana: Caller, kind, sql, expected):
     operation = await finished(ana, "duckdb", sql)
     assert (await ana.page(operation))["data"] == [[expected]]
     content = await file_of(ana, operation, kind)
@@ -59,7 +59,7 @@ async def test_the_end_of_a_day_is_24_o_clock_in_every_form(ana: Caller, kind, s
     )
 
 
-async def test_the_end_of_a_day_is_24_o_clock_within_other_values(ana: Caller):
+async def test_end_of_day_is_24_o_clock_in_nested_values(ana: Caller):
     sql = "SELECT [TIME '24:00:00', TIME '10:20:30.5', NULL] AS l, {'t': TIME '24:00:00'} AS s"
     assert await cells(ana, "duckdb", sql) == [[["24:00:00", "10:20:30.500000", None], {"t": "24:00:00"}]]
 
@@ -67,7 +67,7 @@ async def test_the_end_of_a_day_is_24_o_clock_within_other_values(ana: Caller):
 @pytest.mark.parametrize(("sql", "message"),
     [("SELECT from_binary('ééé')", "Invalid Input Error: Invalid input for binary digit: �"),
     ("SELECT from_hex('é')", "Invalid Input Error: Invalid input for hex digit: �")])  # fmt: skip
-async def test_an_error_of_duckdb_that_is_no_utf8_is_an_error_of_the_engine(ana: Caller, sql, message):
+async def test_duckdb_error_with_invalid_utf8_is_an_engine_error(ana: Caller, sql, message):
     body = await ana.run("duckdb", sql)
     assert (body["status"], body["code"], body["message"]) == (1, "engine_error", message)
     assert await cells(ana, "duckdb", "SELECT 1") == [[1]]
@@ -76,7 +76,7 @@ async def test_an_error_of_duckdb_that_is_no_utf8_is_an_error_of_the_engine(ana:
 NULL_ROWS = statement("19_null_rows_of_one_column.sql")
 
 
-async def test_no_reader_loses_rows_of_one_null_from_a_csv_of_one_column(ana: Caller, tmp_path: Path):
+async def test_single_column_csv_keeps_null_rows_in_every_reader(ana: Caller, tmp_path: Path):
     operation = await finished(ana, "duckdb", NULL_ROWS)
     content, path = await file_of(ana, operation, "csv"), tmp_path / "rows.csv"
     path.write_bytes(content)
@@ -89,14 +89,14 @@ async def test_no_reader_loses_rows_of_one_null_from_a_csv_of_one_column(ana: Ca
     assert rows_of("csv", content) == [["1"], [""], ["3"], [""]]
 
 
-async def test_rows_of_one_null_are_rows_in_tsv_and_xlsx_too(ana: Caller):
+async def test_single_column_tsv_and_xlsx_keep_null_rows(ana: Caller):
     operation = await finished(ana, "duckdb", NULL_ROWS)
     assert (await file_of(ana, operation, "tsv")) == b'a\r\n1\r\n""\r\n3\r\n""\r\n'
     workbook = await file_of(ana, operation, "xlsx")
     sheet = openpyxl.load_workbook(io.BytesIO(workbook))["result"]
     assert [row[0] for row in sheet.iter_rows(values_only=True)] == ["a", 1, None, 3, None]
     assert rows_of("xlsx", workbook) == [[1], [None], [3], [None]]
-    # pandas drops the empty rows at the end of any sheet, whatever stands in them.
+    # pandas drops all empty rows at the end of a sheet.
     assert pd.read_excel(io.BytesIO(workbook), engine="openpyxl")["a"].isna().tolist() == [False, True, False]
 
 
@@ -108,7 +108,7 @@ TYPED = ("parquet", "arrow", "feather")
 
 
 @pytest.mark.parametrize("kind", TYPED)
-async def test_nested_values_and_wide_integers_of_duckdb_have_their_types(ana: Caller, kind):
+async def test_nested_values_and_wide_integers_of_duckdb_keep_their_types(ana: Caller, kind):
     operation = await finished(ana, "duckdb", statement("17_duckdb_parquet_arrow_types_lost.sql"))
     table = typed(kind, await file_of(ana, operation, kind))
     assert kinds(table) == {
@@ -146,7 +146,7 @@ async def test_nested_values_and_wide_integers_of_duckdb_have_their_types(ana: C
         ("postgresql", "ARRAY[TIMESTAMPTZ '2024-01-01 00:00+00']", "ARRAY[TIMESTAMPTZ '0044-03-15 10:20:30+00 BC']"),
     ],
 )
-async def test_a_column_of_a_file_has_the_same_type_whatever_its_values(ana: Caller, kind, dialect, usual, odd):
+async def test_column_type_in_a_file_does_not_depend_on_its_values(ana: Caller, kind, dialect, usual, odd):
     found = set[pa.DataType]()
     for sql in (usual, odd, f"{usual} AS v UNION ALL SELECT {odd}"):
         operation = await finished(ana, dialect, f"SELECT {sql}" if " AS v" in sql else f"SELECT {sql} AS v")
@@ -169,7 +169,7 @@ EPOCH = dt.date(1970, 1, 1)
         ("TIMESTAMP '0001-12-31 (BC) 23:59:59.5'", -62_135_596_800_500_000),
     ],
 )
-async def test_odd_dates_are_their_days_and_infinities_the_extremes_that_duckdb_reads(
+async def test_unusual_dates_keep_their_days_and_infinities_become_extremes_that_duckdb_reads(
     ana: Caller, tmp_path: Path, sql, numbers
 ):
     operation = await finished(ana, "duckdb", f"SELECT {sql} AS v, [{sql}] AS l")
@@ -181,7 +181,7 @@ async def test_odd_dates_are_their_days_and_infinities_the_extremes_that_duckdb_
     assert duckdb.sql(f"SELECT v = {sql} AND l = [{sql}] FROM '{path}'").fetchall() == [(True,)]
 
 
-async def test_an_array_of_postgresql_is_one_whatever_its_dates_are(ana: Caller):
+async def test_postgresql_array_keeps_its_type_with_out_of_range_dates(ana: Caller):
     operation = await finished(ana, "postgresql", statement("09_postgresql_date_arrays_out_of_range.sql"))
     expected = [["infinity", "2024-01-01 00:00:00"], ["0001-01-01 BC"], ["10000-01-01"]]
     page = await ana.page(operation)
@@ -207,11 +207,11 @@ async def test_an_array_of_postgresql_is_one_whatever_its_dates_are(ana: Caller)
     ("'{NaN,1.50,NULL}'::numeric(10,2)[]", ["NaN", "1.50", None]),
     ("ARRAY[NULL, DATE 'infinity']", [None, "infinity"])],
 )  # fmt: skip
-async def test_unusual_elements_have_the_text_of_postgresql(ana: Caller, sql, expected):
+async def test_unusual_elements_have_their_postgresql_text(ana: Caller, sql, expected):
     assert await cells(ana, "postgresql", f"SELECT {sql} AS v") == [[expected]]
 
 
-async def test_an_infinite_date_after_usual_ones_is_read_too(ana: Caller):
+async def test_infinite_date_after_usual_dates_is_read(ana: Caller):
     days = "CASE WHEN n < 30000 THEN DATE '2024-01-01' ELSE DATE 'infinity' END"
     sql = f"SELECT {days} AS d FROM generate_series(0, 30000) n"
     operation = await finished(ana, "postgresql", sql, limit=40_000)
@@ -220,7 +220,7 @@ async def test_an_infinite_date_after_usual_ones_is_read_too(ana: Caller):
     assert kinds(table) == {"d": pa.date32()}
 
 
-async def test_a_decimal_that_is_none_cannot_be_in_a_file_with_types(ana: Caller):
+async def test_nan_decimal_cannot_be_written_to_a_typed_file(ana: Caller):
     operation = await finished(ana, "postgresql", "SELECT 'NaN'::numeric(10,2) AS price")
     assert (await ana.page(operation))["data"] == [["NaN"]]
     answer = await ana.get(f"editor/download/{operation}", format="parquet")
@@ -232,7 +232,7 @@ async def test_a_decimal_that_is_none_cannot_be_in_a_file_with_types(ana: Caller
 @pytest.mark.parametrize(
     ("dialect", "sql"), [("postgresql", "SELECT row(1, 'a') AS r"), ("duckdb", "SELECT row(1, 'a') AS r")]
 )
-async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql):
+async def test_row_fields_are_typed_in_every_format(ana: Caller, dialect, sql):
     operation = await finished(ana, dialect, sql)
     page = await ana.page(operation)
     assert page["data"] == [[{"field0": 1, "field1": "a"}]]
@@ -255,12 +255,12 @@ async def test_fields_of_a_row_are_typed_in_every_form(ana: Caller, dialect, sql
     "'\\x00ff'::bytea", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid", "'10.0.0.1'::inet", "'10.0.0.0/8'::cidr",
     "'::1/64'::inet", "B'0101'", "ARRAY[1, NULL, 3]", "ARRAY['a', 'b,c']", "'{}'::int[]", "ARRAY[DATE 'infinity']",
     "NULL::integer", "NULL::int[]"])  # fmt: skip
-async def test_a_field_of_a_row_is_what_a_column_is(ana: Caller, value):
+async def test_row_field_has_the_same_value_as_a_column(ana: Caller, value):
     [[row, cell]] = await cells(ana, "postgresql", f"SELECT row({value}, 1) AS r, {value} AS v")
     assert row == {"field0": cell, "field1": 1}
 
 
-async def test_rows_may_be_nested_and_be_null(ana: Caller):
+async def test_rows_may_be_nested_and_null(ana: Caller):
     sql = "SELECT CASE WHEN n = 2 THEN row(row(n, 'x'), NULL::row_kind) END AS r FROM generate_series(1, 2) n"
     await ana.run("postgresql", "DROP TYPE IF EXISTS row_kind")
     await ana.run("postgresql", "CREATE TYPE row_kind AS ENUM ('small', 'large')")
@@ -278,7 +278,7 @@ async def test_rows_may_be_nested_and_be_null(ana: Caller):
         ("16_duckdb_overflow_not_folded.sql", {}, {2: [[None]]}),
     ],
 )
-async def test_duckdb_answers_as_it_does_outside_of_the_server(
+async def test_duckdb_results_match_duckdb_outside_the_server(
     ana: Caller, name: str, names: dict[int, list[str]], data: dict[int, list[Any]]
 ):
     text = "\n".join(line for line in statement(name).splitlines() if not line.startswith("--"))

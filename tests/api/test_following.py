@@ -1,4 +1,4 @@
-"""get_logs, events, watch, cancel, close and expiry (Contract editor 3, 7, 8.1, 10.5)."""
+"""The calls get_logs, events, watch, cancel and close, and expiry (Contract editor 3, 7, 8.1, 10.5)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event."""
+    """A server-sent event."""
 
     id: int
     name: str
@@ -39,7 +39,7 @@ class Event:
 async def events(
     ana: Caller, operation: str, *, headers: dict[str, str] | None = None, **query: Any
 ) -> AsyncIterator[Event]:
-    """The events as they come, each held against its model."""
+    """Yield events as they arrive, each checked against its model."""
     http = ana.api.http
     sent = {**ana.headers, **(headers or {})}
     async with http.stream("GET", f"/api/v1/editor/events/{operation}", headers=sent, params=query) as answer:
@@ -72,7 +72,7 @@ def logs_of(seen: list[Event]) -> str:
 class TestLogs:
     @pytest.mark.item(51)
     @every_dialect
-    async def test_the_whole_log_comes_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
+    async def test_whole_log_is_returned_by_default(self, ana: Caller, dialect: Dialect):
         operation = (await ana.run(dialect, "SELECT 1"))["history_uuid"]
         body = await ana.on(operation, "get_logs")
         assert (body["isFullLogs"], body["progress"], body["jobs"]) == (True, 100, [])
@@ -82,7 +82,7 @@ class TestLogs:
         assert (await ana.on(operation, "get_logs", full_log="old text")) == body
 
     @pytest.mark.item(51)
-    async def test_only_later_lines_come_from_a_number_on(self, ana: Caller):
+    async def test_from_returns_only_later_lines(self, ana: Caller):
         operation = await ana.seen_running("mysql", "sleep {}")
         first = await ana.on(operation, "get_logs")
         await ana.ended(operation)
@@ -96,7 +96,7 @@ class TestLogs:
         assert (end["logs"], end["isFullLogs"], end["next_from"]) == ("", False, whole["next_from"])
 
     @pytest.mark.item(51)
-    async def test_size_limits_the_lines(self, ana: Caller):
+    async def test_size_limits_the_number_of_lines(self, ana: Caller):
         operation = (await ana.run("mysql", "sleep 0.2 then rows 3"))["history_uuid"]
         whole = (await ana.on(operation, "get_logs"))["logs"].split("\n")
         assert len(whole) >= 2
@@ -109,15 +109,15 @@ class TestLogs:
 
     @pytest.mark.item(51)
     @every_dialect
-    async def test_a_failed_operation_has_a_log(self, ana: Caller, dialect: Dialect):
+    async def test_failed_operation_has_a_log(self, ana: Caller, dialect: Dialect):
         operation = (await ana.run(dialect, "SELECT * FROM no_such_table"))["history_uuid"]
         body = await ana.on(operation, "get_logs")
         assert body["status"] == 0
         assert dialect.bad_table in body["logs"]
 
     @pytest.mark.parametrize("length", [5, 20_000])
-    async def test_a_failure_shows_the_whole_statement(self, ana: Caller, length: int):
-        """The text of a long statement is read by a query of its own."""
+    async def test_failure_shows_the_whole_statement(self, ana: Caller, length: int):
+        """The text of a long statement is read by a separate query."""
         statement = f"fail {'x' * length}"
         operation = (await ana.run("mysql", statement))["history_uuid"]
         for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
@@ -126,7 +126,7 @@ class TestLogs:
         assert (await ana.told(f"editor/watch/{operation}"))["handle"]["statement"] == statement
 
     @pytest.mark.item(51)
-    async def test_a_line_is_one_line_without_control_characters(self, ana: Caller):
+    async def test_log_lines_contain_no_line_breaks_or_control_characters(self, ana: Caller):
         operation = (await ana.run("mysql", "fail one\ntwo\r\nthree\x07 \x1b[31mred end"))["history_uuid"]
         whole = await ana.on(operation, "get_logs")
         assert whole["next_from"] == len(whole["logs"].split("\n"))
@@ -145,7 +145,7 @@ class TestLogs:
             await ana.on(operation, "cancel_statement")
             assert (await ana.on(operation, "get_logs"))["progress"] < 100
 
-    async def test_the_first_line_is_there_at_once(self, ana: Caller):
+    async def test_first_log_line_is_available_immediately(self, ana: Caller):
         body = await ana.execute("mysql", "sleep 30")
         log = await ana.on(body["history_uuid"], "get_logs", size=1)
         line = f"{body['query_status']['submitted']} Submitted to mysql; waiting for a free place."
@@ -154,14 +154,14 @@ class TestLogs:
         assert (await ana.on(body["history_uuid"], "get_logs"))["logs"].startswith(f"{line}\n")
 
     @pytest.mark.parametrize(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
-    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+    async def test_out_of_range_fields_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         answer = await ana.post("editor/get_logs", operationId=operation, **{field: value})
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert field in answer.json()["message"]
 
     @pytest.mark.parametrize("start", [2**31 - 1, 2**31, 2**63 - 1])
-    async def test_far_beyond_the_end_there_are_no_lines(self, ana: Caller, start: int):
+    async def test_start_far_past_the_end_returns_no_lines(self, ana: Caller, start: int):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         body = await ana.on(operation, "get_logs", **{"from": start, "size": 2**63 - 1})
         assert (body["logs"], body["next_from"]) == ("", start)
@@ -171,7 +171,7 @@ class TestLogs:
 
 class TestEvents:
     @pytest.mark.item(53)
-    async def test_status_comes_first_and_end_last(self, ana: Caller):
+    async def test_status_event_comes_first_and_end_event_last(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 1.2 then rows 3"))["history_uuid"]
         seen = await all_events(ana, operation)
         assert (seen[0].name, seen[-1].name) == ("status", "end")
@@ -184,7 +184,7 @@ class TestEvents:
 
     @pytest.mark.item(53)
     @every_dialect
-    async def test_a_terminal_operation_gives_status_log_and_end_at_once(self, ana: Caller, dialect: Dialect):
+    async def test_completed_operation_sends_status_log_and_end_immediately(self, ana: Caller, dialect: Dialect):
         for statement in ("SELECT 1", "SELECT * FROM no_such_table"):
             operation = (await ana.run(dialect, statement))["history_uuid"]
             seen = await all_events(ana, operation)
@@ -192,7 +192,7 @@ class TestEvents:
             assert seen[0].body == seen[2].body == await ana.ended(operation)
 
     @pytest.mark.item(53)
-    async def test_a_reconnection_repeats_no_log_line(self, ana: Caller):
+    async def test_reconnection_repeats_no_log_lines(self, ana: Caller):
         operation = await ana.seen_running("mysql", "sleep {} then rows 3")
         seen: list[Event] = []
         async with aclosing(events(ana, operation)) as stream:
@@ -206,14 +206,14 @@ class TestEvents:
         assert logs_of([*seen, *rest]) == (await ana.on(operation, "get_logs"))["logs"]
 
     @pytest.mark.item(53)
-    async def test_log_from_leaves_out_what_the_client_has(self, ana: Caller):
+    async def test_log_from_skips_known_lines(self, ana: Caller):
         operation = (await ana.run("mysql", "sleep 0.2 then rows 3"))["history_uuid"]
         lines = (await ana.on(operation, "get_logs"))["logs"].split("\n")
         seen = await all_events(ana, operation, log_from=1)
         assert logs_of(seen) == "\n".join(lines[1:])
         assert next(event.body["from"] for event in seen if event.name == "log") == 1
 
-    async def test_a_client_that_leaves_gives_its_place_back(self, small_api: ApiOpener):
+    async def test_disconnected_client_frees_its_stream_slot(self, small_api: ApiOpener):
         async with small_api(max_streams_per_user=1) as api:
             ana = await api.user()
             operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
@@ -221,7 +221,7 @@ class TestEvents:
                 async with aclosing(events(ana, operation)) as stream:
                     assert (await anext(stream)).name == "status"
 
-    async def test_a_stream_ends_after_its_longest_time(self, small_api: ApiOpener):
+    async def test_event_stream_ends_at_its_time_limit(self, small_api: ApiOpener):
         async with small_api(stream_max_s=1) as api:
             ana = await api.user()
             operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
@@ -234,14 +234,14 @@ class TestEvents:
         assert verdict(await ana.get(f"editor/events/{operation}", log_from=value)) == (400, -1, "invalid_parameter")
 
     @pytest.mark.parametrize("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
-    async def test_an_odd_last_event_id_is_no_fault(self, ana: Caller, last: str):
+    async def test_malformed_last_event_id_is_ignored(self, ana: Caller, last: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         seen = await all_events(ana, operation, headers={"Last-Event-ID": last})
         assert (seen[0].name, seen[-1].name) == ("status", "end")
 
 
 class TestTimes:
-    async def test_the_queue_says_who_is_next(self, ana: Caller, bob: Caller):
+    async def test_queue_positions_alternate_between_users(self, ana: Caller, bob: Caller):
         started: list[list[str]] = []
         for user in (ana, bob):
             session = (await user.told("editor/create_session", session='{"type": "shelf"}'))["session"]["id"]
@@ -249,7 +249,7 @@ class TestTimes:
                 [(await user.execute("shelf", "sleep 30", session_id=session))["history_uuid"] for _ in range(3)]
             )
             await user.running(started[-1][0])
-        # Users take turns: the second waiting statement of one comes after the first one of each.
+        # Users take turns: a user's second waiting statement comes after the first statement of every user.
         for user, operations, places in zip((ana, bob), started, ([None, 1, 3], [None, 2, 4]), strict=True):
             for operation, place in zip(operations, places, strict=True):
                 status = (await user.on(operation, "check_status"))["query_status"]
@@ -264,7 +264,7 @@ class TestTimes:
             for operation in reversed(operations):
                 await user.on(operation, "cancel_statement")
 
-    async def test_they_are_the_same_wherever_they_are_shown(self, ana: Caller):
+    async def test_times_are_the_same_in_every_call(self, ana: Caller):
         body = await ana.execute("mysql", "sleep 0.2 then rows 1")
         assert body["query_status"].keys() >= set(TIMES)
         operation = body["history_uuid"]
@@ -284,7 +284,7 @@ class TestTimes:
         ]
         assert [{name: one[name] for name in TIMES} for one in shown] == [times] * len(shown)
 
-    async def test_a_statement_that_was_never_sent_has_no_start(self, ana: Caller):
+    async def test_statement_that_was_never_sent_has_no_start_time(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first, second = [(await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)]
         await ana.on(second, "cancel_statement")
@@ -296,7 +296,7 @@ class TestTimes:
 
 class TestWatch:
     @every_dialect
-    async def test_it_is_check_status_with_the_log(self, ana: Caller, dialect: Dialect):
+    async def test_watch_returns_check_status_with_the_log(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "SELECT 1 AS a")
         operation = body["history_uuid"]
         watched = await ana.told(f"editor/watch/{operation}")
@@ -309,7 +309,9 @@ class TestWatch:
     @pytest.mark.parametrize(
         ("statement", "success", "failure"), [("ddl", True, False), ("fail x", False, True), ("sleep 30", False, False)]
     )
-    async def test_it_tells_success_from_failure(self, ana: Caller, statement: str, success: bool, failure: bool):
+    async def test_watch_distinguishes_success_from_failure(
+        self, ana: Caller, statement: str, success: bool, failure: bool
+    ):
         wait = 0.5 if statement.startswith("sleep") else 60
         operation = (await ana.execute("mysql", statement, wait=wait))["history_uuid"]
         watched = await ana.told(f"editor/watch/{operation}")
@@ -328,7 +330,7 @@ async def finished(ana: Caller, dialect: object = "mysql", statement: str = "row
 
 
 async def expired(ana: Caller) -> str:
-    """An operation whose retention time is over."""
+    """An operation whose retention time has passed."""
     operation = await finished(ana)
     await ana.api.database.execute(
         "update statements set expires_at = now() - interval '1 second' where id = $1", operation
@@ -338,7 +340,7 @@ async def expired(ana: Caller) -> str:
 
 
 async def reports(ana: Caller, operation: str) -> set[tuple[int, str, str]]:
-    """What all reading calls say about an operation without a result: it must be one and the same."""
+    """What all reading calls report about an operation without a result: they must agree."""
     bodies = [await ana.on(operation, call) for call in CALLS]
     return {(body["status"], body["code"], body["query_status"]["state"]) for body in bodies}
 
@@ -346,7 +348,7 @@ async def reports(ana: Caller, operation: str) -> set[tuple[int, str, str]]:
 class TestCancel:
     @pytest.mark.item(36)
     @every_dialect
-    async def test_a_running_statement_stops(self, ana: Caller, dialect: Dialect):
+    async def test_cancel_stops_a_running_statement(self, ana: Caller, dialect: Dialect):
         operation = (await ana.execute(dialect, dialect.slow))["history_uuid"]
         await ana.running(operation)
         body = await ana.on(operation, "cancel_statement")
@@ -355,7 +357,7 @@ class TestCancel:
         assert await reports(ana, operation) == {(1, "canceled", "canceled")}
 
     @pytest.mark.item(36)
-    async def test_the_engine_no_longer_runs_what_was_canceled(self, ana: Caller, users_url: str):
+    async def test_engine_no_longer_runs_a_canceled_statement(self, ana: Caller, users_url: str):
         statement = f"SELECT pg_sleep(300) AS {ana.username}"
         operation = (await ana.execute(POSTGRESQL, statement))["history_uuid"]
         await ana.running(operation)
@@ -374,7 +376,7 @@ class TestCancel:
         await connection.close()
 
     @pytest.mark.item(37)
-    async def test_a_statement_that_was_not_sent_never_reaches_the_engine(self, ana: Caller):
+    async def test_statement_canceled_before_sending_never_reaches_the_engine(self, ana: Caller):
         session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
         first = (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"]
         await ana.running(first)
@@ -390,19 +392,19 @@ class TestCancel:
 
     @pytest.mark.item(37)
     @every_dialect
-    async def test_cancel_of_a_finished_statement_has_no_effect(self, ana: Caller, dialect: Dialect):
+    async def test_cancel_has_no_effect_on_a_finished_statement(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT 1")
         for _ in range(2):
             body = await ana.on(operation, "cancel_statement")
             assert (body["status"], body["result"], body["query_status"]["state"]) == (0, {"status": 0}, "available")
         assert (await ana.page(operation))["data"] == [[1]]
 
-    async def test_cancel_twice_is_harmless(self, ana: Caller):
+    async def test_repeated_cancel_is_harmless(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
         bodies = await asyncio.gather(*(ana.on(operation, "cancel_statement") for _ in range(4)))
         assert {body["query_status"]["state"] for body in bodies} == {"canceled"}
 
-    async def test_the_notebook_may_name_what_is_ended(self, ana: Caller):
+    async def test_notebook_may_name_the_operation_to_cancel_or_close(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
         body = (await ana.post_json("editor/cancel_statement", notebook={"uuid": operation})).json()
         assert body["query_status"]["state"] == "canceled"
@@ -413,7 +415,7 @@ class TestCancel:
 class TestClose:
     @pytest.mark.item(38)
     @every_dialect
-    async def test_an_available_result_is_gone_at_once(self, ana: Caller, dialect: Dialect):
+    async def test_close_discards_an_available_result_immediately(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(10))
         assert await ana.on(operation, "close_statement") == {
             "status": 0,
@@ -426,8 +428,8 @@ class TestClose:
         assert (again["status"], again["result"]["status"], again["message"]) == (0, -1, "Query closed.")
 
     @pytest.mark.item(38)
-    async def test_the_bytes_go_too(self, small_api: ApiOpener):
-        # Alone on its database: another application would look for the bytes in a directory of its own.
+    async def test_close_deletes_the_result_files(self, small_api: ApiOpener):
+        # This needs a separate database because another application would look for the files in its own directory.
         async with small_api() as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 4000 wide 100")
@@ -439,7 +441,7 @@ class TestClose:
 
     @pytest.mark.item(39)
     @every_dialect
-    async def test_a_running_statement_is_stopped(self, ana: Caller, dialect: Dialect):
+    async def test_close_stops_a_running_statement(self, ana: Caller, dialect: Dialect):
         operation = (await ana.execute(dialect, dialect.slow))["history_uuid"]
         await ana.running(operation)
         body = await ana.on(operation, "close_statement")
@@ -447,7 +449,7 @@ class TestClose:
         assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
 
     @pytest.mark.parametrize("statement", ["ddl", "fail nicely"])
-    async def test_what_has_no_result_cannot_be_closed(self, ana: Caller, statement: str):
+    async def test_statement_without_a_result_cannot_be_closed(self, ana: Caller, statement: str):
         operation = (await ana.run("mysql", statement))["history_uuid"]
         before = await ana.ended(operation)
         body = await ana.on(operation, "close_statement")
@@ -457,7 +459,7 @@ class TestClose:
 
 class TestExpiry:
     @pytest.mark.item(40)
-    async def test_after_its_time_a_result_has_expired(self, ana: Caller):
+    async def test_result_expires_after_its_retention_time(self, ana: Caller):
         operation = await expired(ana)
         assert await reports(ana, operation) == {(-3, "expired", "expired")}
         assert (await ana.ended(operation))["message"] == "Results have expired."
@@ -468,7 +470,7 @@ class TestExpiry:
         assert (await ana.on(operation, "get_logs"))["progress"] == 100
 
     @pytest.mark.item(40)
-    async def test_the_end_of_a_result_is_told(self, ana: Caller):
+    async def test_expiry_time_of_a_result_is_reported(self, ana: Caller):
         operation = await finished(ana)
         told = (await ana.ended(operation))["query_status"]["expires_at"]
         assert told == (await ana.page(operation))["expires_at"]
@@ -479,7 +481,7 @@ class TestExpiry:
 class TestTerminalStates:
     @pytest.mark.item(41)
     @pytest.mark.parametrize("state", ["failed", "canceled", "timed_out", "closed", "expired", "success"])
-    async def test_they_never_change_again(self, ana: Caller, state: str):
+    async def test_terminal_states_never_change(self, ana: Caller, state: str):
         operation = await self._in_state(ana, state)
         before: dict[str, Any] = await ana.ended(operation)
         assert before["query_status"]["state"] == state
@@ -512,10 +514,10 @@ class TestTerminalStates:
 
 
 class TestNames:
-    """What every call on an operation says when none is named."""
+    """Responses of operation calls that name no operation."""
 
     @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
-    async def test_no_name_is_a_missing_parameter(self, api: Api, call: str):
+    async def test_absent_operation_is_a_missing_parameter(self, api: Api, call: str):
         ana = await api.user()
         for fields in ({}, {"operationId": ""}, {"snippet": "{}"}, {"notebook": "{}"}):
             answer = await ana.post(f"editor/{call}", **fields)
@@ -523,7 +525,7 @@ class TestNames:
             assert "operationId" in answer.json()["message"]
 
     @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
-    async def test_the_handle_of_the_full_form_names_it(self, ana: Caller, call: str):
+    async def test_full_forms_handle_names_the_operation(self, ana: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         snippet = {"result": {"handle": {"guid": body["handle"]["guid"], "secret": "ignored"}}}
         answer = await ana.post_json(f"editor/{call}", snippet=snippet)

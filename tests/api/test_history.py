@@ -1,6 +1,6 @@
-"""get_history, create_notebook and retention (Contract editor 4.4, 7.1, 11 to 13).
+"""The calls get_history and create_notebook, and retention (Contract editor 4.4, 7.1, 11 to 13).
 
-Time passes by moving the dates of the records back.
+Tests simulate the passing of time by moving record dates into the past.
 """
 
 import json
@@ -20,7 +20,7 @@ from queryserver.statements.retention import alone_in_cleaning
 
 class TestHistory:
     @pytest.mark.item(67)
-    async def test_only_own_entries_newest_first(self, api: Api, ana: Caller, bob: Caller):
+    async def test_history_lists_only_own_entries_newest_first(self, api: Api, ana: Caller, bob: Caller):
         await bob.run("mysql", "rows 9")
         began = time.time() * 1000
         for number in range(3):
@@ -36,7 +36,7 @@ class TestHistory:
 
     @pytest.mark.item(67)
     @every_dialect
-    async def test_an_entry_tells_all_about_its_operation(self, api: Api, dialect: Dialect):
+    async def test_entry_fully_describes_its_operation(self, api: Api, dialect: Dialect):
         ana = await api.user()
         body = await ana.run(dialect, dialect.rows(3))
         (entry,) = (await ana.history())["history"]
@@ -57,7 +57,7 @@ class TestHistory:
         assert data["queue_position"] is None
 
     @pytest.mark.item(67)
-    async def test_status_moves_without_polling(self, ana: Caller):
+    async def test_status_changes_without_polling(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
         assert (await ana.history())["history"][0]["data"]["status"] in {"waiting", "running"}
         await ana.on(operation, "cancel_statement")
@@ -70,7 +70,7 @@ class TestHistory:
         assert (data["status"], data["state"]) == ("available", "success")
 
     @pytest.mark.item(67)
-    async def test_polling_never_changes_the_order(self, ana: Caller):
+    async def test_polling_does_not_change_the_order(self, ana: Caller):
         operations = [(await ana.run("mysql", f"rows {number}"))["history_uuid"] for number in range(3)]
         before = (await ana.history())["history"]
         await ana.on(operations[0], "check_status")
@@ -78,7 +78,7 @@ class TestHistory:
         assert (await ana.history())["history"] == before
 
     @pytest.mark.item(67)
-    async def test_pages(self, ana: Caller):
+    async def test_history_is_paginated(self, ana: Caller):
         for number in range(7):
             await ana.run("mysql", f"rows {number}")
         pages = [await ana.history(page=page, limit=3) for page in (1, 2, 3, 4, 10**9, 10**20)]
@@ -88,7 +88,7 @@ class TestHistory:
         assert seen == [f"rows {number}" for number in reversed(range(7))]
 
     @pytest.mark.item(67)
-    async def test_a_limit_out_of_range_is_100(self, ana: Caller):
+    async def test_out_of_range_limit_becomes_100(self, ana: Caller):
         await ana.api.database.execute(
             """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
                 statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit,
@@ -107,13 +107,13 @@ class TestHistory:
         "query",
         [{"page": "0"}, {"page": "-1"}, {"page": str(-(10**20))}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}],
     )
-    async def test_numbers_that_are_none_are_refused(self, ana: Caller, query: dict[str, str]):
+    async def test_invalid_numbers_are_refused(self, ana: Caller, query: dict[str, str]):
         answer = await ana.get("editor/get_history", **query)
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert next(iter(query)) in answer.json()["message"]
 
     @pytest.mark.item(67)
-    async def test_doc_type_takes_every_form_of_a_name(self, ana: Caller):
+    async def test_doc_type_accepts_every_form_of_a_name(self, ana: Caller):
         for connector in ("mysql", "hive2", "7070"):
             await ana.run(connector, "rows 1")
         found = {name: (await ana.history(doc_type=name))["count"] for name in (
@@ -125,7 +125,7 @@ class TestHistory:
         }  # fmt: skip
 
     @pytest.mark.item(67)
-    async def test_doc_connector_is_an_id(self, ana: Caller):
+    async def test_doc_connector_filters_by_id(self, ana: Caller):
         for connector in ("mysql", "hive2", "7070"):
             await ana.run(connector, "rows 1")
         assert (await ana.history(doc_connector="7070"))["count"] == 1
@@ -134,7 +134,7 @@ class TestHistory:
         assert (await ana.history(doc_connector="7070", doc_type="hive"))["count"] == 1
 
     @pytest.mark.item(67)
-    async def test_doc_text_is_a_substring_without_case_and_wildcards(self, ana: Caller):
+    async def test_doc_text_matches_substrings_without_case_or_wildcards(self, ana: Caller):
         for text in ("Alpha 100%", "beta_x", "gamma\\"):
             await ana.run("mysql", f"text {text}")
         counts = {
@@ -143,7 +143,7 @@ class TestHistory:
         }
         assert counts == {"ALPHA": 1, "0%": 1, "a%0": 0, "_": 1, "a_x": 1, "\\": 1, "text": 3}
 
-    async def test_what_runs_is_found_alone(self, ana: Caller, bob: Caller):
+    async def test_active_filter_lists_only_running_statements(self, ana: Caller, bob: Caller):
         others = (await bob.execute("mysql", "sleep 60"))["history_uuid"]
         running = (await ana.execute("mysql", "sleep 61"))["history_uuid"]
         for number in range(3):
@@ -157,24 +157,24 @@ class TestHistory:
         assert (await ana.ended(running))["query_status"]["state"] == "canceled"
         assert (await ana.history(is_active="true"))["count"] == 0
 
-    async def test_managed_tasks_are_none(self, ana: Caller):
+    async def test_notification_manager_lists_no_entries(self, ana: Caller):
         await ana.run("mysql", "rows 1")
         body = await ana.history(is_notification_manager="true")
         assert (body["count"], body["history"]) == (0, [])
 
     @pytest.mark.item(67)
-    async def test_a_statement_is_cut_to_1001_characters(self, ana: Caller):
+    async def test_statement_is_truncated_to_1001_characters(self, ana: Caller):
         statement = "text " + "😀" * 2000
         await ana.run("mysql", statement)
         assert (await ana.history())["history"][0]["data"]["statement"] == statement[:1001]
 
-    async def test_a_notebook_may_keep_its_operations_out(self, ana: Caller):
+    async def test_notebook_can_exclude_its_operations_from_history(self, ana: Caller):
         for notebook in ({"type": "notebook"}, {"skipHistorify": True}):
             body = (await ana.post_json("editor/execute/mysql", statement="rows 1", notebook=notebook, wait=30)).json()
             assert (await ana.page(body["history_uuid"]))["data"] == [[0]]
         assert (await ana.history())["count"] == 0
 
-    async def test_a_saved_notebook_names_its_query(self, ana: Caller):
+    async def test_saved_notebook_sets_the_parent_query(self, ana: Caller):
         for notebook, parent in (
             ({"isSaved": True, "uuid": "u"}, "u"),
             ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, "p"),
@@ -186,7 +186,7 @@ class TestHistory:
         assert "history_parent_uuid" not in plain
 
     @pytest.mark.item(67)
-    async def test_each_statement_of_a_script_has_its_entry(self, ana: Caller):
+    async def test_each_statement_of_a_script_has_an_entry(self, ana: Caller):
         first = await ana.run("mysql", "rows 1; rows 2")
         await ana.told("editor/execute/mysql", operationId=first["history_uuid"], wait=30)
         snippet = json.dumps({"type": "mysql", "statement": "rows 5", "database": "main"})
@@ -199,7 +199,7 @@ class TestHistory:
 class TestNotebook:
     @pytest.mark.item(68)
     @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
-    async def test_each_call_gives_a_new_empty_notebook(self, ana: Caller, path: str):
+    async def test_each_call_returns_a_new_empty_notebook(self, ana: Caller, path: str):
         notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
         assert (
             notebooks[0] | {"uuid": ""}
@@ -222,7 +222,7 @@ class TestNotebook:
         assert (await ana.history())["count"] == 0
 
     @pytest.mark.item(68)
-    async def test_a_dialect_gives_a_query_of_it(self, ana: Caller):
+    async def test_dialect_sets_the_notebook_type(self, ana: Caller):
         for kind in ("sqlite", "SQLite"):
             notebook = (await ana.told("editor/create_notebook", type=kind, directory_uuid="d"))["notebook"]
             assert (notebook["type"], notebook["name"], notebook["directoryUuid"]) == ("query-sqlite", "", "d")
@@ -230,7 +230,7 @@ class TestNotebook:
 
 
 async def aged(ana: Caller, operation: str, age: str) -> None:
-    """Make an operation look as if everything in it had happened so long ago."""
+    """Move all times of an operation into the past."""
     await ana.api.database.execute(
         f"""update statements set recorded_at = recorded_at - interval '{age}', ended_at = ended_at - interval '{age}'
         where id = $1""",
@@ -238,7 +238,7 @@ async def aged(ana: Caller, operation: str, age: str) -> None:
     )
 
 
-async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
+async def test_expired_logs_are_deleted_and_get_logs_still_works(ana: Caller):
     old, new = [(await ana.run("mysql", "rows 1"))["history_uuid"] for _ in range(2)]
     await aged(ana, old, "8 days")
     await ana.api.services.statements.retention.clean_up()
@@ -248,8 +248,8 @@ async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
     assert (await ana.page(old))["data"] == [[0]]
 
 
-async def test_records_go_after_their_days_and_their_bytes_with_them(small_api: ApiOpener):
-    # Alone on its database: another application would look for the bytes in a directory of its own.
+async def test_expired_records_are_deleted_with_their_result_files(small_api: ApiOpener):
+    # This needs a separate database because another application would look for the files in its own directory.
     async with small_api() as api:
         ana = await api.user()
         old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
@@ -263,7 +263,7 @@ async def test_records_go_after_their_days_and_their_bytes_with_them(small_api: 
         assert (await ana.page(new))["rows_total"] == 3000
 
 
-async def test_a_running_statement_is_kept_however_old(ana: Caller):
+async def test_running_statement_is_kept_regardless_of_age(ana: Caller):
     operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
     await aged(ana, operation, "4000 days")
     await ana.api.services.statements.retention.clean_up()
@@ -271,7 +271,7 @@ async def test_a_running_statement_is_kept_however_old(ana: Caller):
     await ana.on(operation, "cancel_statement")
 
 
-async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
+async def test_idempotency_key_is_forgotten_after_a_day(ana: Caller):
     key = {"Idempotency-Key": "k"}
     first = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 1"}, headers=key)
     await ana.api.database.execute(
@@ -287,7 +287,7 @@ async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
 
 
 @pytest.mark.parametrize(("most", "advised"), [(1, 1), (100_000, 0)])
-async def test_the_log_advises_a_clean_up_above_so_many_documents(ana, monkeypatch, most, advised):
+async def test_log_recommends_a_clean_up_above_a_document_count(ana, monkeypatch, most, advised):
     for _ in range(2):
         await ana.run("mysql", "rows 1")
     monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)
@@ -296,7 +296,7 @@ async def test_the_log_advises_a_clean_up_above_so_many_documents(ana, monkeypat
     assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised
 
 
-async def test_one_process_at_a_time_cleans_up_by_itself(ana: Caller):
+async def test_only_one_process_at_a_time_cleans_up_automatically(ana: Caller):
     operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
     await aged(ana, operation, "366 days")
     service, dsn = ana.api.services, ana.api.services.settings.desktop.database.dsn or ""
@@ -308,7 +308,7 @@ async def test_one_process_at_a_time_cleans_up_by_itself(ana: Caller):
     assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
 
 
-async def test_a_command_cleans_up_while_a_process_does_so_by_itself(ana: Caller):
+async def test_command_can_clean_up_during_automatic_clean_up(ana: Caller):
     operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
     await aged(ana, operation, "366 days")
     async with alone_in_cleaning(ana.api.services.settings.desktop.database.dsn or ""):

@@ -1,4 +1,4 @@
-"""Idempotent submission and calls at the same moment (Contract editor 4.4, 6.1, 13)."""
+"""Idempotent submission and concurrent calls (Contract editor 4.4, 6.1, 13)."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def ids(answer: httpx.Response) -> dict[str, Any]:
 
 
 @pytest.mark.item(44)
-async def test_the_same_key_gives_the_same_operation(ana: Caller):
+async def test_same_key_returns_the_same_operation(ana: Caller):
     first = await submit(ana, "k")
     assert "idempotency-replayed" not in first.headers
     again = await submit(ana, "k", wait="30")
@@ -48,7 +48,7 @@ async def test_concurrent_calls_with_one_key_create_one_operation(ana: Caller):
 
 
 @pytest.mark.item(44)
-async def test_the_field_acts_as_the_header(ana: Caller):
+async def test_client_request_id_field_acts_as_the_header(ana: Caller):
     first = await submit(ana, "k", wait="30")
     by_field = await ana.post("editor/execute/mysql", statement="rows 1", client_request_id="k")
     assert ids(by_field) == ids(first)
@@ -59,7 +59,7 @@ async def test_the_field_acts_as_the_header(ana: Caller):
 
 
 @pytest.mark.item(44)
-async def test_encoding_paths_and_wait_do_not_count(ana: Caller):
+async def test_encoding_path_and_wait_are_not_compared(ana: Caller):
     first = await submit(ana, "k", wait="30")
     key = {"Idempotency-Key": "k"}
     snippet = {"type": "mysql", "statement": "rows 1"}
@@ -82,33 +82,33 @@ async def test_encoding_paths_and_wait_do_not_count(ana: Caller):
         {"timeout": "5"},
     ],
 )
-async def test_the_same_key_with_another_request_runs_nothing(ana: Caller, change: dict[str, str]):
+async def test_same_key_with_a_different_request_is_refused_and_runs_nothing(ana: Caller, change: dict[str, str]):
     await submit(ana, "k", wait="30")
     assert verdict(await submit(ana, "k", **change)) == (409, -1, "idempotency_conflict")
     assert (await ana.history())["count"] == 1
 
 
 @pytest.mark.item(45)
-async def test_keys_of_users_are_independent(ana: Caller, bob: Caller):
+async def test_users_keys_are_independent(ana: Caller, bob: Caller):
     hers, his = await submit(ana, "k", statement="rows 1"), await submit(bob, "k", statement="rows 2", wait="30")
     assert his.json()["status"] == 0
     assert ids(hers)["history_uuid"] != ids(his)["history_uuid"]
 
 
-async def test_a_failed_call_does_not_use_up_the_key(ana: Caller):
+async def test_failed_call_does_not_use_up_the_key(ana: Caller):
     assert verdict(await submit(ana, "k", path="nope"))[0] == 404
     assert verdict(await submit(ana, "k", statement="--"))[0] == 400
     assert "idempotency-replayed" not in (await submit(ana, "k")).headers
 
 
-async def test_a_failed_statement_is_replayed_as_it_is(ana: Caller):
+async def test_failed_statement_is_replayed_unchanged(ana: Caller):
     first = await submit(ana, "k", statement="fail nicely", wait="30")
     again = await submit(ana, "k", statement="fail nicely")
     assert again.json() == first.json()
     assert again.json()["code"] == "engine_error"
 
 
-async def test_replays_do_not_count_against_limits(small_api: ApiOpener):
+async def test_replays_do_not_count_toward_limits(small_api: ApiOpener):
     async with small_api(max_statements_per_user=1) as api:
         ana = await api.user()
         first = await submit(ana, "k", statement="sleep 30")
@@ -118,14 +118,14 @@ async def test_replays_do_not_count_against_limits(small_api: ApiOpener):
 
 
 @pytest.mark.parametrize("key", [b"", b"a" * 256, b"a\tb", "é".encode(), b"\xff"])
-async def test_a_key_must_be_printable_ascii(ana: Caller, key: bytes):
+async def test_key_must_be_printable_ascii(ana: Caller, key: bytes):
     fields = {"statement": "rows 1"}
     answer = await ana.send("POST", "editor/execute/mysql", data=fields, headers={b"Idempotency-Key": key})
     assert verdict(answer) == (400, -1, "invalid_parameter")
     assert "Idempotency-Key" in answer.json()["message"]
 
 
-async def test_a_continued_script_is_compared_by_its_operation(ana: Caller):
+async def test_continued_script_is_compared_by_its_operation(ana: Caller):
     first = (await ana.run("mysql", "rows 1; rows 2"))["history_uuid"]
     second = await ana.send(
         "POST", "editor/execute/mysql", data={"operationId": first, "wait": 30}, headers={"Idempotency-Key": "k"}
@@ -138,7 +138,7 @@ async def test_a_continued_script_is_compared_by_its_operation(ana: Caller):
 
 
 @pytest.mark.item(44)
-async def test_a_replay_needs_no_session_that_was_closed_since(ana: Caller):
+async def test_replay_works_after_its_session_was_closed(ana: Caller):
     session = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]["id"]
     first = await submit(ana, "k", session_id=str(session), wait="30")
     await ana.told("editor/close_session", session=json.dumps({"type": "mysql", "id": session}))
@@ -147,7 +147,7 @@ async def test_a_replay_needs_no_session_that_was_closed_since(ana: Caller):
     assert ids(again) == ids(first)
 
 
-async def test_a_replay_that_would_wait_is_answered_when_no_place_is_free(small_api: ApiOpener):
+async def test_waiting_replay_returns_directly_without_a_free_stream_slot(small_api: ApiOpener):
     async with small_api(max_streams_per_user=1) as api:
         ana = await api.user()
         first = await submit(ana, "k", statement="sleep 30")
@@ -163,7 +163,7 @@ async def test_a_replay_that_would_wait_is_answered_when_no_place_is_free(small_
 
 
 @pytest.mark.item(69)
-async def test_the_limit_of_statements_holds_under_concurrent_calls(small_api: ApiOpener):
+async def test_statement_limit_holds_under_concurrent_calls(small_api: ApiOpener):
     async with small_api(max_statements_per_user=3) as api:
         ana = await api.user()
         answers = await asyncio.gather(*(ana.post("editor/execute/mysql", statement="sleep 30") for _ in range(20)))
@@ -172,7 +172,7 @@ async def test_the_limit_of_statements_holds_under_concurrent_calls(small_api: A
 
 
 @pytest.mark.item(69)
-async def test_the_limit_of_sessions_holds_under_concurrent_calls(small_api: ApiOpener):
+async def test_session_limit_holds_under_concurrent_calls(small_api: ApiOpener):
     async with small_api(max_sessions_per_user=3) as api:
         ana = await api.user()
         session = '{"type": "mysql"}'
@@ -181,7 +181,7 @@ async def test_the_limit_of_sessions_holds_under_concurrent_calls(small_api: Api
 
 
 @pytest.mark.item(21)
-async def test_start_over_among_other_fetches_keeps_the_cursor_whole(ana: Caller):
+async def test_start_over_during_other_fetches_keeps_the_cursor_consistent(ana: Caller):
     operation = (await ana.run("mysql", "rows 1000"))["history_uuid"]
     calls = [ana.page(operation, rows=10, startOver="true" if number == 5 else "false") for number in range(10)]
     pages = await asyncio.gather(*calls)
@@ -190,7 +190,7 @@ async def test_start_over_among_other_fetches_keeps_the_cursor_whole(ana: Caller
     assert (await ana.page(operation, rows=10))["start_row"] <= 100
 
 
-async def test_a_fetch_beside_a_close_gives_rows_or_says_closed(ana: Caller):
+async def test_fetch_during_close_returns_rows_or_closed(ana: Caller):
     for _ in range(5):
         operation = (await ana.run("mysql", "rows 2000 wide 100"))["history_uuid"]
         fetches = [ana.on(operation, "fetch_result_data", rows=2000) for _ in range(4)]
@@ -200,7 +200,7 @@ async def test_a_fetch_beside_a_close_gives_rows_or_says_closed(ana: Caller):
             assert body["status"] == -3 or len(body["result"]["data"]) in {0, 2000}
 
 
-async def test_close_by_many_is_done_once(ana: Caller):
+async def test_concurrent_closes_take_effect_once(ana: Caller):
     operation = (await ana.run("mysql", "rows 3"))["history_uuid"]
     bodies = await asyncio.gather(*(ana.on(operation, "close_statement") for _ in range(6)))
     assert {body["status"] for body in bodies} == {0}
@@ -208,7 +208,7 @@ async def test_close_by_many_is_done_once(ana: Caller):
     assert (await ana.ended(operation))["code"] == "closed"
 
 
-async def test_cancel_beside_execute_leaves_a_terminal_state(ana: Caller):
+async def test_cancel_during_execution_leaves_a_terminal_state(ana: Caller):
     for _ in range(10):
         body = await ana.execute("mysql", "sleep 0.01 then rows 1")
         await ana.on(body["history_uuid"], "cancel_statement")

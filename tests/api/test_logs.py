@@ -19,7 +19,7 @@ Event = dict[str, object]
 
 @pytest.fixture
 def audited() -> Iterator[list[Event]]:
-    """The audit events of a test, as their lines tell them."""
+    """The audit events of a test, parsed from their log lines."""
     events: list[Event] = []
     formatter = LineFormatter("json", Redactor())
 
@@ -38,7 +38,7 @@ def about(events: list[Event], operation: str) -> list[Event]:
     return [event for event in events if event["event"] == operation]
 
 
-async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: list[Event]):
+async def test_accepted_and_refused_logins_are_audited(api: Api, audited: list[Event]):
     name = (await api.user("ana")).username + "login"
     await accounts(api).create(AuthenticatedUser(name), PASSWORD)
     assert (await api.stranger.post("token/auth", username=name, password="Wrong-0-word")).status_code == 401
@@ -51,7 +51,7 @@ async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: l
     assert "Wrong-0-word" not in json.dumps(audited)
 
 
-async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(api: Api, audited: list[Event]):
+async def test_accepted_login_is_audited_under_the_account_name(api: Api, audited: list[Event]):
     name = (await api.user("ana")).username + "login"
     await accounts(api).create(AuthenticatedUser(name), PASSWORD)
     for typed in (f" {name.upper()} ", "".join(chr(ord(letter) + 0xFEE0) for letter in name)):
@@ -60,14 +60,14 @@ async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(a
 
 
 @pytest.mark.security("T29")
-async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event]):
+async def test_user_names_cannot_inject_log_lines(api: Api, audited: list[Event]):
     names = ["eve\r\nforged line", "eve\x1b[2J", "e" * 150]
     for name in names:
         await api.stranger.post("token/auth", username=name, password="x")
     assert [event["user"] for event in about(audited, "login")] == names
 
 
-async def test_ended_tokens_are_written_down(api: Api, audited: list[Event]):
+async def test_token_revocations_are_audited(api: Api, audited: list[Event]):
     ana = await api.user("ana")
     token = ana.headers["Authorization"].removeprefix("Bearer ")
     await api.stranger.post("token/revoke", token=token)
@@ -76,7 +76,7 @@ async def test_ended_tokens_are_written_down(api: Api, audited: list[Event]):
     assert token.rpartition(".")[2] not in json.dumps(audited)
 
 
-async def test_statements_are_written_down_by_id_and_never_by_text(api: Api, audited: list[Event]):
+async def test_statements_are_audited_by_id_without_their_text(api: Api, audited: list[Event]):
     ana = await api.user("ana")
     body = await ana.run(POSTGRESQL, "SELECT 'planted-text'")
     [event] = about(audited, "statement.start")
@@ -92,7 +92,7 @@ async def test_statements_are_written_down_by_id_and_never_by_text(api: Api, aud
     assert "planted-text" not in json.dumps(audited)
 
 
-async def test_a_repeated_call_is_written_down_once(api: Api, audited: list[Event]):
+async def test_repeated_call_is_audited_once(api: Api, audited: list[Event]):
     ana = await api.user("ana")
     for _ in range(2):
         fields, headers = {"statement": "SELECT 1", "wait": "30"}, {"Idempotency-Key": "once"}
@@ -100,7 +100,7 @@ async def test_a_repeated_call_is_written_down_once(api: Api, audited: list[Even
     assert len(about(audited, "statement.start")) == 1
 
 
-async def test_downloads_of_results_are_written_down_with_their_refusals(api: Api, audited: list[Event]):
+async def test_result_downloads_and_refusals_are_audited(api: Api, audited: list[Event]):
     ana, bob = await api.user("ana"), await api.user("bob")
     operation = (await ana.run(POSTGRESQL, "SELECT 1"))["history_uuid"]
     await ana.get(f"editor/download/{operation}")
@@ -109,7 +109,7 @@ async def test_downloads_of_results_are_written_down_with_their_refusals(api: Ap
     assert told == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]
 
 
-async def test_a_part_of_a_result_is_written_down_also_where_only_its_size_is_not_found(api: Api, audited: list[Event]):
+async def test_range_download_is_audited_even_when_only_its_size_cannot_be_found(api: Api, audited: list[Event]):
     ana = await api.user("ana")
     operation = (await ana.run("mysql", "rows 30000 wide 500", limit=30_000))["history_uuid"]
     path, headers = f"editor/download/{operation}", {"Range": "bytes=5-9"}
@@ -124,7 +124,7 @@ async def test_a_part_of_a_result_is_written_down_also_where_only_its_size_is_no
 
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, object]]]:
-    """The fields of the lines that a test causes."""
+    """The fields of the log lines that a test causes."""
     found: list[dict[str, object]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(dict(getattr(record, FIELDS)))  # type: ignore[method-assign]
