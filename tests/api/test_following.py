@@ -399,7 +399,7 @@ class TestCancel:
             assert (body["status"], body["result"], body["query_status"]["state"]) == (0, {"status": 0}, "available")
         assert (await ana.page(operation))["data"] == [[1]]
 
-    async def test_repeated_cancel_is_harmless(self, ana: Caller):
+    async def test_cancel_twice_is_harmless(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
         bodies = await asyncio.gather(*(ana.on(operation, "cancel_statement") for _ in range(4)))
         assert {body["query_status"]["state"] for body in bodies} == {"canceled"}

@@ -231,7 +231,7 @@ class TestAnalyze:
         unknown = await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}/nope")
         assert unknown == (404, 1, "column_not_found")
 
-    async def test_fixed_words_win_over_dialects(self, ana: Caller):
+    async def test_fixed_words_take_precedence_over_dialects(self, ana: Caller):
         assert await ana.refused("nope/analyze/a/b") == (404, -1, "dialect_not_found")
         assert await ana.refused("%20/analyze/a/b") == (404, -1, "dialect_not_found")
         assert (await ana.get("shelf/analyze/a/b")).status_code == 405

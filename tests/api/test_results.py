@@ -95,7 +95,7 @@ class TestPaging:
             ("escape", "2"),
         ],
     )
-    async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
+    async def test_out_of_range_fields_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         answer = await ana.post("editor/fetch_result_data", operationId=operation, **{field: value})
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")

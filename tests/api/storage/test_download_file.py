@@ -338,7 +338,7 @@ class TestBrokenTransfers:
                 await _receive(http, "/api/v1/storage/download=/a", ana, bytearray(), _change(store))
         assert without_ends(audited)[-1]["outcome"] == "conflict"
 
-    async def test_a_client_that_leaves_gives_its_place_back(self, tmp_path, database_dsn, audited):
+    async def test_disconnected_client_frees_its_stream_slot(self, tmp_path, database_dsn, audited):
         async with odd_api(tmp_path, database_dsn, max_streams_per_user=1) as (store, api):
             ana = await api.user()
             store.odd["a"] = Oddity(2**40)
