@@ -1,4 +1,4 @@
-"""A server on a real port, and the client of `clients/python` for users of it."""
+"""A server on a real port, and users with the client of `clients/python`."""
 
 import secrets
 import socket
@@ -30,13 +30,13 @@ class Server:
     url: str
 
     async def token(self, **more: Any) -> str:
-        """Of a new user."""
+        """Create a user and return their token."""
         caller = await self.api.user("client", **more)
         return caller.headers["Authorization"].removeprefix("Bearer ")
 
     @property
     def engine(self) -> FakeEngine:
-        """The scripted engine behind the connector `mysql`."""
+        """The scripted engine of the connector `mysql`."""
         connector = self.api.services.connectors.find("mysql")
         assert connector is not None
         engine = self.api.services.connectors.engine(connector)
@@ -48,10 +48,10 @@ class Server:
 async def server(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Server]:
-    """With files, too: its local root is a folder of this machine (`root`).
+    """A server with files: its local root is a folder on this machine (`root`).
 
-    Its database is its own: a server that shares it would take statements, and has other results. It lives as long as
-    the tests of one file: those of others replace functions that it uses, too.
+    It has a separate database, because a server that shares it would take statements and has other results. It lives
+    only for the tests of one file, because other files' tests replace functions that it uses.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async with _serving(tmp_path_factory.mktemp("client"), dsn, users_url) as server:
@@ -81,7 +81,7 @@ async def _serving(directory: Path, dsn: str, users_url: str, **editor: Any) -> 
 
 
 async def api_token(db: Connection, *scopes: str) -> str:
-    """A new one of the user, with these scopes."""
+    """Create an API token of the user with these scopes."""
     fields = {"name": secrets.token_hex(4), "scopes": scopes}
     return str((await db.transport.call("POST", "token/api_tokens/new", fields))["value"])
 
@@ -91,7 +91,7 @@ Connect = Callable[..., Connection]
 
 @pytest.fixture
 async def db(server: Server) -> AsyncIterator[Connection]:
-    """As a new user."""
+    """A connection of a new user."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as connection:
         yield connection
 
@@ -112,7 +112,7 @@ def commands() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def make(tmp_path: Path, commands: socket.socket) -> Make:
-    """Makes command lines of the test's own."""
+    """Return a maker of command lines for one test."""
     return maker(tmp_path, commands)
 
 
@@ -124,7 +124,7 @@ async def qs(server: Server, make: Make) -> Qs:
 
 @pytest.fixture
 def folder(server: Server, tmp_path: Path) -> str:
-    """An empty folder of the server, of the test's own."""
+    """An empty folder on the server for one test."""
     name = f"shared/{tmp_path.name}"
     (root(server) / name).mkdir()
     return f"file:///{name}"
@@ -137,5 +137,5 @@ def root(server: Server) -> Path:
 
 
 def stored(server: Server, folder: str) -> dict[str, bytes]:
-    """All that lies in the folder, hidden files too."""
+    """Return everything in the folder, including hidden files."""
     return {path.name: path.read_bytes() for path in (root(server) / folder.removeprefix("file:///")).iterdir()}

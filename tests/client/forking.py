@@ -1,8 +1,8 @@
-"""Starts `qs` from a process that has imported it already: a command takes 50 ms of it, and not a second.
+"""Starts `qs` from a process that has already imported it: a command takes 50 ms instead of a second.
 
-It is a program of its own (`python forking.py FD`). Each message of its socket is the words and the environment of a
-command, with three descriptors for its stdin, stdout and stderr and one for what becomes of it: a line with its process
-id, and a line with its exit code.
+It is a separate program (`python forking.py FD`). Each message on its socket contains a command's words and
+environment, with three descriptors for its stdin, stdout and stderr and one for the report: a line with its process id,
+and a line with its exit code.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ def serve(requests: socket.socket) -> None:
 
 
 def _watch(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Start the command and report it; a process of its own for each, since commands run side by side."""
+    """Start the command and report it, in a separate process because commands run concurrently."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *standard, report = descriptors
     child = os.fork()
@@ -66,7 +66,7 @@ def _watch(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 def _run(request: dict[str, Any], standard: list[int]) -> NoReturn:
     from queryserver_client.cli import main
 
-    # Shells let what they start in the background ignore the one, nohup the other, and with them all tests.
+    # Shells let background processes ignore SIGINT, and nohup SIGHUP; the tests would inherit both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, descriptor in enumerate(standard):
@@ -74,7 +74,7 @@ def _run(request: dict[str, Any], standard: list[int]) -> NoReturn:
         os.close(descriptor)
     if os.isatty(0):
         os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal to it
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C sends it a signal
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -1,4 +1,4 @@
-"""TCP proxies as they stand between a client and its server: one that cuts connections, one that holds answers back."""
+"""TCP proxies between a client and its server: one cuts connections, one delays responses."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ _END_OF_STREAM = b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Cut:
-    """How one connection ends: after so many bytes of requests, or of answers."""
+    """Cuts a connection after this many request or response bytes."""
 
     of_requests: int | None = None
     of_answers: int | None = None
@@ -21,26 +21,26 @@ class Cut:
 
 @dataclass
 class Proxy:
-    """Each new connection takes the next of `cuts`; without one it is passed on whole."""
+    """Each new connection uses the next of `cuts`; without one it is forwarded completely."""
 
     url: str = ""
     cuts: deque[Cut] = field(default_factory=deque)
     holds_events: bool = False
-    """Whether the bytes of event streams are kept until the stream ends."""
+    """Whether event stream bytes are held back until the stream ends."""
     holds_answers_after: int | None = None
-    """No answer is passed on any more once the requests had so many bytes (`requested_bytes`)."""
+    """Once requests have reached this many bytes (`requested_bytes`), no more responses are forwarded."""
     held_answers: int = 0
-    """Connections whose answer is held."""
+    """Connections whose response is held back."""
     connections: int = 0
     requested_bytes: int = 0
-    """Bytes of requests passed on, over all connections."""
+    """Request bytes forwarded, over all connections."""
     answered_bytes: int = 0
-    """Bytes of answers passed on, over all connections."""
+    """Response bytes forwarded, over all connections."""
 
 
 @asynccontextmanager
 async def proxy(target: str) -> AsyncGenerator[Proxy]:
-    """A proxy before the server at the address `target`."""
+    """Start a proxy for the server at the address `target`."""
     parts, made, tasks = urlsplit(target), Proxy(), set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,7 +67,7 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # Also of one that is canceled before it has begun, or while it connects.
+        # This includes a task that is canceled before it has started, or while it connects.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -104,7 +104,7 @@ async def _pass_answers(
         while chunk := await reader.read(_CHUNK_BYTES):
             if made.holds_answers_after is not None and made.requested_bytes >= made.holds_answers_after:
                 made.held_answers += 1
-                await asyncio.Event().wait()  # until the client goes, which cancels this
+                await asyncio.Event().wait()  # until the client disconnects, which cancels this
             chunk = held + chunk
             if made.holds_events and b"text/event-stream" in chunk and not chunk.endswith(_END_OF_STREAM):
                 held = chunk

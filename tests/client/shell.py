@@ -1,4 +1,4 @@
-"""`qs` as a process, with a configuration of its own."""
+"""`qs` as a process, with a separate configuration."""
 
 import asyncio
 import csv
@@ -19,7 +19,7 @@ from tests.client import forking
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command has printed, and how it ended."""
+    """A command's output and exit code."""
 
     code: int
     out: bytes
@@ -51,7 +51,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Qs:
-    """The command line of one user, with a configuration directory of its own."""
+    """One user's command line, with a separate configuration directory."""
 
     environment: Mapping[str, str]
     directory: Path
@@ -65,7 +65,8 @@ class Qs:
         return Running(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
 
     async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
-        """With these as stdin, stdout and stderr, which are closed here; its process id, and its exit code to come."""
+        """Start a command with these as stdin, stdout and stderr, which are closed here; return its process id and
+        future exit code."""
         from_report, report = os.pipe()
         message = json.dumps({"words": words, "environment": dict(self.environment)}).encode()
         socket.send_fds(self.requests, [message], [*standard, report])
@@ -96,7 +97,8 @@ def forker() -> Iterator[socket.socket]:
 
 
 def maker(directory: Path, requests: socket.socket) -> Make:
-    """Makes command lines that share a configuration directory; only the given variables are of queryserver."""
+    """Return a maker of command lines that share a configuration directory; only the given variables concern
+    queryserver."""
 
     def made(**variables: str) -> Qs:
         environment = clean_environment() | {"QUERYSERVER_CONFIG_DIR": str(directory / "config"), **variables}

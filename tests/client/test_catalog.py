@@ -9,7 +9,7 @@ from queryserver_client import Conflict, Connection, NotFound, PermissionDenied,
 from queryserver_client.metadata import TableName
 
 
-async def test_connectors_are_made_tested_changed_and_deleted(server: Server):
+async def test_connectors_are_created_tested_changed_and_deleted(server: Server):
     async with connect(server.url, token=await server.token(admin=True), retries=QUICK) as db:
         assert any(
             (kind.dialect, kind.interface, kind.is_runnable) == ("duckdb", "duckdb", True)
@@ -35,7 +35,7 @@ async def test_connectors_are_made_tested_changed_and_deleted(server: Server):
             await db.connectors.get(made.id)
 
 
-async def test_usable_connectors_are_those_of_the_user(db: Connection):
+async def test_usable_connectors_are_those_permitted_to_the_user(db: Connection):
     usable = {one.id: one for one in await db.connectors.usable()}
     assert usable["duckdb"].dialect == "duckdb"
     assert usable["warehouse"].dialect == "postgresql"
@@ -44,7 +44,7 @@ async def test_usable_connectors_are_those_of_the_user(db: Connection):
         await db.connectors.create("Mine", "duckdb", "duckdb")
 
 
-async def test_history_gives_each_statement_once_newest_first(db: Connection):
+async def test_history_lists_each_statement_once_newest_first(db: Connection):
     for number in range(3):
         await db.query("duckdb", f"SELECT {number} AS first_kind")
     failed = await db.submit("postgresql", "SELECT nothing_there AS second_kind")
@@ -62,7 +62,7 @@ async def test_history_gives_each_statement_once_newest_first(db: Connection):
     assert await again.rows() == [(2,)]
 
 
-async def test_more_history_than_a_page_while_it_grows(db: Connection):
+async def test_history_beyond_a_page_is_complete_while_it_grows(db: Connection):
     for number in range(105):
         await db.submit("duckdb", f"SELECT {number}")
     seen: list[str] = []
@@ -73,7 +73,7 @@ async def test_more_history_than_a_page_while_it_grows(db: Connection):
     assert seen == [f"SELECT {number}" for number in range(104, -1, -1)]
 
 
-async def test_metadata_names_what_a_prompt_completes(db: Connection):
+async def test_metadata_lists_names_for_prompt_completion(db: Connection):
     await db.query("duckdb", "CREATE SCHEMA IF NOT EXISTS completed")
     await db.query("duckdb", 'CREATE OR REPLACE TABLE completed."it\'s, here" (n INTEGER PRIMARY KEY, t VARCHAR)')
     await db.query("duckdb", "INSERT INTO completed.\"it's, here\" VALUES (1, 'a'), (2, NULL)")
@@ -91,7 +91,7 @@ async def test_metadata_names_what_a_prompt_completes(db: Connection):
     assert caught.value.code == "table_not_found"
 
 
-async def test_users_and_preferences(server: Server, db: Connection):
+async def test_users_and_preferences_are_read_and_changed(server: Server, db: Connection):
     async with connect(server.url, token=await server.token(admin=True), retries=QUICK) as admin:
         assert len([user async for user in admin.users.list()]) >= 2
         assert [user async for user in admin.users.list(is_service_account=True)] == []
@@ -103,7 +103,7 @@ async def test_users_and_preferences(server: Server, db: Connection):
     assert await (await db.query("duckdb", "SELECT 9223372036854775807")).scalar() == 2**63 - 1
 
 
-async def test_the_sync_face_has_them_too(server: Server):
+async def test_sync_client_offers_the_same(server: Server):
     token = await server.token()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Connections that are cut at any byte: no statement is lost or run twice, files are whole (issue 20, 3)."""
+"""Connections cut at any byte: no statement is lost or run twice, files are complete (issue 20, 3)."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from queryserver_client import ConnectionLost, Retries, connect, dbapi
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 WHOLE_ANSWER = 2600
-"""More bytes than the answer of execute has, with its head."""
+"""More bytes than execute's response has, including headers."""
 WHOLE_REQUEST = 700
 
 
@@ -33,7 +33,7 @@ async def token(server: Server) -> str:
 
 
 async def ask_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
-    """A statement of its own while connections are cut so: it gives its row, and the engine saw it once."""
+    """Run a unique statement over these cuts: it returns its row, and the engine received it once."""
     word = uuid.uuid4().hex
     line.cuts = deque(cuts)
     async with connect(line.url, token=token, retries=QUICK) as db:
@@ -42,7 +42,7 @@ async def ask_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
 
 
 def places(end: int, step: int) -> range:
-    """Places up to `end`; each run tries other ones."""
+    """Return cut positions up to `end`; each run tries different ones."""
     return range(random.randrange(step), end, step)
 
 
@@ -51,30 +51,30 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("of_answers", [0, 1, 30, 300, 900, 1500, 2000])
-async def test_an_answer_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
+async def test_cut_response_runs_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
     await ask_once(server, line, token, Cut(of_answers=of_answers))
 
 
 @pytest.mark.parametrize("of_requests", [0, 1, 100, 300, 400, 500])
-async def test_a_request_that_is_cut_runs_the_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
+async def test_cut_request_runs_statement_once(server: Server, line: Proxy, token: str, of_requests: int):
     await ask_once(server, line, token, Cut(of_requests=of_requests))
 
 
-async def test_several_cuts_in_a_row(server: Server, line: Proxy, token: str):
+async def test_consecutive_cuts_run_statement_once(server: Server, line: Proxy, token: str):
     cuts = [Cut(of_answers=500), Cut(of_requests=200), Cut(of_answers=0), Cut(of_answers=1500)]
     await ask_once(server, line, token, *cuts)
     assert line.connections >= 5
 
 
 @pytest.mark.slow
-async def test_a_cut_at_any_byte_of_request_or_answer_runs_the_statement_once(server: Server, line: Proxy, token: str):
+async def test_cut_at_any_byte_runs_statement_once(server: Server, line: Proxy, token: str):
     for of_answers in places(WHOLE_ANSWER, 13):
         await ask_once(server, line, token, Cut(of_answers=of_answers))
     for of_requests in places(WHOLE_REQUEST, 7):
         await ask_once(server, line, token, Cut(of_requests=of_requests))
 
 
-async def test_pages_and_arrow_are_whole_whatever_is_cut(server: Server, line: Proxy, token: str):
+async def test_pages_and_arrow_are_complete_despite_cuts(server: Server, line: Proxy, token: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", MIXED.format(30_000), limit=100_000)
         rows, table = await result.rows(), await result.arrow()
@@ -88,7 +88,7 @@ async def test_pages_and_arrow_are_whole_whatever_is_cut(server: Server, line: P
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", "feather"])
-async def test_a_download_that_is_cut_is_continued(server: Server, line: Proxy, token: str, target: Path, suffix: str):
+async def test_cut_download_is_resumed(server: Server, line: Proxy, token: str, target: Path, suffix: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", MIXED.format(20_000), limit=100_000)
         whole = (await result.download(target / f"whole.{suffix}")).read_bytes()
@@ -103,7 +103,7 @@ async def test_a_download_that_is_cut_is_continued(server: Server, line: Proxy, 
     assert not [name for name in names(target) if name.endswith(".part")]
 
 
-async def test_a_download_that_fails_leaves_the_former_file(server: Server, line: Proxy, token: str, target: Path):
+async def test_failed_download_keeps_existing_file(server: Server, line: Proxy, token: str, target: Path):
     (target / "old.csv").write_text("old")
     async with connect(line.url, token=token, retries=Retries(total_s=0)) as db:
         result = await db.query("duckdb", MIXED.format(20_000), limit=100_000)
@@ -117,7 +117,7 @@ async def test_a_download_that_fails_leaves_the_former_file(server: Server, line
 
 
 @pytest.mark.slow
-async def test_an_arrow_stream_that_is_cut_at_any_byte_is_whole(server: Server, line: Proxy, token: str):
+async def test_arrow_stream_cut_at_any_byte_is_complete(server: Server, line: Proxy, token: str):
     async with connect(server.url, token=token) as direct:
         result = await direct.query("duckdb", "SELECT i AS n, 'row ' || i AS t FROM range(20) AS r(i)")
         table = await result.arrow()
@@ -128,14 +128,14 @@ async def test_an_arrow_stream_that_is_cut_at_any_byte_is_whole(server: Server, 
             assert (await again.arrow()).equals(table), of_answers
 
 
-async def test_a_server_that_cannot_be_reached_is_an_error_that_says_so():
+async def test_unreachable_server_raises_clear_error():
     async with connect("http://127.0.0.1:9", token="t", retries=Retries(total_s=0.3)) as db:
         with pytest.raises(ConnectionLost, match="tries"):
             await db.query("duckdb", "SELECT 1")
 
 
 WHOLE_SESSION = 9_000
-"""More bytes than the answers have from the opening of a session to its end."""
+"""More bytes than the responses from the opening of a session to its end."""
 
 
 def insert_by_dbapi(url: str, token: str, table: str, number: int) -> None:
@@ -152,7 +152,7 @@ def insert_by_sqlalchemy(url: str, token: str, table: str, number: int) -> None:
 
 @pytest.mark.parametrize("insert", [insert_by_dbapi, insert_by_sqlalchemy])
 @pytest.mark.parametrize("step", [1100, pytest.param(97, marks=pytest.mark.slow)])
-async def test_a_transaction_that_is_cut_is_committed_once(
+async def test_cut_transaction_is_committed_once(
     server: Server, line: Proxy, token: str, insert: Callable[[str, str, str, int], None], step: int
 ):
     table = f"cut_{uuid.uuid4().hex[:12]}"
@@ -168,7 +168,7 @@ async def test_a_transaction_that_is_cut_is_committed_once(
 
 
 @pytest.mark.parametrize(("way", "end"), [("of_requests", WHOLE_REQUEST), ("of_answers", WHOLE_ANSWER)])
-async def test_a_command_that_is_cut_runs_its_statement_once(
+async def test_cut_command_runs_its_statement_once(
     server: Server, line: Proxy, token: str, make: Make, way: str, end: int
 ):
     qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=token)

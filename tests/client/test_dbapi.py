@@ -27,17 +27,17 @@ ENGINES = ("duckdb", "postgresql", "sqlite")
 
 @pytest.fixture
 async def connect(server: Server) -> Connect:
-    """Connects a new user."""
+    """Connect as a new user."""
     return partial(dbapi.connect, server.url, token=await server.token())
 
 
 @pytest.fixture
 def table() -> str:
-    """A name that no other test has."""
+    """A unique table name."""
     return f"t_{uuid4().hex[:12]}"
 
 
-def test_the_module_is_what_pep_249_wants():
+def test_module_conforms_to_pep_249():
     assert (dbapi.apilevel, dbapi.paramstyle, dbapi.threadsafety) == ("2.0", "qmark", 2)
     assert issubclass(dbapi.IntegrityError, dbapi.DatabaseError)
     assert issubclass(dbapi.DatabaseError, dbapi.Error)
@@ -49,7 +49,7 @@ def test_the_module_is_what_pep_249_wants():
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_rows_are_fetched_one_by_one_in_lots_and_all(connect: Connect, engine: str):
+def test_rows_are_fetched_singly_in_batches_and_all(connect: Connect, engine: str):
     with connect(engine) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1 AS n, 'a' AS t UNION ALL SELECT 2, 'b' UNION ALL SELECT 3, NULL ORDER BY n")
         assert [column[0] for column in cursor.description or ()] == ["n", "t"]
@@ -65,7 +65,7 @@ def test_rows_are_fetched_one_by_one_in_lots_and_all(connect: Connect, engine: s
 
 
 @in_thread
-def test_a_large_result_is_read_in_pages_and_as_arrow(connect: Connect):
+def test_large_result_is_read_in_pages_and_as_arrow(connect: Connect):
     with connect("duckdb") as connection:
         cursor = connection.execute("SELECT i FROM range(23456) AS r(i)")
         assert cursor.fetchmany(1500) == [(n,) for n in range(1500)]
@@ -79,7 +79,7 @@ def test_a_large_result_is_read_in_pages_and_as_arrow(connect: Connect):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_values_go_and_come_exactly(connect: Connect, engine: str):
+def test_values_round_trip_exactly(connect: Connect, engine: str):
     with connect(engine) as connection:
         cursor = connection.execute("SELECT ?, ?, ?, ?", [7, "it's ?", 2**60, b"\x00\xff"])
         assert cursor.fetchone() == (7, "it's ?", 2**60, b"\x00\xff")
@@ -97,7 +97,7 @@ def test_dates_and_decimals_keep_their_types(connect: Connect, engine: str):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_what_is_rolled_back_is_gone_and_what_is_committed_stays(connect: Connect, engine: str, table: str):
+def test_rollback_discards_and_commit_persists(connect: Connect, engine: str, table: str):
     with connect(engine) as connection:
         cursor = connection.cursor()
         cursor.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name VARCHAR(20))")
@@ -138,7 +138,7 @@ def test_executemany_is_one_call_for_thousands_of_rows(connect: Connect, engine:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_a_row_of_executemany_that_fails_is_named(connect: Connect, engine: str, table: str):
+def test_executemany_error_names_failing_row(connect: Connect, engine: str, table: str):
     with connect(engine, autocommit=True) as connection:
         cursor = connection.execute(f"CREATE TABLE {table} (n INTEGER PRIMARY KEY)")
         with pytest.raises(dbapi.IntegrityError, match=r"Row 3 of 3 of parameter_rows\."):
@@ -154,7 +154,7 @@ def test_a_row_of_executemany_that_fails_is_named(connect: Connect, engine: str,
 
 
 @in_thread
-def test_what_does_not_run_for_rows_at_once_runs_one_by_one(connect: Connect, table: str):
+def test_statement_unsupported_for_batches_runs_row_by_row(connect: Connect, table: str):
     with connect("sqlite") as connection:
         cursor = connection.execute(f"CREATE TABLE {table} (n INTEGER)")
         script = f"INSERT INTO {table} VALUES (?); INSERT INTO {table} VALUES (? + 10)"
@@ -164,7 +164,7 @@ def test_what_does_not_run_for_rows_at_once_runs_one_by_one(connect: Connect, ta
         assert cursor.execute(f"SELECT n FROM {table} ORDER BY n").fetchall() == [(0,), (0,), (1,), (2,), (11,), (12,)]
 
 
-def test_a_call_of_executemany_has_as_many_rows_as_a_server_takes():
+def test_executemany_calls_respect_server_row_limit():
     assert [len(batch) for batch in batches([(n,) for n in range(12_000)], 30)] == [5_000, 5_000, 2_000]
     assert [len(batch) for batch in batches([("x" * 300_000,)] * 3, 30)] == [1, 1, 1]
     assert [len(batch) for batch in batches([(1,) * 100] * 1_200, 30)] == [*[163] * 7, 59]
@@ -173,7 +173,7 @@ def test_a_call_of_executemany_has_as_many_rows_as_a_server_takes():
 
 
 @in_thread
-def test_infinity_and_nan_go_to_the_engines_that_have_them(connect: Connect):
+def test_infinity_and_nan_reach_engines_that_support_them(connect: Connect):
     field = statement("10_sqlite_parameters_inf.py.txt")
     assert 'execute("select ?", [float("inf")])' in field
     with connect("sqlite") as connection:
@@ -190,7 +190,7 @@ def test_infinity_and_nan_go_to_the_engines_that_have_them(connect: Connect):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_a_commit_that_never_ran_leaves_the_transaction_to_be_ended(connect: Connect, engine: str, table: str):
+def test_unexecuted_commit_leaves_transaction_open(connect: Connect, engine: str, table: str):
     with connect(engine) as connection:
         connection.execute(f"CREATE TABLE {table} (id INTEGER)")
         connection.commit()
@@ -214,7 +214,7 @@ def test_a_commit_that_never_ran_leaves_the_transaction_to_be_ended(connect: Con
 
 
 @in_thread
-def test_a_commit_that_the_engine_refuses_ends_the_transaction(connect: Connect, table: str):
+def test_commit_refused_by_engine_ends_transaction(connect: Connect, table: str):
     with connect("postgresql") as connection:
         connection.execute(f"CREATE TABLE {table} (id INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
         connection.commit()
@@ -228,7 +228,7 @@ def test_a_commit_that_the_engine_refuses_ends_the_transaction(connect: Connect,
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_leaving_by_an_exception_rolls_back(connect: Connect, engine: str, table: str):
+def test_leaving_with_exception_rolls_back(connect: Connect, engine: str, table: str):
     with connect(engine, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {table} (id INTEGER)")
     with suppress(ZeroDivisionError), connect(engine) as connection:
@@ -240,7 +240,7 @@ def test_leaving_by_an_exception_rolls_back(connect: Connect, engine: str, table
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_temporary_tables_live_as_long_as_the_connection(connect: Connect, engine: str, table: str):
+def test_temporary_tables_live_as_long_as_connection(connect: Connect, engine: str, table: str):
     with connect(engine, autocommit=True) as connection:
         connection.execute(f"CREATE TEMPORARY TABLE {table} AS SELECT 1 AS n")
         assert connection.execute(f"SELECT n FROM {table}").fetchall() == [(1,)]
@@ -250,7 +250,7 @@ def test_temporary_tables_live_as_long_as_the_connection(connect: Connect, engin
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_all_statements_of_a_script_run_and_nextset_gives_each(connect: Connect, engine: str, table: str):
+def test_all_script_statements_run_and_nextset_returns_each_result(connect: Connect, engine: str, table: str):
     with connect(engine) as connection:
         cursor = connection.execute(
             f"CREATE TABLE {table} (n INTEGER); INSERT INTO {table} VALUES (?), (?);"
@@ -271,7 +271,7 @@ def test_all_statements_of_a_script_run_and_nextset_gives_each(connect: Connect,
 
 @pytest.mark.parametrize("engine", ENGINES)
 @in_thread
-def test_failures_are_those_of_pep_249(connect: Connect, engine: str, table: str):
+def test_failures_raise_pep_249_errors(connect: Connect, engine: str, table: str):
     with connect(engine, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY NOT NULL, n INTEGER CHECK (n < 5))")
         connection.execute(f"INSERT INTO {table} VALUES (1, 1)")
@@ -294,7 +294,7 @@ def test_failures_are_those_of_pep_249(connect: Connect, engine: str, table: str
 
 
 @in_thread
-def test_a_result_that_was_cut_is_an_error_unless_a_limit_was_given(connect: Connect):
+def test_truncated_result_is_an_error_unless_limited(connect: Connect):
     with connect("duckdb", limit=10) as connection:
         assert len(connection.execute("SELECT * FROM range(6000)").fetchall()) == 10
     with connect("duckdb") as connection:
@@ -304,7 +304,7 @@ def test_a_result_that_was_cut_is_an_error_unless_a_limit_was_given(connect: Con
 
 
 @in_thread
-def test_the_id_of_a_new_row_is_known(connect: Connect, table: str):
+def test_id_of_new_row_is_known(connect: Connect, table: str):
     with connect("sqlite") as connection:
         cursor = connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT)")
         cursor.execute(f"INSERT INTO {table} (id, name) VALUES (41, 'a')")
@@ -313,7 +313,7 @@ def test_the_id_of_a_new_row_is_known(connect: Connect, table: str):
 
 
 @in_thread
-def test_large_results_that_no_cursor_reads_any_more_are_deleted(connect: Connect):
+def test_abandoned_large_results_are_deleted(connect: Connect):
     large = "SELECT i FROM range(3000) AS r(i) WHERE i >= ?"
     with connect("duckdb", autocommit=True) as connection, connection.cursor() as cursor:
         with pytest.raises(dbapi.ProgrammingError):
@@ -345,7 +345,7 @@ def test_threads_share_a_connection(connect: Connect, table: str):
 
 
 @in_thread
-def test_a_lost_session_is_replaced_only_where_no_state_is_needed(connect: Connect):
+def test_lost_session_is_replaced_only_if_stateless(connect: Connect):
     with connect("duckdb") as connection:
         connection.execute("SELECT 1")
         connection.commit()
@@ -361,7 +361,7 @@ def test_a_lost_session_is_replaced_only_where_no_state_is_needed(connect: Conne
 
 
 def run_program(text: str) -> str:
-    """What it prints. It must end by itself, well and without a word on stderr."""
+    """Run a program that must exit successfully without output on stderr, and return its output."""
     command = [sys.executable, "-c", textwrap.dedent(text)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -369,13 +369,13 @@ def run_program(text: str) -> str:
 
 
 def close_sessions(connection: dbapi.Connection) -> None:
-    """All of the user: the connection does not know it."""
+    """Close all of the user's sessions without the connection's knowledge."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
 
 
 @in_thread
-def test_a_script_is_not_repeated_after_one_of_its_statements_ran(connect: Connect, table: str):
+def test_script_is_not_repeated_after_one_statement_ran(connect: Connect, table: str):
     with connect("duckdb", autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {table} (n INTEGER)")
         connection.forget_state()
@@ -389,7 +389,7 @@ def test_a_script_is_not_repeated_after_one_of_its_statements_ran(connect: Conne
 
 
 @in_thread
-def test_a_child_made_by_fork_ends_and_makes_connections_of_its_own(server: Server, connect: Connect):
+def test_forked_child_exits_and_opens_own_connections(server: Server, connect: Connect):
     token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import os, signal, sys
@@ -419,7 +419,7 @@ def test_a_child_made_by_fork_ends_and_makes_connections_of_its_own(server: Serv
 
 @pytest.mark.parametrize("opened", ["connect_sync(url, token=token)", "dbapi.connect(url, 'duckdb', token=token)"])
 @in_thread
-def test_a_program_does_not_wait_for_the_calls_of_daemon_threads(server: Server, connect: Connect, opened: str):
+def test_program_does_not_wait_for_daemon_thread_calls(server: Server, connect: Connect, opened: str):
     token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import threading
@@ -447,8 +447,8 @@ def test_a_program_does_not_wait_for_the_calls_of_daemon_threads(server: Server,
 
 
 @in_thread
-def test_a_program_waits_for_what_the_thread_of_the_client_has_closed(server: Server, connect: Connect):
-    """There the garbage collector may find a connection, too. What is still open is closed later."""
+def test_program_waits_for_closes_by_the_client_thread(server: Server, connect: Connect):
+    """The garbage collector may find a connection in that thread, too. Open objects are closed later."""
     token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import anyio
@@ -470,7 +470,7 @@ def test_a_program_waits_for_what_the_thread_of_the_client_has_closed(server: Se
 
 
 @in_thread
-def test_a_program_ends_with_an_open_connection_and_its_session_is_closed(server: Server, connect: Connect):
+def test_exiting_program_closes_session_of_open_connection(server: Server, connect: Connect):
     keywords = connect.keywords  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import atexit

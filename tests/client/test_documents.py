@@ -1,4 +1,4 @@
-"""The shell blocks of docs/clients.md and docs/authentication.md run as they are printed, on a server."""
+"""The shell blocks of docs/clients.md and docs/authentication.md run as printed, on a server."""
 
 import asyncio
 import datetime as dt
@@ -26,7 +26,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="the tests 
 
 
 def block(document: str, heading: str, language: str = "sh") -> str:
-    """The only block of that language in a section, which ends at the next heading of any level."""
+    """Return the section's only block in that language; the section ends at the next heading of any level."""
     text = (DOCS / document).read_text(encoding="utf-8")
     _, found, section = text.partition(f"\n{heading}\n")
     assert found, heading
@@ -36,7 +36,7 @@ def block(document: str, heading: str, language: str = "sh") -> str:
 
 
 async def run(script: str, directory: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """In `directory`, by a shell that stops at the first thing that goes wrong and finds our programs."""
+    """Run a script in `directory` in a shell that stops at the first failure and finds our programs."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return await asyncio.to_thread(
         subprocess.run,
@@ -50,14 +50,14 @@ async def run(script: str, directory: Path, **variables: str) -> "subprocess.Com
 
 
 async def answered(script: str, directory: Path, **variables: str) -> dict[str, Any]:
-    """The JSON that a script prints, which must succeed."""
+    """Return the JSON that a script prints, which must succeed."""
     ended = await run(script, directory, **variables)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
 def beside(server: Server) -> dict[str, str]:
-    """The settings with which commands work on the database of the server."""
+    """Return settings with which commands use the server's database."""
     desktop = server.api.services.settings.desktop
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": desktop.database.dsn or "",
@@ -67,7 +67,7 @@ def beside(server: Server) -> dict[str, str]:
 
 
 @needs_curl
-async def test_the_call_with_parameters_finds_what_it_asks_for(server: Server, db: Connection, tmp_path: Path):
+async def test_documented_call_with_parameters_returns_its_rows(server: Server, db: Connection, tmp_path: Path):
     await db.query("duckdb", "CREATE TABLE items (name VARCHAR, price DECIMAL(9, 2))")
     await db.query("duckdb", "INSERT INTO items VALUES ('O''Brien', 12.49), ('O''Brien', 12.50), ('Brien', 1)")
     script = block("clients.md", "## Parameters")
@@ -78,7 +78,7 @@ async def test_the_call_with_parameters_finds_what_it_asks_for(server: Server, d
 
 
 @needs_curl
-async def test_the_api_token_made_by_curl_does_what_it_is_for_and_no_more(server: Server, tmp_path: Path):
+async def test_api_token_created_by_curl_is_limited_to_its_purpose(server: Server, tmp_path: Path):
     script = block("authentication.md", "## API tokens")
     body = await answered(script, tmp_path, B=server.url, TOKEN=await server.token())
     token = body["token"]
@@ -99,7 +99,7 @@ async def test_the_api_token_made_by_curl_does_what_it_is_for_and_no_more(server
             await program.files.filesystems()
 
 
-async def test_the_service_account_has_its_token_and_no_other_way_in(server: Server, tmp_path: Path):
+async def test_service_account_logs_in_only_with_its_token(server: Server, tmp_path: Path):
     ended = await run(block("authentication.md", "### Service accounts"), tmp_path, **beside(server))
     assert ended.returncode == 0, ended.stderr
     (value,) = re.findall(r"\bqst_\S+", ended.stdout)
@@ -123,7 +123,7 @@ async def test_the_service_account_has_its_token_and_no_other_way_in(server: Ser
 
 
 async def test_tokens_of_another_issuer_are_explained(server: Server, tmp_path: Path):
-    """With the settings that are printed above the command; only the keys are served elsewhere."""
+    """Uses the settings printed above the command, except for the key server's address."""
     script = block("authentication.md", "### Why is a token refused?")
     settings = block("authentication.md", "## Tokens of another issuer", "toml")
     printed = tomllib.loads(settings)["desktop"]["auth"]["jwt"]

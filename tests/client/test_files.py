@@ -1,4 +1,4 @@
-"""`db.files`: list, read and change files, upload and download them whole (issue 20, section 3)."""
+"""`db.files`: list, read and change files, upload and download whole files (issue 20, section 3)."""
 
 import asyncio
 import fcntl
@@ -48,13 +48,13 @@ def names(directory: Path) -> list[str]:
 
 
 def replace_unnoticed(path: Path, content: bytes) -> None:
-    """Write bytes of the same number, and keep the times."""
+    """Overwrite a file with content of the same length, and keep its times."""
     facts = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
-async def test_files_are_made_listed_read_moved_deleted_and_restored(db: Connection, folder: str):
+async def test_files_are_created_listed_read_moved_deleted_and_restored(db: Connection, folder: str):
     files = db.files
     await files.mkdir(f"{folder}/deep/down")
     assert await files.mkdir(f"{folder}/deep", exist_ok=True) == f"{folder}/deep"
@@ -86,7 +86,7 @@ async def test_files_are_made_listed_read_moved_deleted_and_restored(db: Connect
     assert await files.read(f"{folder}/empty") == b""
 
 
-async def test_a_long_directory_is_listed_page_by_page(db: Connection, server: Server, folder: str):
+async def test_long_directory_is_listed_page_by_page(db: Connection, server: Server, folder: str):
     for number in range(2345):
         (root(server) / folder.removeprefix("file:///") / f"{number:05}").touch()
     assert [entry.name async for entry in db.files.list(folder)] == [f"{number:05}" for number in range(2345)]
@@ -95,7 +95,7 @@ async def test_a_long_directory_is_listed_page_by_page(db: Connection, server: S
     assert newest == [f"{number:05}" for number in range(2344, -1, -1)]
 
 
-async def test_what_is_not_there_is_not_found(db: Connection, folder: str, tmp_path: Path):
+async def test_missing_file_is_not_found(db: Connection, folder: str, tmp_path: Path):
     for call in (db.files.stat, db.files.read, db.files.open, db.files.remove):
         with pytest.raises(NotFound) as caught:
             await call(f"{folder}/missing")
@@ -105,7 +105,7 @@ async def test_what_is_not_there_is_not_found(db: Connection, folder: str, tmp_p
     assert names(tmp_path) == []
 
 
-async def test_a_file_is_uploaded_and_downloaded_whole(
+async def test_file_is_uploaded_and_downloaded_whole(
     db: Connection, server: Server, folder: str, local: Path, target: Path
 ):
     seen: list[tuple[int, int | None]] = []
@@ -123,21 +123,21 @@ async def test_a_file_is_uploaded_and_downloaded_whole(
     assert names(target) == ["local.bin"]
 
 
-async def test_a_name_that_is_taken_is_kept_unless_overwrite(db: Connection, server: Server, folder: str, local: Path):
+async def test_taken_name_is_kept_unless_overwrite(db: Connection, server: Server, folder: str, local: Path):
     await db.files.upload(b"old", f"{folder}/taken.bin")
     for source in (b"new", local):
         with pytest.raises(Conflict) as caught:
             await db.files.upload(source, f"{folder}/taken.bin", part_bytes=PART)
         assert caught.value.code == "already_exists"
     assert stored(server, folder) == {"taken.bin": b"old"}
-    # The same upload twice: the second one replaces what came in between.
+    # The same upload twice: the second one replaces the file written in between.
     for between in (b"one", b"two"):
         await db.files.upload(between, f"{folder}/taken.bin", overwrite=True)
         await db.files.upload(local, f"{folder}/taken.bin", overwrite=True, part_bytes=PART)
         assert stored(server, folder) == {"taken.bin": CONTENT}
 
 
-async def test_a_file_is_put_into_the_root_of_a_store(server: Server):
+async def test_file_is_uploaded_to_store_root(server: Server):
     async with connect(server.url, token=await server.token(admin=True), retries=QUICK) as db:
         uploaded = await db.files.upload(b"top", "file:///top.txt")
         assert uploaded.path == "file:///top.txt"
@@ -147,7 +147,7 @@ async def test_a_file_is_put_into_the_root_of_a_store(server: Server):
 
 
 class Once(io.RawIOBase):
-    """A stream that is read once, such as a pipe."""
+    """A stream that can be read once, such as a pipe."""
 
     def __init__(self, content: bytes) -> None:
         self._left = io.BytesIO(content)
@@ -168,7 +168,7 @@ async def test_objects_with_read_are_uploaded(db: Connection, server: Server, fo
     assert stored(server, folder) == {"half": CONTENT[len(CONTENT) // 2 :], "once": CONTENT, "empty": b""}
 
 
-async def test_parts_of_a_file_are_read(db: Connection, folder: str):
+async def test_file_ranges_are_read(db: Connection, folder: str):
     await db.files.upload(CONTENT, f"{folder}/parts")
     path = f"{folder}/parts"
     assert await db.files.read(path, 10, 20) == CONTENT[10:30]
@@ -185,7 +185,7 @@ async def test_parts_of_a_file_are_read(db: Connection, folder: str):
         assert b"".join([chunk async for chunk in file]) == CONTENT[4_000_000:]
 
 
-async def test_parts_that_were_sent_are_not_kept(db: Connection, folder: str, local: Path):
+async def test_sent_parts_are_not_kept(db: Connection, folder: str, local: Path):
     gc.disable()
     tracemalloc.start()
     try:
@@ -198,7 +198,7 @@ async def test_parts_that_were_sent_are_not_kept(db: Connection, folder: str, lo
 
 
 @pytest.mark.parametrize("cut", [1, 400, 300_000, 1_000_000])
-async def test_an_upload_that_is_cut_ends_whole(server: Server, folder: str, local: Path, cut: int):
+async def test_cut_upload_completes(server: Server, folder: str, local: Path, cut: int):
     token = await server.token()
     async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_requests=cut), Cut(of_answers=cut % 200), Cut(of_requests=cut * 2)])
@@ -209,21 +209,21 @@ async def test_an_upload_that_is_cut_ends_whole(server: Server, folder: str, loc
 
 
 @pytest.mark.parametrize("cut", [1, 400, 70_000, 4_999_999])
-async def test_a_download_that_is_cut_ends_whole(server: Server, folder: str, target: Path, cut: int):
+async def test_cut_download_completes(server: Server, folder: str, target: Path, cut: int):
     (root(server) / folder.removeprefix("file:///") / "cut.bin").write_bytes(CONTENT)
     token = await server.token()
     async with proxy(server.url) as line, connect(line.url, token=token, retries=QUICK) as db:
         line.cuts.extend([Cut(of_answers=cut), Cut(of_requests=10), Cut(of_answers=cut // 2)])
         path = await db.files.download(f"{folder}/cut.bin", target / "cut.bin")
         assert line.connections >= 3
-        # Read on, not begun anew; what was on its way when the line was cut is sent again.
+        # Resumed, not restarted; bytes in transit when the connection was cut are sent again.
         assert line.answered_bytes < len(CONTENT) + cut // 2 + 400_000
     assert path.read_bytes() == CONTENT
     assert names(target) == ["cut.bin"]
 
 
 class Ranges(httpx.AsyncHTTPTransport):
-    """Notes which parts of files are asked for."""
+    """Records the requested file ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class Ranges(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_later_process_goes_on_with_a_download(server: Server, folder: str, target: Path):
+async def test_later_process_resumes_download(server: Server, folder: str, target: Path):
     (root(server) / folder.removeprefix("file:///") / "a.bin").write_bytes(CONTENT)
     token = await server.token()
 
@@ -250,7 +250,7 @@ async def test_a_later_process_goes_on_with_a_download(server: Server, folder: s
         kept = part.stat().st_size
         assert 3 * PART <= kept < len(CONTENT)
         assert part.read_bytes() == CONTENT[:kept]
-        # One that another process writes is left alone.
+        # A partial file that another process is writing is left alone.
         with part.open("rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             await db.files.download(f"{folder}/a.bin", target / "b.bin", sha256=DIGEST)
@@ -268,7 +268,7 @@ async def test_a_later_process_goes_on_with_a_download(server: Server, folder: s
     assert names(target) == ["a.bin", "b.bin"]
 
 
-async def test_a_download_does_not_go_on_with_other_bytes(server: Server, db: Connection, folder: str, target: Path):
+async def test_download_does_not_resume_with_different_bytes(server: Server, db: Connection, folder: str, target: Path):
     place = root(server) / folder.removeprefix("file:///") / "a.bin"
     place.write_bytes(CONTENT)
 
@@ -289,7 +289,7 @@ async def test_a_download_does_not_go_on_with_other_bytes(server: Server, db: Co
     assert not [name for name in names(target) if "wrong" in name]
 
 
-async def test_what_is_replaced_keeps_its_permissions_and_a_link_its_target(db: Connection, folder: str, target: Path):
+async def test_replaced_file_keeps_permissions_and_link_its_target(db: Connection, folder: str, target: Path):
     await db.files.upload(b"new", f"{folder}/a.txt")
     kept, link, private = target / "kept.txt", target / "link.txt", target / "private.txt"
     kept.write_text("old")
@@ -305,7 +305,7 @@ async def test_what_is_replaced_keeps_its_permissions_and_a_link_its_target(db: 
     assert names(target) == ["kept.txt", "link.txt", "private.txt"]
 
 
-async def test_what_is_replaced_keeps_its_group(db: Connection, folder: str, target: Path, monkeypatch):
+async def test_replaced_file_keeps_its_group(db: Connection, folder: str, target: Path, monkeypatch):
     await db.files.upload(b"new", f"{folder}/a.txt")
     groups = {os.getgid() + 1} if os.geteuid() == 0 else {*os.getgroups()} - {os.getgid()}
     if not groups:
@@ -323,7 +323,7 @@ async def test_what_is_replaced_keeps_its_group(db: Connection, folder: str, tar
         assert (shared.read_text(), facts.st_gid, facts.st_mode & 0o777) == ("new", *wanted)
 
 
-async def test_a_file_that_cannot_be_flushed_replaces_nothing(db: Connection, folder: str, target: Path, monkeypatch):
+async def test_unflushable_file_replaces_nothing(db: Connection, folder: str, target: Path, monkeypatch):
     await db.files.upload(b"new", f"{folder}/a.txt")
     (target / "a.txt").write_text("old")
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
@@ -332,7 +332,7 @@ async def test_a_file_that_cannot_be_flushed_replaces_nothing(db: Connection, fo
     assert (names(target), (target / "a.txt").read_text()) == (["a.txt"], "old")
 
 
-async def test_two_versions_are_not_put_together_in_a_pipe(server: Server, folder: str, target: Path):
+async def test_pipe_never_receives_two_versions_mixed(server: Server, folder: str, target: Path):
     place = root(server) / folder.removeprefix("file:///") / "a.bin"
     place.write_bytes(CONTENT)
     os.mkfifo(target / "pipe")
@@ -340,7 +340,7 @@ async def test_two_versions_are_not_put_together_in_a_pipe(server: Server, folde
 
     def change(done: int, size: int | None) -> None:
         (other := place.with_name("other")).write_bytes(CONTENT[::-1])
-        other.replace(place)  # who reads the old one reads on
+        other.replace(place)  # a reader of the old file keeps reading it
 
     async with proxy(server.url) as line, connect(line.url, token=await server.token(), retries=QUICK) as db:
         line.cuts.append(Cut(of_answers=3_000_000))
@@ -349,7 +349,7 @@ async def test_two_versions_are_not_put_together_in_a_pipe(server: Server, folde
     assert CONTENT.startswith(await reading)
 
 
-async def test_into_a_named_pipe_the_bytes_go_at_once(db: Connection, folder: str, target: Path):
+async def test_bytes_are_written_to_named_pipe_immediately(db: Connection, folder: str, target: Path):
     await db.files.upload(CONTENT, f"{folder}/a.bin")
     os.mkfifo(target / "pipe")
     reading = asyncio.create_task(asyncio.to_thread((target / "pipe").read_bytes))
@@ -359,7 +359,7 @@ async def test_into_a_named_pipe_the_bytes_go_at_once(db: Connection, folder: st
     assert names(target) == ["pipe"]
 
 
-async def test_what_can_be_read_once_is_uploaded_whole(db: Connection, server: Server, folder: str, tmp_path: Path):
+async def test_one_time_stream_is_uploaded_whole(db: Connection, server: Server, folder: str, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     writing = asyncio.create_task(asyncio.to_thread((tmp_path / "pipe").write_bytes, CONTENT))
     await db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin")
@@ -369,7 +369,7 @@ async def test_what_can_be_read_once_is_uploaded_whole(db: Connection, server: S
     assert stored(server, folder) == {"pipe.bin": CONTENT, "version.txt": version}
 
 
-async def test_waiting_for_the_writer_of_a_pipe_can_be_canceled(db: Connection, folder: str, tmp_path: Path):
+async def test_waiting_for_pipe_writer_can_be_canceled(db: Connection, folder: str, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     uploading = asyncio.create_task(db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin"))
     await asyncio.sleep(0.1)
@@ -377,7 +377,7 @@ async def test_waiting_for_the_writer_of_a_pipe_can_be_canceled(db: Connection, 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(uploading, 30)
     writer = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)  # the thread that opens it ends
-    # One that is there, and says nothing.
+    # The writer exists but writes nothing.
     uploading = asyncio.create_task(db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin"))
     await asyncio.sleep(0.1)
     uploading.cancel()
@@ -386,7 +386,7 @@ async def test_waiting_for_the_writer_of_a_pipe_can_be_canceled(db: Connection, 
     os.close(writer)
 
 
-async def test_a_file_object_gives_no_beginning_of_a_longer_file(db: Connection, server: Server, folder: str):
+async def test_file_object_never_receives_truncated_content(db: Connection, server: Server, folder: str):
     await db.files.upload(b"0123456789", f"{folder}/a.txt")
     place = root(server) / folder.removeprefix("file:///") / "a.txt"
     async with await db.files.open(f"{folder}/a.txt") as file:
@@ -398,7 +398,7 @@ async def test_a_file_object_gives_no_beginning_of_a_longer_file(db: Connection,
 
 
 class Stopped(Exception):
-    """The end of a program in the middle of its work."""
+    """A program exit in the middle of its work."""
 
 
 def is_part(request: httpx.Request) -> bool:
@@ -406,7 +406,7 @@ def is_part(request: httpx.Request) -> bool:
 
 
 class Busy(httpx.AsyncHTTPTransport):
-    """Answers 503 to parts, after some of them."""
+    """Responds 503 to parts after the first ones."""
 
     def __init__(self, *, after: int) -> None:
         super().__init__()
@@ -421,7 +421,7 @@ class Busy(httpx.AsyncHTTPTransport):
 
 
 class Counting(httpx.AsyncHTTPTransport):
-    """Counts the parts that are sent."""
+    """Counts the sent parts."""
 
     parts = 0
 
@@ -430,7 +430,7 @@ class Counting(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_later_process_sends_only_the_rest(server: Server, folder: str, local: Path):
+async def test_later_process_sends_only_the_remaining_parts(server: Server, folder: str, local: Path):
     token, counting = await server.token(), Counting()
 
     def stop(done: int, size: int | None) -> None:
@@ -447,9 +447,7 @@ async def test_a_later_process_sends_only_the_rest(server: Server, folder: str, 
     assert stored(server, folder) == {"resumed.bin": CONTENT}
 
 
-async def test_parts_stay_when_the_server_is_busy_for_longer_than_the_client_repeats(
-    server: Server, folder: str, local: Path
-):
+async def test_parts_stay_if_server_is_busy_beyond_retries(server: Server, folder: str, local: Path):
     token, busy, counting = await server.token(), Busy(after=4), Counting()
     async with connect(server.url, token=token, retries=Retries(total_s=0), http_transport=busy) as db:
         with pytest.raises(ServerUnavailable):
@@ -460,7 +458,7 @@ async def test_parts_stay_when_the_server_is_busy_for_longer_than_the_client_rep
     assert stored(server, folder) == {"busy.bin": CONTENT}
 
 
-async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(server: Server, folder: str, local: Path):
+async def test_parts_of_another_file_are_not_reused(server: Server, folder: str, local: Path):
     token = await server.token()
 
     def stop(done: int, size: int | None) -> None:
@@ -475,7 +473,7 @@ async def test_parts_of_another_file_are_not_taken_for_those_of_this_one(server:
     assert stored(server, folder) == {"resumed.bin": CONTENT[::-1]}
 
 
-async def test_an_upload_that_is_given_up_leaves_nothing(server: Server, folder: str, local: Path):
+async def test_abandoned_upload_leaves_nothing(server: Server, folder: str, local: Path):
     def stop(done: int, size: int | None) -> None:
         raise Stopped
 
@@ -485,7 +483,7 @@ async def test_an_upload_that_is_given_up_leaves_nothing(server: Server, folder:
     assert stored(server, folder) == {}
 
 
-async def test_work_that_takes_longer_than_a_call_is_followed(
+async def test_long_running_operation_is_followed(
     db: Connection, server: Server, folder: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("queryserver_client.files._WAIT_S", 0)
@@ -505,7 +503,7 @@ async def test_work_that_takes_longer_than_a_call_is_followed(
     assert (missing.value.code, taken.value.code) == ("path_not_found", "already_exists")
 
 
-async def test_the_sync_face_reads_and_writes_files(server: Server, folder: str, local: Path, target: Path):
+async def test_sync_client_reads_and_writes_files(server: Server, folder: str, local: Path, target: Path):
     token = await server.token()
 
     def work() -> None:
@@ -523,7 +521,7 @@ async def test_the_sync_face_reads_and_writes_files(server: Server, folder: str,
     await asyncio.to_thread(work)
 
 
-async def test_a_silent_source_does_not_hold_up_who_cancels():
+async def test_silent_source_does_not_delay_cancellation():
     entered, released, scope = threading.Event(), threading.Event(), anyio.CancelScope()
 
     class Silent:

@@ -1,4 +1,4 @@
-"""Progress, logs, cancellation: what happens while a statement runs (issue 20, section 3)."""
+"""Progress, logs, cancellation: while a statement runs (issue 20, section 3)."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ with connect_sync() as db:
 
 
 def long_statement() -> str:
-    """A statement that no other test runs, and that would take minutes."""
+    """Return a unique statement that would take minutes."""
     return f"sleep 300.{random.randrange(10**9)}"
 
 
@@ -43,9 +43,7 @@ async def canceled_at_engine(server: Server, statement: str) -> None:
 
 class TestCancel:
     @pytest.mark.parametrize("follows", [False, True])
-    async def test_canceling_the_task_cancels_the_statement_at_the_engine(
-        self, server: Server, db: Connection, follows: bool
-    ):
+    async def test_canceling_task_cancels_statement_in_engine(self, server: Server, db: Connection, follows: bool):
         statement = long_statement()
         seen: list[str] = []
         query = db.query("mysql", statement, on_log=seen.append) if follows else db.query("mysql", statement)
@@ -56,7 +54,7 @@ class TestCancel:
             await task
         await canceled_at_engine(server, statement)
 
-    async def test_a_time_limit_of_the_caller_cancels_it_too(self, server: Server, db: Connection):
+    async def test_caller_timeout_cancels_statement(self, server: Server, db: Connection):
         statement = long_statement()
 
         async def query() -> None:
@@ -72,7 +70,7 @@ class TestCancel:
             await query()
         await canceled_at_engine(server, statement)
 
-    async def test_a_callback_that_fails_cancels_it(self, server: Server, db: Connection):
+    async def test_failing_callback_cancels_statement(self, server: Server, db: Connection):
         statement = long_statement()
 
         def fail(_: str) -> None:
@@ -82,7 +80,7 @@ class TestCancel:
             await db.query("mysql", statement, on_log=fail)
         await until(lambda: not server.engine.running)
 
-    async def test_a_handle_leaves_it_running_until_it_is_canceled(self, server: Server, db: Connection):
+    async def test_handle_keeps_statement_running_until_canceled(self, server: Server, db: Connection):
         statement = await db.submit("mysql", long_statement())
         with pytest.raises(WaitTimeout):
             await statement.wait(0.2)
@@ -91,17 +89,17 @@ class TestCancel:
         with pytest.raises(StatementCanceled):
             await statement.result()
 
-    async def test_leaving_the_block_of_a_handle_ends_it(self, server: Server, db: Connection):
+    async def test_leaving_handle_block_cancels_statement(self, server: Server, db: Connection):
         async with await db.submit("mysql", long_statement()) as statement:
             await until(lambda: server.engine.running == 1)
         await until(lambda: not server.engine.running)
         assert (await statement.wait()).state == "canceled"
 
-    async def test_the_time_limit_of_the_statement_is_an_error_of_its_own(self, db: Connection):
+    async def test_statement_time_limit_raises_its_own_error(self, db: Connection):
         with pytest.raises(StatementTimeout):
             await db.query("mysql", long_statement(), timeout=1)
 
-    async def test_ctrl_c_in_a_sync_program_reaches_the_engine(self, server: Server):
+    async def test_ctrl_c_in_sync_program_reaches_engine(self, server: Server):
         statement = long_statement()
         environment = {
             **os.environ,
@@ -122,7 +120,7 @@ class TestCancel:
 
 
 class SlowEvents(httpx.AsyncHTTPTransport):
-    """The real transport, which is slow with streams of events."""
+    """The real transport with slow event streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +154,7 @@ class SlowStream(httpx.AsyncByteStream):
 
 class TestEvents:
     async def events_of(self, db: Connection, statement: str) -> list[str]:
-        """Log lines, between them the states and whether there was progress."""
+        """Return log lines, the states between them, and whether there was progress."""
         submitted = await db.submit("mysql", statement)
         lines, states, progressed = list[str](), list[str](), False
         async for event in submitted.events():
@@ -168,23 +166,25 @@ class TestEvents:
         assert progressed
         return states
 
-    async def test_states_progress_and_logs_come_as_they_happen(self, db: Connection, monkeypatch: pytest.MonkeyPatch):
+    async def test_states_progress_and_logs_arrive_as_they_happen(
+        self, db: Connection, monkeypatch: pytest.MonkeyPatch
+    ):
         monkeypatch.setattr(events, "FIRST_WITHIN_S", 30)
         states = await self.events_of(db, "sleep 3 then rows 3")
         assert "running" in states
         assert not db.transport.rest_of_events.is_on
 
-    async def test_they_come_behind_a_proxy_that_holds_events_back(
+    async def test_events_arrive_behind_buffering_proxy(
         self, server: Server, line: Proxy, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(events, "HEAD_WITHIN_S", 0.5)  # this proxy holds the head, too
+        monkeypatch.setattr(events, "HEAD_WITHIN_S", 0.5)  # this proxy also holds back the headers
         line.holds_events = True
         async with connect(line.url, token=await server.token(), retries=QUICK) as db:
             states = await self.events_of(db, "sleep 2 then rows 3")
             assert db.transport.rest_of_events.is_on
         assert set(states) <= {"waiting", "running", "available"}
 
-    async def test_a_slow_head_is_waited_for_and_a_slow_first_event_is_no_verdict_for_ever(
+    async def test_slow_headers_are_awaited_and_slow_first_event_is_forgiven(
         self, server: Server, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(events, "FIRST_WITHIN_S", 0.3)
@@ -196,7 +196,7 @@ class TestEvents:
 
             now, slow.head_after_s, slow.first_after_s = 0.0, 0.0, 1.0
             db.transport.rest_of_events = Rest(60, 3600, lambda: now)
-            await self.events_of(db, "sleep 1.5 then rows 3")  # polled
+            await self.events_of(db, "sleep 1.5 then rows 3")  # polled instead
             slow.first_after_s = 0.0
             await self.events_of(db, "sleep 0.5 then rows 3")
             assert (slow.streams, db.transport.rest_of_events.is_on) == (2, True)
@@ -206,7 +206,7 @@ class TestEvents:
             assert (slow.streams, db.transport.rest_of_events.is_on) == (3, False)
 
     @pytest.mark.parametrize("place", [300, 700, 1100])
-    async def test_no_line_is_lost_or_doubled_when_the_stream_breaks(self, server: Server, line: Proxy, place: int):
+    async def test_broken_event_stream_neither_loses_nor_repeats_lines(self, server: Server, line: Proxy, place: int):
         token = await server.token()
         async with connect(server.url, token=token) as direct, connect(line.url, token=token, retries=QUICK) as db:
             submitted = await direct.submit("mysql", "sleep 1.2 then rows 3")

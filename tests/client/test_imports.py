@@ -1,4 +1,4 @@
-"""`db.imports`: from a file to a table that is there (issue 20, section 3)."""
+"""`db.imports`: from a file to a table (issue 20, section 3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ async def rows(db: Connection, table: str) -> list[tuple[object, ...]]:
     return await (await db.query("duckdb", f"SELECT * FROM {table} ORDER BY 1")).rows()
 
 
-async def test_a_local_file_becomes_a_table_in_one_call(db: Connection, sales: Path):
+async def test_local_file_becomes_table_in_one_call(db: Connection, sales: Path):
     lines: list[str] = []
     loaded = await db.imports.load(sales, "duckdb.sales_local", on_log=lines.append)
     assert (loaded.rows_read, loaded.rows_loaded, loaded.rows_bad) == (2, 2, 0)
@@ -48,14 +48,14 @@ async def test_a_local_file_becomes_a_table_in_one_call(db: Connection, sales: P
     assert len(await rows(db, "sales_local")) == 2
 
 
-async def test_a_file_of_a_store_becomes_a_table(db: Connection, folder: str):
+async def test_store_file_becomes_table(db: Connection, folder: str):
     await db.files.upload(SALES.replace(",", ";").encode(), f"{folder}/sales.txt")
     loaded = await db.imports.load(f"{folder}/sales.txt", "duckdb.sales_remote")
     assert loaded.rows_loaded == 2
     assert len((await rows(db, "sales_remote"))[0]) == 3
 
 
-async def test_columns_of_the_preview_are_changed_and_given_back(db: Connection, sales: Path):
+async def test_preview_columns_can_be_changed_and_submitted(db: Connection, sales: Path):
     file = await db.imports.upload(sales)
     assert (file.import_type, file.size) == ("local", len(SALES))
     assert (await db.imports.guess(file)).options.file_type == "csv"
@@ -74,13 +74,13 @@ async def test_columns_of_the_preview_are_changed_and_given_back(db: Connection,
     assert "VARCHAR" in await db.imports.types("duckdb")
 
 
-async def test_options_override_what_was_detected(db: Connection):
+async def test_options_override_detection(db: Connection):
     options = FileOptions(file_type="delimiter_format", field_separator="|", has_header=False)
     await db.imports.load(b"1|a,b\n2|c,d\n", "duckdb.piped", options=options)
     assert await rows(db, "piped") == [(1, "a,b"), (2, "c,d")]
 
 
-async def test_a_given_encoding_counts_where_the_separator_is_detected(db: Connection):
+async def test_explicit_encoding_applies_to_separator_detection(db: Connection):
     content = "姓名;城市\n张三;北京\n李四;上海\n".encode("utf-16-le")
     with pytest.raises(ApiError) as caught:
         await db.imports.options(content)
@@ -89,7 +89,7 @@ async def test_a_given_encoding_counts_where_the_separator_is_detected(db: Conne
     assert (found.field_separator, found.encoding, found.has_header) == (";", "utf-16-le", True)
 
 
-async def test_lines_above_a_table_and_null_words_are_detected_or_given(db: Connection):
+async def test_preceding_lines_and_null_words_are_detected_or_given(db: Connection):
     content = b"Report\n\nid;n\n1;NA\n2;5\n3;7\n"
     preview = await db.imports.preview(content, "duckdb")
     assert (preview.options.skip_rows, preview.columns[1].null_words) == (2, ["NA"])
@@ -101,7 +101,7 @@ async def test_lines_above_a_table_and_null_words_are_detected_or_given(db: Conn
     assert await rows(db, "given_lines") == [(1, None)]
 
 
-async def test_a_row_that_does_not_fit_leaves_no_table(db: Connection):
+async def test_invalid_row_leaves_no_table(db: Connection):
     column, options = ImportColumn(1, type="INTEGER"), FileOptions(file_type="csv", has_header=True)
     with pytest.raises(StatementError) as caught:
         await db.imports.load(b"n\n1\nx\n", "duckdb.unfit", columns=[column], options=options)
@@ -114,7 +114,7 @@ async def test_a_row_that_does_not_fit_leaves_no_table(db: Connection):
 
 
 @pytest.mark.parametrize("cut", [10, 600])
-async def test_an_import_that_is_cut_loads_the_rows_once(server: Server, sales: Path, cut: int):
+async def test_cut_import_loads_rows_once(server: Server, sales: Path, cut: int):
     token = await server.token()
     table = f"sales_cut_{cut}"
     async with connect(server.url, token=token, retries=QUICK) as plain:
@@ -130,10 +130,10 @@ async def test_an_import_that_is_cut_loads_the_rows_once(server: Server, sales: 
 
 
 class Stopped(Exception):
-    """The end of a program in the middle of its work."""
+    """A program exit in the middle of its work."""
 
 
-async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):
+async def test_abandoned_load_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):
     scratch_batches = session._Import._scratch_batches
 
     async def never_all(self: session._Import, counted: session.ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
@@ -154,7 +154,7 @@ async def test_a_load_that_is_left_is_canceled_and_leaves_no_table(db: Connectio
         await rows(db, '"left"')
 
 
-async def test_the_sync_face_imports(server: Server, sales: Path):
+async def test_sync_client_imports(server: Server, sales: Path):
     token = await server.token()
 
     def work() -> None:

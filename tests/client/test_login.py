@@ -9,7 +9,7 @@ from queryserver_client import AuthenticationError, Connection, PermissionDenied
 
 
 class Watched(httpx.AsyncHTTPTransport):
-    """The real transport, which notes the tokens of calls."""
+    """The real transport, which records the calls' tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ async def username(server: Server) -> str:
     return caller.username
 
 
-async def test_a_user_logs_in_and_the_token_ends_with_the_block(server: Server, username: str):
+async def test_user_logs_in_and_token_ends_with_block(server: Server, username: str):
     watched = Watched()
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         assert await (await db.query("duckdb", "SELECT 1")).rows() == [(1,)]
@@ -38,7 +38,7 @@ async def test_a_user_logs_in_and_the_token_ends_with_the_block(server: Server, 
     assert answer.status_code == 401
 
 
-async def test_a_token_that_was_revoked_meanwhile_is_replaced(server: Server, username: str):
+async def test_token_revoked_in_between_is_replaced(server: Server, username: str):
     watched = Watched()
     async with connect(server.url, user=username, password=PASSWORD, retries=QUICK, http_transport=watched) as db:
         await db.transport.call("GET", "editor/get_history")
@@ -50,13 +50,13 @@ async def test_a_token_that_was_revoked_meanwhile_is_replaced(server: Server, us
     assert len(set(watched.bearers)) == 2
 
 
-async def test_a_wrong_password_is_an_error_that_says_so(server: Server, username: str):
+async def test_wrong_password_raises_clear_error(server: Server, username: str):
     async with connect(server.url, user=username, password="wrong", retries=QUICK) as db:
         with pytest.raises(AuthenticationError, match="No active account"):
             await db.query("duckdb", "SELECT 1")
 
 
-async def test_an_api_token_is_enough_until_it_is_revoked(server: Server, db: Connection):
+async def test_api_token_suffices_until_revoked(server: Server, db: Connection):
     token = await api_token(db, "query")
     async with connect(server.url, token=token, retries=QUICK) as program:
         assert await (await program.query("duckdb", "SELECT ? + 1", [1])).rows() == [(2,)]

@@ -1,4 +1,4 @@
-"""Earlier results as tables: `{orders}` in the text of a statement (Contract editor 6.5)."""
+"""Earlier results as tables: `{orders}` in a statement's text (Contract editor 6.5)."""
 
 import asyncio
 from uuid import uuid4
@@ -24,23 +24,23 @@ ONE = "6f1c2b3a-0000-4000-8000-000000000001"
      "SELECT 'it''s {a}', E'\\'{a}' FROM \"result://…\" WHERE t LIKE'\\' OR \"result://…\".x"),
     ("FROM {b}, {a}, {A}, { a }, {a b}", 'FROM {b}, "result://…", {A}, { a }, {a b}')],
 )  # fmt: skip
-def test_only_names_outside_of_quotes_and_comments_are_results(given: str, sent: str):
+def test_only_names_outside_quotes_and_comments_are_results(given: str, sent: str):
     assert with_results(given, {"a": ONE}) == sent.replace("…", ONE)
 
 
-def test_a_text_without_results_stays():
+def test_text_without_results_is_unchanged():
     assert with_results("FROM {a}", None) == with_results("FROM {a}", {}) == "FROM {a}"
 
 
 @pytest.mark.parametrize(("sql", "results", "message"), [
     ("FROM t", {"a": ONE}, "has no {a}"), ("FROM {a}", {"a": "nonsense"}, "no id"),
     ("SELECT '{a}' FROM {b}", {"a": ONE, "b": ONE}, "has no {a}")])  # fmt: skip
-def test_what_is_not_used_or_no_id_is_refused_before_anything_is_sent(sql: str, results: dict[str, str], message: str):
+def test_unused_results_and_invalid_ids_are_refused_before_sending(sql: str, results: dict[str, str], message: str):
     with pytest.raises(ValueError, match=message):
         with_results(sql, results)
 
 
-async def test_results_statements_and_ids_go_into_the_text_in_each_way_to_run_one(db: Connection):
+async def test_results_statements_and_ids_work_in_every_run_method(db: Connection):
     result, statement = await db.query("mysql", "rows 2"), await db.submit("mysql", "rows 3")
     names = {"a": result, "b": statement, "c": str(uuid4())}
     sent = 'text "result://{}" "result://{}" "result://{}"'.format(
@@ -53,7 +53,7 @@ async def test_results_statements_and_ids_go_into_the_text_in_each_way_to_run_on
     assert (await db.submit("mysql", asked, results=names)).handle["statement"] == sent
 
 
-async def test_the_same_without_await(server: Server):
+async def test_sync_client_accepts_named_results(server: Server):
     token = await server.token()
 
     def work() -> tuple[str, list[str]]:
@@ -71,7 +71,7 @@ async def test_the_same_without_await(server: Server):
     assert given == [f'"result://{operation}"'] * 3
 
 
-async def test_a_part_of_a_result_is_never_taken_for_the_whole(small_server: Server):
+async def test_partial_result_is_never_used_as_whole(small_server: Server):
     async with connect(small_server.url, token=await small_server.token(), retries=QUICK) as db:
         cut = await db.query("mysql", "rows 5001")
         with pytest.raises(Truncated):
@@ -82,7 +82,7 @@ async def test_a_part_of_a_result_is_never_taken_for_the_whole(small_server: Ser
             await db.query("mysql", "text {a}", results={"a": await db.query("mysql", "change 3")})
 
 
-async def test_the_command_line_keeps_a_result_and_names_it_in_another_statement(qs: Qs):
+async def test_command_line_keeps_result_and_names_it_in_another_statement(qs: Qs):
     kept = await qs("sql", "mysql", "rows 3", "--keep")
     assert (kept.code, kept.text) == (0, "n\n0\n1\n2\n")
     operation = kept.err.strip().removeprefix("kept: ")
@@ -96,6 +96,6 @@ async def test_the_command_line_keeps_a_result_and_names_it_in_another_statement
     (("text {a}", "-r", "a"), "name=id"), (("text x", "-r", f"a={ONE}"), "has no {a}"),
     (("text {a}", "-r", "a=zzzz"), "0 of the newest"), (("text {a}", "-r", "a=ab"), "four characters"),
     (("text {a}", "-r", f"a={ONE}", "-r", f"a={ONE}"), "twice")])  # fmt: skip
-async def test_the_command_line_says_what_is_wrong_with_a_name(qs: Qs, words: tuple[str, ...], message: str):
+async def test_command_line_reports_invalid_names(qs: Qs, words: tuple[str, ...], message: str):
     refused = await qs("sql", "mysql", *words)
     assert (refused.code, message in refused.err) == (2, True), refused.err

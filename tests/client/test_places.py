@@ -1,4 +1,4 @@
-"""Where a download is written until it is whole, and what stays of it."""
+"""Where a download is written until it is complete, and what is kept of it."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ def names(directory: Path) -> list[str]:
 
 
 def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], None] = Place.leave) -> int:
-    """How many bytes were there already; `end` is what becomes of the download."""
+    """Write data and return how many bytes were kept from before; `end` determines how the download ends."""
     place = Place(target, is_kept=True)
     file, kept = place.open(source)
     with file:
@@ -29,7 +29,7 @@ def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], No
     return kept
 
 
-def test_what_is_kept_goes_on_also_below_a_target_that_may_only_be_read(tmp_path: Path):
+def test_partial_download_resumes_even_beside_read_only_target(tmp_path: Path):
     target = tmp_path / "a"
     target.write_bytes(b"old")
     target.chmod(0o444)
@@ -40,13 +40,13 @@ def test_what_is_kept_goes_on_also_below_a_target_that_may_only_be_read(tmp_path
     assert (target.read_bytes(), target.stat().st_mode & 0o777, names(tmp_path)) == (LARGE, 0o444, ["a"])
 
 
-def test_little_and_what_is_wrong_is_not_kept(tmp_path: Path):
+def test_small_and_invalid_partial_downloads_are_not_kept(tmp_path: Path):
     written(tmp_path / "a", "x", b"little")
     written(tmp_path / "a", "x", LARGE, end=lambda place: place.leave(is_wrong=True))
     assert names(tmp_path) == []
 
 
-def test_other_versions_go_with_the_whole_one_unless_somebody_writes_them(tmp_path: Path):
+def test_completed_download_removes_unlocked_other_versions(tmp_path: Path):
     target = tmp_path / "a"
     for version in ("1", "2", "3"):
         written(target, version, LARGE[:1_100_000])
@@ -65,7 +65,7 @@ def test_other_versions_go_with_the_whole_one_unless_somebody_writes_them(tmp_pa
     assert [name.partition(".part")[0][:5] for name in names(tmp_path)] == [".a.b.", "a"]
 
 
-def test_two_at_once_write_two_files(tmp_path: Path):
+def test_concurrent_downloads_write_separate_files(tmp_path: Path):
     one, other = Place(tmp_path / "a", is_kept=True), Place(tmp_path / "a", is_kept=True)
     with one.open("x")[0] as file, other.open("x")[0] as second:
         file.write(b"1")
@@ -76,7 +76,7 @@ def test_two_at_once_write_two_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_without_locks_nothing_is_kept_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_without_locks_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -87,7 +87,7 @@ def test_without_locks_nothing_is_kept_and_nothing_stays(tmp_path: Path, monkeyp
     assert names(tmp_path) == ["a"]
 
 
-def test_what_is_opened_after_it_was_given_up_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_place_opened_after_abandonment_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     began, go_on, locked = threading.Event(), threading.Event(), places._locked
 
     def slow(*arguments: object) -> object:
@@ -108,7 +108,7 @@ def test_what_is_opened_after_it_was_given_up_is_removed(tmp_path: Path, monkeyp
     assert names(tmp_path) == []
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_foreign_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     written(tmp_path / "a", "x", LARGE[:1_100_000])
     (part,) = tmp_path.iterdir()
     monkeypatch.setattr(os, "geteuid", lambda: part.stat().st_uid + 1)

@@ -23,7 +23,7 @@ from queryserver_client.cli.forms import Form
 FORMS = [form.value for form in Form]
 
 
-async def test_a_login_is_stored_without_the_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
+async def test_login_is_stored_without_password_and_ends_with_logout(server: Server, make: Make, tmp_path: Path):
     caller = "shell"
     await accounts(server.api).create(AuthenticatedUser(caller), PASSWORD)
     qs = make()
@@ -55,7 +55,7 @@ async def test_a_login_is_stored_without_the_password_and_ends_with_logout(serve
     assert (revoked.code, "run qs login" in revoked.err) == (3, True)
 
 
-async def test_a_stored_login_that_cannot_be_read_is_replaced_or_deleted(server: Server, make: Make, tmp_path: Path):
+async def test_unreadable_stored_login_is_replaced_or_deleted(server: Server, make: Make, tmp_path: Path):
     await accounts(server.api).create(AuthenticatedUser("broken"), PASSWORD)
     qs, file = make(), tmp_path / "config" / "login.json"
     file.parent.mkdir(exist_ok=True)
@@ -71,12 +71,12 @@ async def test_a_stored_login_that_cannot_be_read_is_replaced_or_deleted(server:
     assert (refused.code, "the address" in refused.err, "Traceback" in refused.err) == (2, True, False)
 
 
-async def test_the_version_is_told_without_a_login(make: Make):
+async def test_version_needs_no_login(make: Make):
     told = await make()("--version")
     assert (told.code, told.text) == (0, f"qs {__version__}\n")
 
 
-async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):
+async def test_pipe_gets_plain_csv_and_other_formats_on_request(qs: Qs):
     sql = "SELECT i AS n, 'text ' || i AS t, NULL AS nothing FROM range(3) AS r(i)"
     assert (await qs("sql", "duckdb", sql)).text == "n,t,nothing\n0,text 0,\n1,text 1,\n2,text 2,\n"
     as_json = json.loads((await qs("sql", "duckdb", sql, "-o", "json")).out)
@@ -92,7 +92,7 @@ async def test_a_pipe_gets_plain_csv_and_other_forms_when_asked_for(qs: Qs):
     assert shown[2].split() == ["0", "text", "0", "NULL"]
 
 
-async def test_a_script_comes_from_a_file_or_from_stdin(qs: Qs):
+async def test_script_comes_from_file_or_stdin(qs: Qs):
     script = qs.directory / "script.sql"
     script.write_text("CREATE TEMP TABLE kept AS SELECT 7 AS n;\nSELECT n FROM kept;\nSELECT n + 1 AS m FROM kept;\n")
     assert (await qs("sql", "duckdb", "-f", str(script))).text == "n\n7\nm\n8\n"
@@ -101,7 +101,7 @@ async def test_a_script_comes_from_a_file_or_from_stdin(qs: Qs):
     assert (several.code, "more than one result" in several.err) == (2, True)
 
 
-async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
+async def test_error_is_on_stderr_with_position(qs: Qs):
     ended = await qs(
         "sql", "postgresql", "SELECT 1 AS fine;\n\nSELECT fine,\n  nothing FROM generate_series(1, 2) AS fine"
     )
@@ -110,7 +110,7 @@ async def test_an_error_is_on_stderr_with_its_place(qs: Qs):
     assert ended.err.splitlines()[-2:] == ["line 4:   nothing FROM generate_series(1, 2) AS fine", "          ^"]
 
 
-async def test_a_result_that_was_cut_is_said_on_stderr(small_server: Server, make: Make):
+async def test_truncated_result_is_reported_on_stderr(small_server: Server, make: Make):
     qs = make(QUERYSERVER_URL=small_server.url, QUERYSERVER_TOKEN=await small_server.token())
     sql = "SELECT i FROM range(6000) AS r(i)"
     ended = await qs("sql", "duckdb", sql)
@@ -120,14 +120,14 @@ async def test_a_result_that_was_cut_is_said_on_stderr(small_server: Server, mak
     assert (wanted.code, len(wanted.records), wanted.err) == (0, 4500, "")
 
 
-async def test_the_exit_code_says_what_went_wrong(qs: Qs, make: Make):
+async def test_exit_code_identifies_failure(qs: Qs, make: Make):
     assert (await qs("sql", "duckdb", "SELECT 1", "-o", "nothing")).code == 2
     assert (await qs("sql", "nowhere", "SELECT 1")).code == 1
     assert (await qs("sql", "duckdb", "SELECT 1", "-p", "a=1", "-p", "2")).code == 2
     assert (await make(QUERYSERVER_URL="ftp://x", QUERYSERVER_TOKEN="t")("ps")).code == 2
 
 
-async def test_values_are_bound_by_place_and_by_name(qs: Qs):
+async def test_values_are_bound_by_position_and_name(qs: Qs):
     text = "it's ?; :n"
     assert (await qs("sql", "duckdb", "SELECT ? + 1 AS n, ? AS t", "-p", "7", "-p", text)).records == [
         {"n": "8", "t": text}
@@ -138,7 +138,7 @@ async def test_values_are_bound_by_place_and_by_name(qs: Qs):
     assert named.records == [{"day": "2024-02-29", "t": text}], named.err
 
 
-async def test_an_api_token_is_a_login_within_its_scopes(server: Server, make: Make):
+async def test_api_token_is_a_login_within_its_scopes(server: Server, make: Make):
     async with connect(server.url, token=await server.token()) as db:
         token = await api_token(db, "query")
     qs = make()
@@ -149,13 +149,13 @@ async def test_an_api_token_is_a_login_within_its_scopes(server: Server, make: M
     assert (listed.code, "files:read" in listed.err) == (1, True)
     wrong = await make()("login", server.url, "--token", "--stdin", stdin=f"{token[:-4]}AAAA\n")
     assert wrong.code == 3
-    # Leaving ends the login of this machine, not a token that other programs use.
+    # Logout ends this machine's login, not a token that other programs use.
     assert (await qs("logout")).code == 0
     async with connect(server.url, token=token) as db:
         assert await (await db.query("duckdb", "SELECT 2")).rows() == [(2,)]
 
 
-async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
+async def test_ctrl_c_reaches_engine(server: Server, qs: Qs):
     text = "sleep 55"
     process = await qs.start("sql", "mysql", text)
     await until(lambda: server.engine.executions.count(text) == 1)
@@ -167,14 +167,14 @@ async def test_ctrl_c_reaches_the_engine(server: Server, qs: Qs):
     assert [(entry["statement"], entry["state"]) for entry in (await qs("history")).records] == [(text, "canceled")]
 
 
-async def test_a_signal_to_end_reaches_the_engine_too(server: Server, qs: Qs):
+async def test_termination_signal_reaches_engine(server: Server, qs: Qs):
     for number in (signal.SIGTERM, signal.SIGHUP):
         text = f"sleep 5{number}"
         process = await qs.start("sql", "mysql", text)
         await until(lambda text=text: server.engine.executions.count(text) == 1)
         cancels = server.engine.cancels
         os.kill(process.pid, number)
-        os.kill(process.pid, number)  # as timeout(1) does, to the program and to its group
+        os.kill(process.pid, number)  # like timeout(1), to the program and to its group
         ended = await process.end()
         assert (ended.code, ended.out, ended.err) == (128 + number, b"", "")
         assert server.engine.cancels == cancels + 1
@@ -192,7 +192,7 @@ async def test_a_signal_to_end_reaches_the_engine_too(server: Server, qs: Qs):
         ("history", "-o", "json"),
     ],
 )
-async def test_a_reader_that_has_gone_ends_every_form_quietly(qs: Qs, words: tuple[str, ...]):
+async def test_closed_pipe_ends_every_format_quietly(qs: Qs, words: tuple[str, ...]):
     from_out, out = os.pipe()
     from_err, err = os.pipe()
     os.close(from_out)
@@ -202,7 +202,7 @@ async def test_a_reader_that_has_gone_ends_every_form_quietly(qs: Qs, words: tup
     assert (int(await code), said) == (141, "")
 
 
-async def test_results_that_cannot_be_reached_any_more_are_closed(qs: Qs):
+async def test_unreachable_results_are_closed(qs: Qs):
     cut = f"SELECT i FROM range(30000) AS r(i) WHERE i >= 0 LIMIT {30_000}"
     from_out, out = os.pipe()
     os.close(from_out)
@@ -229,7 +229,7 @@ async def test_running_statements_are_listed_and_killed(server: Server, qs: Qs):
     assert (again.code, again.err) == (1, "qs: ffffffff: no such statement\n")
 
 
-async def test_administrators_see_and_kill_those_of_all_users(server: Server, qs: Qs, make: Make):
+async def test_administrators_see_and_kill_statements_of_all_users(server: Server, qs: Qs, make: Make):
     text = "sleep 57"
     process = await qs.start("sql", "mysql", text)
     await until(lambda: server.engine.executions.count(text) == 1)

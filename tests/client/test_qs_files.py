@@ -1,4 +1,4 @@
-"""`qs` with files: between this machine and the stores of a server, and into tables (issue 20, section 4)."""
+"""`qs` with files: between this machine and a server's stores, and into tables (issue 20, section 4)."""
 
 import datetime as dt
 import os
@@ -21,7 +21,7 @@ from queryserver_client.errors import NotFound
 from queryserver_client.uploads import PART_BYTES
 
 
-async def test_files_go_there_and_back(qs: Qs, folder: str):
+async def test_files_are_copied_there_and_back(qs: Qs, folder: str):
     here = qs.directory / "here"
     (here / "below").mkdir(parents=True)
     (here / "big.bin").write_bytes(os.urandom(300_000))
@@ -56,16 +56,14 @@ async def test_files_go_there_and_back(qs: Qs, folder: str):
     assert back.is_dir()
 
 
-async def test_an_upload_that_was_killed_is_continued_by_the_next_process(
-    server: Server, make: Make, folder: str, tmp_path: Path
-):
+async def test_killed_upload_is_resumed_by_next_process(server: Server, make: Make, folder: str, tmp_path: Path):
     content = os.urandom(3 * PART_BYTES + 1000)
     (tmp_path / "big.bin").write_bytes(content)
     async with proxy(server.url) as line:
         qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=await server.token())
         line.holds_answers_after = PART_BYTES
         killed = await qs.start("cp", str(tmp_path / "big.bin"), f"{folder}/")
-        # The server has three parts then, and `qs`, which sends three at a time, does not know of one.
+        # The server then has three parts; `qs`, which sends three concurrently, has no confirmation of any.
         await until(lambda: line.held_answers == 3)
         os.kill(killed.pid, signal.SIGKILL)
         assert (await killed.end()).code == -signal.SIGKILL
@@ -78,7 +76,7 @@ async def test_an_upload_that_was_killed_is_continued_by_the_next_process(
     assert stored(server, folder) == {"big.bin": content}
 
 
-async def test_what_is_in_a_root_comes_into_the_target_itself(qs: Qs, folder: str):
+async def test_root_content_is_copied_into_target_itself(qs: Qs, folder: str):
     here, back = qs.directory / "here", qs.directory / "back"
     here.mkdir()
     back.mkdir()
@@ -89,7 +87,8 @@ async def test_what_is_in_a_root_comes_into_the_target_itself(qs: Qs, folder: st
         assert (await qs("cp", root, str(target))).code == 2
         copied = await qs("cp", "-r", "-c", root, str(target))
         assert (copied.code, (target / below / "here" / "a.txt").read_text()) == (0, "a"), copied.err
-    assert {path.name for path in back.iterdir()} - {"user"} == {"shared", "new"}  # "user" has the homes
+    # "user" contains the home directories
+    assert {path.name for path in back.iterdir()} - {"user"} == {"shared", "new"}
 
     inside = await qs("cp", "-r", ":/", f"{folder}/copy")
     assert (inside.code, inside.err) == (2, f"qs: {folder}/copy lies in /: nothing was copied\n")
@@ -97,7 +96,7 @@ async def test_what_is_in_a_root_comes_into_the_target_itself(qs: Qs, folder: st
     assert (moved.code, moved.err) == (2, "qs: :/ is a root, which cannot be moved\n")
 
 
-def test_a_root_is_copied_to_another_store_entry_by_entry():
+def test_root_is_copied_to_another_store_entry_by_entry():
     db = Mock()
     db.files.stat = lambda path: Mock(path=path.rstrip("/"), is_directory=True)
     db.files.list.return_value = [Mock(path="s3a://bucket/day"), Mock(path="s3a://bucket/a.csv")]
@@ -123,11 +122,11 @@ def test_a_root_is_copied_to_another_store_entry_by_entry():
         ("abfs://box@account/x", "x"),
     ],
 )
-def test_the_name_of_a_path_is_its_last_part_below_the_root(path: str, name: str):
+def test_path_name_is_its_last_part_below_root(path: str, name: str):
     assert name_of(path) == name
 
 
-async def test_mv_deletes_nothing_that_it_did_not_transfer(qs: Qs, folder: str):
+async def test_mv_deletes_only_what_it_transferred(qs: Qs, folder: str):
     source = qs.directory / "new.bin"
     source.write_bytes(b"new")
     assert (await qs("cp", str(source), f"{folder}/new.bin")).code == 0
@@ -136,7 +135,7 @@ async def test_mv_deletes_nothing_that_it_did_not_transfer(qs: Qs, folder: str):
     assert source.read_bytes() == b"NEW"
 
 
-async def test_mv_keeps_a_file_that_changes_while_it_is_transferred(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+async def test_mv_keeps_file_that_changes_during_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     here = tmp_path / "here"
     here.mkdir()
     (here / "same.log").write_text("a")
@@ -165,7 +164,7 @@ async def test_times_are_utc_for_programs(qs: Qs, folder: str):
     assert abs(age) < dt.timedelta(minutes=10)
 
 
-async def test_links_to_directories_are_said_to_be_left_out(qs: Qs, folder: str):
+async def test_skipped_directory_links_are_reported(qs: Qs, folder: str):
     here, elsewhere = qs.directory / "tree", qs.directory / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
@@ -180,14 +179,14 @@ async def test_links_to_directories_are_said_to_be_left_out(qs: Qs, folder: str)
     assert (await qs("ls", f"{folder}/copied")).text == "a.txt\n"
 
 
-def test_names_of_columns_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]):
+def test_column_names_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]):
     show(["na\x1b[31mme"], [["1"]], Form.TABLE)
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "na\\x1b[31mme" in shown
 
 
-async def test_a_file_becomes_a_table(qs: Qs):
+async def test_file_becomes_table(qs: Qs):
     path = qs.directory / "sales.csv"
     path.write_text("id;amount\n1;1.5\n2;2.5\n")
     shown = await qs("import", str(path), "duckdb.qs_sales", "--preview")
@@ -205,7 +204,7 @@ async def test_a_file_becomes_a_table(qs: Qs):
     assert (await qs("import", "nothing.csv", "duckdb.t")).code == 2
 
 
-async def test_lines_and_words_that_an_import_leaves_out_are_named(qs: Qs):
+async def test_lines_and_words_skipped_by_import_are_named(qs: Qs):
     path = qs.directory / "report.csv"
     path.write_text("Report\n\nid,v,w\n1,NA,2\n# note\n3,4,5\n")
     made = await qs("import", str(path), "duckdb.qs_report")
@@ -217,7 +216,7 @@ async def test_lines_and_words_that_an_import_leaves_out_are_named(qs: Qs):
     ]
 
 
-async def test_a_sheet_of_a_workbook_becomes_a_table(qs: Qs):
+async def test_workbook_sheet_becomes_table(qs: Qs):
     book = Workbook()
     for title, amounts in (("2025", (1.5, 2.5)), ("2026", (10.25,))):
         sheet = book.create_sheet(title)

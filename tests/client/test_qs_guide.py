@@ -1,4 +1,4 @@
-"""docs/qs.md: its examples run as they are printed, and it names no command and no option that is not there."""
+"""docs/qs.md: its examples run as printed, and its commands and options exist."""
 
 import re
 import shlex
@@ -19,12 +19,12 @@ INSERT INTO sales VALUES (7, DATE '2023-01-31')"""
 
 
 def examples() -> list[list[str]]:
-    """The printed calls that only need the table `sales`."""
+    """Return the printed calls that only need the table `sales`."""
     lines = re.findall(r"^(?:    )?(qs sql \w+ \".*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     return [shlex.split(line)[1:] for line in lines if "--keep" not in line and " -r " not in line]
 
 
-async def test_the_examples_run(qs: Qs, target: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_examples_run_as_printed(qs: Qs, target: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(examples()) == 2
     assert (await qs("sql", "postgresql", TABLE)).code == 0
     for printed in examples():
@@ -39,7 +39,7 @@ async def test_the_examples_run(qs: Qs, target: Path, monkeypatch: pytest.Monkey
     assert (await qs("sql", "postgresql", "DROP TABLE sales")).code == 0
 
 
-async def test_a_kept_result_is_a_table_of_the_next_statement(qs: Qs):
+async def test_kept_result_is_a_table_of_the_next_statement(qs: Qs):
     lines = re.findall(r"^    (qs sql \w+ \".* (?:--keep|-r .*))$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     keeps, names = (shlex.split(line)[1:] for line in lines)
     assert (await qs("sql", "postgresql", TABLE)).code == 0
@@ -51,7 +51,7 @@ async def test_a_kept_result_is_a_table_of_the_next_statement(qs: Qs):
     assert (await qs("sql", "postgresql", "DROP TABLE sales")).code == 0
 
 
-def test_every_command_and_option_is_there():
+def test_every_documented_command_and_option_exists():
     group: Any = typer.main.get_command(app)
     text = GUIDE.read_text(encoding="utf-8")
     shown = set(re.findall(r"`qs ([a-z]+)", text))

@@ -1,4 +1,4 @@
-"""The prompt of `qs sql`, and what other commands show, through a pseudo terminal (issue 20, section 4)."""
+"""The `qs sql` prompt, and other commands' output, through a pseudo terminal (issue 20, section 4)."""
 
 import asyncio
 import fcntl
@@ -24,14 +24,14 @@ _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 @dataclass
 class Terminal:
-    """A program at a terminal of 100 columns, and all that it has printed, without its control sequences."""
+    """A program at a terminal of 100 columns, and its whole output without control sequences."""
 
     pid: int
     descriptor: int
     code: "asyncio.Task[bytes]"
     printed: bytearray = field(default_factory=bytearray)
     seen: int = 0
-    """Characters of `text` up to the end of what was waited for last."""
+    """How much of `text` earlier waits have consumed."""
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())
@@ -39,7 +39,7 @@ class Terminal:
     def read(self) -> None:
         try:
             self.printed += os.read(self.descriptor, 65_536)
-        except OSError:  # the program has ended
+        except OSError:  # the program has exited
             asyncio.get_running_loop().remove_reader(self.descriptor)
 
     @property
@@ -47,7 +47,7 @@ class Terminal:
         return _CONTROLS.sub(b"", bytes(self.printed)).decode(errors="replace")
 
     async def shows(self, text: str) -> None:
-        """Wait until this was printed after what was waited for before."""
+        """Wait until the text is printed after the previously awaited text."""
         try:
             await until(lambda: text in self.text[self.seen :])
         except TimeoutError:
@@ -55,14 +55,14 @@ class Terminal:
         self.seen = self.text.index(text, self.seen) + len(text)
 
     async def enter(self, text: str, answer: str = "", *, prompt: str = "mysql>") -> None:
-        """Type it when the prompt is there, and wait for its answer."""
+        """Type the text at the prompt, and wait for the response."""
         await self.shows(prompt)
         self.type(f"{text}\r")
         if answer:
             await self.shows(answer)
 
     async def end(self) -> int:
-        """The exit code, when all was read."""
+        """Return the exit code once all output is read."""
         async with asyncio.timeout(60):
             return int(await self.code)
 
@@ -85,7 +85,7 @@ async def terminal(qs: Qs, *words: str, term: str = "xterm") -> AsyncIterator[Te
         os.close(ours)
 
 
-async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_the_engine(server: Server, qs: Qs):
+async def test_prompt_runs_multiline_statements_and_ctrl_c_cancels_in_engine(server: Server, qs: Qs):
     async with terminal(qs, "sql", "mysql") as shown:
         await shown.shows("mysql>")
         shown.type("text first\r")
@@ -112,7 +112,7 @@ async def test_the_prompt_runs_statements_of_many_lines_and_ctrl_c_cancels_at_th
     assert "+text still here;" in history.read_text()
 
 
-async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a_prompt(server: Server, qs: Qs):
+async def test_termination_signal_cancels_statement_and_closes_prompt_session(server: Server, qs: Qs):
     async with terminal(qs, "sql", "mysql") as shown:
         await shown.enter("sleep 54;")
         await until(lambda: any("sleep 54" in text for text in server.engine.executions))
@@ -125,7 +125,7 @@ async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
-    # While the history is read, which prompt_toolkit does in a task of its own.
+    # While the history is read, which prompt_toolkit does in a separate task.
     history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
     history.write_text("".join(f"\n# then\n+select {number};\n" for number in range(400_000)))
     async with terminal(qs, "sql", "mysql") as shown:
@@ -133,18 +133,18 @@ async def test_a_signal_to_end_cancels_the_statement_and_closes_the_session_of_a
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
-    # The library serves a terminal without control sequences by another application.
+    # For a terminal without control sequences the library uses a different application.
     async with terminal(qs, "sql", "mysql", term="dumb") as shown:
         await shown.shows("mysql>")
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
     async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
-        # All are closed: closing "all" when there is none gives no session (Contract editor 9.2).
+        # All are closed: closing "all" without any returns no session (Contract editor 9.2).
         closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})
     assert closed["session"]["session"] is None
 
 
-async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs: Qs):
+async def test_prompt_completes_server_names_and_describes_tables(qs: Qs):
     assert (
         await qs("sql", "duckdb", "CREATE TABLE qs_completed (identifier INTEGER NOT NULL, name VARCHAR)")
     ).code == 0
@@ -166,7 +166,7 @@ async def test_the_prompt_completes_names_of_the_server_and_describes_tables(qs:
         assert await shown.end() == 0
 
 
-async def test_a_table_fits_the_terminal(qs: Qs):
+async def test_table_fits_terminal(qs: Qs):
     sql = (
         "SELECT i AS n, repeat('wide ', 100) AS wide, NULL AS nothing, 'a' || chr(27) || '[2Jb' AS steers "
         "FROM range(2) AS r(i)"
@@ -182,7 +182,7 @@ async def test_a_table_fits_the_terminal(qs: Qs):
     assert b"\x1b[2J" not in shown.printed
 
 
-async def test_the_copy_of_a_file_shows_how_much_of_it_is_there(qs: Qs, folder: str):
+async def test_file_copy_shows_progress(qs: Qs, folder: str):
     here, there = qs.directory / "large [red].bin", f"{folder}/large.bin"
     here.write_bytes(os.urandom(12 * 1024 * 1024))
     for words, name in (((str(here), there), here.name), ((there, str(qs.directory / "back.bin")), "large.bin")):

@@ -40,7 +40,7 @@ from queryserver_client.event_loop import Loop
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
 
-async def test_a_small_result_comes_with_the_answer_of_execute(db: Connection):
+async def test_small_result_arrives_with_execute_response(db: Connection):
     result = await db.query("duckdb", "SELECT 1 AS one, 'x' AS letter")
     assert [(column.name, column.type) for column in result.columns] == [("one", "INT_TYPE"), ("letter", "STRING_TYPE")]
     assert await result.rows() == [(1, "x")]
@@ -50,7 +50,7 @@ async def test_a_small_result_comes_with_the_answer_of_execute(db: Connection):
 
 
 class Refusing(httpx.AsyncHTTPTransport):
-    """The real transport, on which no page of a result arrives."""
+    """The real transport without result pages."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("fetch_result_data"):
@@ -58,7 +58,7 @@ class Refusing(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_result_that_never_reaches_the_caller_is_deleted(server: Server):
+async def test_result_that_never_reaches_caller_is_deleted(server: Server):
     token = await server.token()
     retries = Retries(total_s=0)
     async with connect(server.url, token=token, retries=retries, http_transport=Refusing()) as refusing:
@@ -91,7 +91,7 @@ async def test_values_are_exact(db: Connection):
     assert row[10:] == (True, 0.1)
 
 
-async def test_more_rows_than_a_page_are_read_in_pages(db: Connection):
+async def test_rows_beyond_a_page_are_read_in_pages(db: Connection):
     result = await db.query("duckdb", ROWS.format(23_456), limit=50_000)
     rows = await result.rows()
     assert rows == [(n, f"row {n}") for n in range(23_456)]
@@ -117,7 +117,7 @@ async def test_polars_gets_decimals_of_39_digits_as_text(db: Connection):
     assert (await (await db.query("duckdb", hugeint)).polars()).rows() == [(str(2**127 - 1),)]
 
 
-async def test_what_polars_cannot_hold_is_an_error_of_the_client(db: Connection):
+async def test_data_unsupported_by_polars_is_a_client_error(db: Connection):
     assert is_panic(Panic("gone"))
     assert not any(map(is_panic, (ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError())))
     result = await db.query("duckdb", "select 1 as n")
@@ -126,7 +126,7 @@ async def test_what_polars_cannot_hold_is_an_error_of_the_client(db: Connection)
 
 
 class Panic(BaseException):
-    """As pyo3_runtime.PanicException."""
+    """Stands for pyo3_runtime.PanicException."""
 
 
 def panicking(_table: object) -> None:
@@ -135,7 +135,7 @@ def panicking(_table: object) -> None:
 
 
 @in_thread
-def test_a_panic_of_a_library_ends_the_call_and_not_the_client():
+def test_library_panic_ends_call_and_not_client():
     async def panic() -> None:
         panicking(None)
 
@@ -170,7 +170,7 @@ async def test_integers_beside_nulls_stay_integers_in_pandas(db: Connection):
     assert (str(exact["a"].dtype), exact["a"].tolist()) == ("object", [9007199254740993, None])
 
 
-async def test_a_statement_that_fails_says_where(db: Connection):
+async def test_failed_statement_reports_position(db: Connection):
     with pytest.raises(StatementError) as caught:
         await db.query("postgresql", "SELECT nothing\nFROM nowhere")
     assert (caught.value.code, caught.value.line) == ("engine_error", 2)
@@ -178,12 +178,12 @@ async def test_a_statement_that_fails_says_where(db: Connection):
     assert caught.value.state == "failed"
 
 
-async def test_all_rows_come_when_nothing_is_said(db: Connection):
+async def test_all_rows_are_returned_by_default(db: Connection):
     result = await db.query("duckdb", ROWS.format(25_000))
     assert len(await result.rows()) == (await result.arrow()).num_rows == 25_000
 
 
-async def test_a_result_that_was_cut_is_never_given_as_whole(small_server: Server):
+async def test_truncated_result_is_never_returned_as_complete(small_server: Server):
     async with connect(small_server.url, token=await small_server.token(), retries=QUICK) as db:
         result = await db.query("duckdb", ROWS.format(6000))
         for read in (result.rows, result.arrow, result.scalar):
@@ -197,20 +197,20 @@ async def test_a_result_that_was_cut_is_never_given_as_whole(small_server: Serve
         assert len(await wanted.rows()) == (await wanted.arrow()).num_rows == 10
 
 
-async def test_a_statement_without_a_result_set(db: Connection):
+async def test_statement_without_result_set_returns_no_rows(db: Connection):
     result = await db.query("duckdb", "CREATE OR REPLACE TABLE without_rows (n INTEGER)")
     assert (result.has_rows, result.columns, await result.rows()) == (False, (), [])
     with pytest.raises(NoResultSet):
         await result.arrow()
 
 
-async def test_leaving_the_block_closes_the_result(db: Connection):
+async def test_leaving_block_closes_result(db: Connection):
     async with await db.query("duckdb", "SELECT 1") as result:
         assert (await result.statement.status()).state == "available"
     assert (await result.statement.status()).state == "closed"
 
 
-async def test_a_statement_is_submitted_taken_up_again_and_waited_for(db: Connection):
+async def test_submitted_statement_is_attached_and_awaited(db: Connection):
     submitted = await db.submit("duckdb", ROWS.format(3))
     again = db.statement(submitted.operation_id)
     assert (await again.wait()).state == "available"
@@ -220,7 +220,7 @@ async def test_a_statement_is_submitted_taken_up_again_and_waited_for(db: Connec
     assert (await submitted.status()).state == "closed"
 
 
-async def test_a_script_goes_on_statement_by_statement(db: Connection):
+async def test_script_continues_statement_by_statement(db: Connection):
     script = "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept"
     first = await db.submit("duckdb", script, run_all=False)
     assert first.has_more_statements
@@ -233,20 +233,20 @@ async def test_a_script_goes_on_statement_by_statement(db: Connection):
 SCRIPT = "CREATE TEMP TABLE kept AS SELECT 7 AS n; SELECT n FROM kept; INSERT INTO kept VALUES (8)"
 
 
-async def test_a_query_runs_all_statements_and_gives_the_last_rows(db: Connection):
+async def test_query_runs_all_statements_and_returns_last_rows(db: Connection):
     result = await db.query("duckdb", SCRIPT)
     assert (await result.rows(), result.row_count, result.has_rows) == ([(7,)], 1, True)
     assert (await result.arrow()).to_pylist() == [{"n": 7}]
     assert [one["state"] for one in result.status.statements] == ["success", "available", "success"]
 
 
-async def test_a_query_of_statements_without_rows_has_none(db: Connection):
+async def test_query_of_statements_without_rows_has_none(db: Connection):
     result = await db.query("duckdb", "CREATE TEMP TABLE kept(n int); INSERT INTO kept VALUES (8)")
     assert (result.has_rows, result.status.state) == (False, "success")
 
 
 @pytest.mark.parametrize("callbacks", [{}, {"on_log": len}])
-async def test_a_script_gives_the_result_of_each_statement(db: Connection, callbacks: dict[str, Any]):
+async def test_script_returns_result_of_each_statement(db: Connection, callbacks: dict[str, Any]):
     created, selected, inserted = await db.script("duckdb", SCRIPT, **callbacks)
     assert [result.has_rows for result in (created, selected, inserted)] == [False, True, False]
     assert await selected.rows() == [(7,)]
@@ -255,7 +255,7 @@ async def test_a_script_gives_the_result_of_each_statement(db: Connection, callb
     assert await only.scalar() == 42
 
 
-async def test_a_script_ends_at_the_first_failure_and_what_came_before_is_readable(db: Connection):
+async def test_script_stops_at_first_failure_and_keeps_earlier_results(db: Connection):
     with pytest.raises(StatementError, match="nowhere") as caught:
         await db.script("duckdb", "SELECT 1 AS n;\nSELECT *\nFROM nowhere;\nSELECT 2")
     assert (caught.value.statement_id, caught.value.line) == (1, 2)
@@ -265,7 +265,7 @@ async def test_a_script_ends_at_the_first_failure_and_what_came_before_is_readab
     assert await (await db.statement(first["operationId"]).result()).rows() == [(1,)]
 
 
-async def test_a_script_is_refused_where_the_server_would_run_its_first_statement_alone(server: Server):
+async def test_script_is_refused_if_server_would_run_only_its_first_statement(server: Server):
     def strip(request: httpx.Request) -> httpx.Request:
         fields = {name: value for name, value in json.loads(request.content).items() if name != "run_all"}
         headers = {name: value for name, value in request.headers.items() if name != "content-length"}
@@ -287,7 +287,7 @@ async def test_a_script_is_refused_where_the_server_would_run_its_first_statemen
             await old.query("duckdb", "SELECT 1; SELECT 2")
 
 
-async def test_the_same_key_is_the_same_statement(db: Connection):
+async def test_same_key_is_the_same_statement(db: Connection):
     first, again = [await db.submit("mysql", "ddl", idempotency_key="of this test") for _ in range(2)]
     assert first.operation_id == again.operation_id
     with pytest.raises(Conflict, match="idempotency_conflict"):
@@ -305,7 +305,7 @@ async def test_reading_may_stop_early(db: Connection):
     assert await result.scalar() == 0
 
 
-async def test_the_sync_face_does_the_same(server: Server):
+async def test_sync_client_does_the_same(server: Server):
     token = await server.token()
 
     def work() -> None:
@@ -322,7 +322,7 @@ async def test_the_sync_face_does_the_same(server: Server):
     await asyncio.to_thread(work)
 
 
-async def test_progress_and_logs_come_while_it_runs(db: Connection):
+async def test_progress_and_logs_arrive_while_statement_runs(db: Connection):
     lines: list[str] = []
     percents: list[int] = []
     result = await db.query(
@@ -347,7 +347,7 @@ with connect_sync() as db:
 """
 
 
-async def test_httpx_is_all_that_rows_and_downloads_need(server: Server, target: Path):
+async def test_rows_and_downloads_need_only_httpx(server: Server, target: Path):
     environment = {**os.environ, "QUERYSERVER_URL": server.url, "QUERYSERVER_TOKEN": await server.token()}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WITHOUT_PACKAGES, cwd=target, env=environment, stdout=asyncio.subprocess.PIPE
@@ -361,8 +361,8 @@ async def test_httpx_is_all_that_rows_and_downloads_need(server: Server, target:
 
 
 @in_thread
-def test_an_iterator_that_the_garbage_collector_finds_waits_for_nothing():
-    """Its thread may hold what the loop needs to close it."""
+def test_garbage_collected_iterator_waits_for_nothing():
+    """Its thread may hold a lock that the loop needs to close it."""
     loop, held, closed = Loop(), threading.Lock(), threading.Event()
 
     async def numbers() -> AsyncIterator[int]:

@@ -1,4 +1,4 @@
-"""The examples of clients/python/README.md run as they are printed."""
+"""The examples in clients/python/README.md run as printed."""
 
 import ast
 import asyncio
@@ -48,12 +48,12 @@ async def test_each_example_runs(
     assert (target / "rows.parquet").exists()
 
 
-async def test_the_examples_with_parameters_run(db: Connection):
+async def test_parameter_examples_run(db: Connection):
     for block in blocks("python parameters"):
         await run(block, {"db": db, "datetime": dt})
 
 
-async def test_the_lines_of_qs_run_after_one_another(server: Server, make: Make, db: Connection, target: Path):
+async def test_qs_examples_run_in_sequence(server: Server, make: Make, db: Connection, target: Path):
     caller = await server.api.user("reader")
     await accounts(server.api).set_password(caller.username, PASSWORD)
     await db.query("duckdb", "CREATE OR REPLACE TABLE sales AS SELECT 7 AS id, 'pen' AS article")
@@ -74,7 +74,7 @@ async def test_the_lines_of_qs_run_after_one_another(server: Server, make: Make,
     assert pq.read_table(target / name).to_pylist() == [{"id": 7, "article": "pen"}]
 
 
-def test_every_name_of_the_package_is_in_the_readme():
+def test_every_public_name_is_in_readme():
     missing = {
         "Event",
         "Logs",

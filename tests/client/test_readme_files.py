@@ -1,4 +1,4 @@
-"""The examples of clients/python/README.md about files, imports and metadata run as they are printed."""
+"""The examples in clients/python/README.md about files, imports and metadata run as printed."""
 
 import ast
 import asyncio
@@ -14,7 +14,7 @@ from queryserver_client import connect
 README = Path(__file__).resolve().parents[2] / "clients" / "python" / "README.md"
 
 
-async def test_each_example_about_files_runs(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_each_file_example_runs(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch):
     token = await server.token()
     monkeypatch.chdir(target)
     monkeypatch.setenv("QUERYSERVER_URL", server.url)

@@ -40,13 +40,13 @@ ENGINES = ("duckdb", "postgresql", "sqlite")
 
 @pytest.fixture
 async def url(server: Server) -> str:
-    """That of a new user, without the connector; the token stands where a password does."""
+    """A new user's url without the connector; the token takes the password's place."""
     return f"queryserver://:{await server.token()}@{server.url.removeprefix('http://')}/%s?scheme=http"
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, url: str) -> sa.Engine:
-    """Of a new user; nothing is called yet, so that the test may run in a thread."""
+    """A new user's engine; nothing is called yet, so the test may run in a thread."""
     return sa.create_engine(url.replace("queryserver:", f"queryserver+{request.param}:") % request.param)
 
 
@@ -63,7 +63,7 @@ def items() -> sa.Table:
 
 
 @in_thread
-def test_the_server_names_the_engine_and_its_sql_is_spoken(url: str):
+def test_server_determines_engine_and_its_sql_is_used(url: str):
     for name in ENGINES:
         engine = sa.create_engine(url % name)
         assert (engine.dialect.name, engine.dialect.driver) == (name, "queryserver")
@@ -76,7 +76,7 @@ def test_the_server_names_the_engine_and_its_sql_is_spoken(url: str):
 
 
 @in_thread
-def test_tables_are_made_filled_read_and_reflected(engine: sa.Engine, items: sa.Table):
+def test_tables_are_created_filled_read_and_reflected(engine: sa.Engine, items: sa.Table):
     items.metadata.create_all(engine)
     with engine.begin() as connection:
         made = connection.execute(items.insert(), {"name": "pen", "price": "1.50", "tags": {"a": [1, None]}})
@@ -105,7 +105,7 @@ def test_tables_are_made_filled_read_and_reflected(engine: sa.Engine, items: sa.
 
 
 @in_thread
-def test_transactions_and_savepoints(engine: sa.Engine, items: sa.Table):
+def test_transactions_and_savepoints_work(engine: sa.Engine, items: sa.Table):
     items.metadata.create_all(engine)
     with engine.connect() as connection:
         connection.execute(items.insert(), {"name": "a"})
@@ -130,7 +130,7 @@ def test_transactions_and_savepoints(engine: sa.Engine, items: sa.Table):
 
 @pytest.mark.parametrize("has_pre_ping", [False, True], ids=["checkout", "pre_ping"])
 @in_thread
-def test_a_session_that_ended_while_idle_is_replaced_with_what_listeners_set(
+def test_session_expired_while_idle_is_replaced_and_reconfigured_by_listeners(
     url: str, monkeypatch: pytest.MonkeyPatch, has_pre_ping: bool
 ):
     monkeypatch.setattr(connector, "CHECK_AFTER_S", 1e9 if has_pre_ping else 0)
@@ -157,7 +157,7 @@ def test_a_session_that_ended_while_idle_is_replaced_with_what_listeners_set(
 
 
 @in_thread
-def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replaced(
+def test_connection_garbage_collected_in_client_thread_is_replaced(
     engine: sa.Engine, items: sa.Table, caplog: pytest.LogCaptureFixture
 ):
     items.metadata.create_all(engine)
@@ -167,7 +167,7 @@ def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replace
         async def collect() -> None:
             found = held.pop().connection.dbapi_connection
             assert isinstance(found, dbapi.Connection)
-            # No thread of a loop may wait for another loop: two could wait for each other.
+            # A loop's thread must not wait for another loop: they could wait for each other.
             assert found._client.loop.must_not_wait
             del found
             gc.collect()
@@ -189,10 +189,10 @@ def test_what_the_garbage_collector_finds_in_the_thread_of_the_client_is_replace
 
 
 @in_thread
-def test_what_the_garbage_collector_finds_while_a_call_is_waited_for_is_replaced(
+def test_connection_garbage_collected_during_call_is_replaced(
     engine: sa.Engine, items: sa.Table, monkeypatch: pytest.MonkeyPatch
 ):
-    """It may come where the thread holds the lock of what it waits for, which the loop needs to end the wait."""
+    """Collection may occur while the thread holds a lock that the loop needs to end the wait."""
     items.metadata.create_all(engine)
     allocate = threading._allocate_lock  # pyright: ignore[reportAttributeAccessIssue] which Condition.wait calls
     with engine.connect() as connection:
@@ -246,8 +246,8 @@ def test_pandas_and_polars_read_and_write(engine: sa.Engine):
 
 
 @in_thread
-def test_infinity_goes_to_a_table_and_comes_back(engine: sa.Engine):
-    """As pandas#34431."""
+def test_infinity_round_trips_through_table(engine: sa.Engine):
+    """See pandas#34431."""
     name, infinity = f"frame_{uuid4().hex[:8]}", float("inf")
     frame = pd.DataFrame({"f": [1.5, infinity, -infinity, None]})
     assert frame.to_sql(name, engine, index=False) == 4
@@ -258,7 +258,7 @@ def test_infinity_goes_to_a_table_and_comes_back(engine: sa.Engine):
 
 
 @in_thread
-def test_an_update_for_many_sets_of_values_is_one_statement(engine: sa.Engine):
+def test_update_for_many_value_sets_is_one_statement(engine: sa.Engine):
     table = sa.Table(f"many_{uuid4().hex[:8]}", sa.MetaData(), sa.Column("n", sa.Integer), sa.Column("t", sa.String(9)))
     with engine.begin() as connection:
         table.create(connection)
@@ -279,7 +279,7 @@ def test_an_update_for_many_sets_of_values_is_one_statement(engine: sa.Engine):
 
 
 @in_thread
-def test_operators_of_json_reach_postgresql(url: str):
+def test_json_operators_reach_postgresql(url: str):
     engine = sa.create_engine(url.replace("queryserver:", "queryserver+postgresql:") % "postgresql")
     document = sa.cast({"a": 1}, pg.JSONB)
     with engine.connect() as connection:
@@ -291,7 +291,7 @@ def test_operators_of_json_reach_postgresql(url: str):
     engine.dispose()
 
 
-def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
+def test_url_hides_token_and_refuses_unknown_options():
     url = sa.make_url("queryserver://:secret@db.example:8443/duckdb?database=shop&limit=7&verify=false")
     assert "secret" not in repr(url)
     assert connect_arguments(url) == {
@@ -317,7 +317,7 @@ def test_a_url_shows_no_token_and_refuses_what_it_does_not_know():
     ],
     ids=["hive", "impala", "trino", "mysql"],
 )
-def test_engines_get_their_own_names_of_types_and_quotes(dialect: str, wanted: str):
+def test_engines_get_their_own_type_names_and_quotes(dialect: str, wanted: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     columns = [
         sa.Column("id", sa.Integer, primary_key=True),
@@ -342,7 +342,7 @@ class Shouting(sa.types.TypeDecorator[str]):
 
 
 @pytest.mark.parametrize("dialect", ["hive", "impala", "sparksql", "phoenix"])
-def test_a_backslash_ends_no_literal(dialect: str):
+def test_backslash_does_not_end_literal(dialect: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     texts = sa.select(sa.literal(r"\' OR 1=1 -- "), sa.literal("it's"), sa.literal(7))
     text = str(texts.compile(engine, compile_kwargs={"literal_binds": True}))
@@ -353,7 +353,7 @@ def test_a_backslash_ends_no_literal(dialect: str):
     assert "7 AS " in text
 
 
-def test_phoenix_writes_by_key_alone():
+def test_phoenix_writes_only_by_key():
     engine = sa.create_engine("queryserver+phoenix://:x@db.example/7")
     key = sa.Column("id", sa.Integer, primary_key=True)
     name = sa.Column("name", sa.Text, sa.ForeignKey("other.id"), nullable=False, unique=True, server_default="x")
@@ -383,7 +383,7 @@ _HIVE_KEYS = ["PRIMARY KEY (`id`) DISABLE NOVALIDATE", "UNIQUE (`name`) DISABLE 
         ("postgresql", ["PRIMARY KEY (id)", "CHECK (id > 0)", "UNIQUE (name)"], "id INTEGER NOT NULL CHECK (id > 1)"),
     ],
 )
-def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: list[str], column: str):
+def test_tables_have_constraints_of_their_engine(dialect: str, constraints: list[str], column: str):
     engine = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7")
     key = sa.Column("id", sa.Integer, sa.CheckConstraint("id > 1"), primary_key=True, autoincrement=False)
     table = sa.Table("t", sa.MetaData(), key, sa.Column("name", sa.Text, unique=True), sa.CheckConstraint("id > 0"))
@@ -396,7 +396,7 @@ def test_tables_have_the_constraints_of_their_engine(dialect: str, constraints: 
     ("dialect", "is_altered"),
     [("trino", False), ("sparksql", False), ("impala", False), ("phoenix", False), ("hive", True)],
 )
-def test_tables_that_refer_to_each_other_are_made(dialect: str, is_altered: bool):
+def test_mutually_referencing_tables_are_created(dialect: str, is_altered: bool):
     url, tables, said = f"queryserver+{dialect}://:x@db.example/7", sa.MetaData(), list[str]()
     made = sa.create_engine(url).dialect
     for name, other in (("a", "b"), ("b", "a")):
@@ -412,7 +412,7 @@ def test_tables_that_refer_to_each_other_are_made(dialect: str, is_altered: bool
 
 
 @pytest.mark.parametrize("dialect", ["trino", "hive", "impala", "sparksql"])
-def test_indexes_are_left_out_where_the_engine_has_none(dialect: str):
+def test_indexes_are_omitted_if_engine_has_none(dialect: str):
     url, sent = f"queryserver+{dialect}://:x@db.example/7", list[str]()
     made = sa.create_engine(url).dialect
     table = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer, index=True))
@@ -437,7 +437,7 @@ def test_indexes_are_left_out_where_the_engine_has_none(dialect: str):
         (sa.sql.quoted_name("lower", quote=False), "lower"),
     ],
 )
-def test_names_of_phoenix_are_in_capitals_and_quoted(name: str, in_sql: str):
+def test_phoenix_names_are_upper_case_and_quoted(name: str, in_sql: str):
     dialect = sa.create_engine("queryserver+phoenix://:x@db.example/7").dialect
     assert dialect.identifier_preparer.quote(name) == in_sql
 
@@ -446,13 +446,13 @@ def test_names_of_phoenix_are_in_capitals_and_quoted(name: str, in_sql: str):
     ("dialect", "is_at_once"),
     [("trino", True), ("hive", True), ("impala", True), ("sparksql", True), ("phoenix", False)],
 )
-def test_rows_go_at_once_where_the_engine_takes_them(dialect: str, is_at_once: bool):
+def test_rows_are_sent_together_if_engine_supports_it(dialect: str, is_at_once: bool):
     made = sa.create_engine(f"queryserver+{dialect}://:x@db.example/7").dialect
     assert made.use_insertmanyvalues is is_at_once
     assert made.insertmanyvalues_page_size == (200 if is_at_once else 1000)
 
 
-def test_times_bits_and_decimals_of_mysql_are_taken_as_they_come():
+def test_mysql_times_bits_and_decimals_are_read_as_sent():
     dialect = sa.create_engine("queryserver+mysql://:x@db.example/7").dialect
 
     def read(kind: sa.types.TypeEngine[Any], cell: Any) -> Any:
@@ -467,7 +467,7 @@ def test_times_bits_and_decimals_of_mysql_are_taken_as_they_come():
     assert [read(bits, cell) for cell in (b"\x01\x05", True, None)] == [261, True, None]
 
 
-def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():
+def test_trino_has_catalogs_in_schemas_and_its_own_limit_order():
     engine = sa.create_engine("queryserver+trino://:x@db.example/7")
     table = sa.Table("t", sa.MetaData(), sa.Column("n"), schema='tpch."s.1".Tiny')
     text = str(sa.select(table).limit(5).offset(2).compile(engine, compile_kwargs={"literal_binds": True}))
@@ -475,7 +475,7 @@ def test_trino_has_catalogs_in_schemas_and_its_order_of_limit():
     assert re.search(r"OFFSET 2\s+LIMIT 5", text)
 
 
-def test_texts_of_types_are_read():
+def test_type_texts_are_parsed():
     assert str(type_of("decimal(10,2)")) == "NUMERIC(10, 2)"
     assert isinstance(type_of("array<struct<a:int,b:string>>"), sa.ARRAY)
     kind = type_of("array(varchar(7))")
@@ -489,7 +489,7 @@ def test_texts_of_types_are_read():
     assert interval_value("1 year") == "1 year"
 
 
-def test_names_of_connectors_are_resolved_as_the_server_does():
+def test_connector_names_are_resolved_as_on_server():
     listed = [
         {"type": "warehouse", "id": "warehouse", "dialect": "trino", "is_sql": True},
         {"type": "7", "id": "7", "dialect": "hive", "is_sql": True},
@@ -510,7 +510,7 @@ def test_names_of_connectors_are_resolved_as_the_server_does():
 
 @pytest.fixture
 async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncIterator[str]:
-    """A server of its own: the suite drops all tables that it finds."""
+    """A separate server, because the suite drops all tables that it finds."""
     admin, name = tcp_open.admin_dsn(), f"suite_{uuid4().hex[:8]}"
     await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'planted-secret'")
     await execute(admin, f"CREATE DATABASE {name} TEMPLATE template0 OWNER {name}")
@@ -526,6 +526,6 @@ async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgre
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES if WIDTH else ENGINES[:1])
-async def test_the_dialect_suite_of_sqlalchemy(suite_url: str, engine: str):
-    """All of it, in one run. `make dialects` runs it on the other engines too; each takes some three minutes."""
+async def test_sqlalchemy_dialect_suite_passes(suite_url: str, engine: str):
+    """The whole suite in one run. `make dialects` also runs it on the other engines; each takes about three minutes."""
     await run_suite(suite_url % (engine, engine))

@@ -1,4 +1,4 @@
-"""The SQLAlchemy dialects on engines that start for themselves: types, parameters, reflection, pandas."""
+"""The SQLAlchemy dialects on engines that start separately: types, parameters, reflection, pandas."""
 
 import datetime as dt
 import json
@@ -34,7 +34,7 @@ ROW = {
 async def url_of(
     tmp_path_factory: pytest.TempPathFactory, name: str, settings: dict[str, object]
 ) -> AsyncIterator[str]:
-    """Of a server with a connector of that name."""
+    """Yield the url of a server with a connector of that name."""
     environment = {
         "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
         "QUERYSERVER__EDITOR__MAX_SESSIONS_PER_USER": "500",
@@ -104,7 +104,7 @@ def values_table(name: str, **key: bool) -> sa.Table:
 
 
 def check_reading_and_writing(engine: sa.Engine, table: sa.Table, row: dict[str, object] = ROW) -> None:
-    """Of one row with a value of each type, of nulls, and of some hundred rows by pages."""
+    """Check a row with a value of each type, nulls, and several hundred rows read in pages."""
     table.create(engine)
     nulls = dict.fromkeys(row) | {"id": 8, "name": "none"}
     with engine.begin() as connection:
@@ -115,7 +115,8 @@ def check_reading_and_writing(engine: sa.Engine, table: sa.Table, row: dict[str,
         found = connection.execute(sa.select(table).where(table.c.id == 7)).mappings().one()
         assert dict(found) == row
         assert dict(connection.execute(sa.select(table).where(table.c.name == "none")).mappings().one()) == nulls
-        compared = row if engine.dialect.name != "phoenix" else row | {"moment": None}  # it compares no text with one
+        # it cannot compare text with a timestamp
+        compared = row if engine.dialect.name != "phoenix" else row | {"moment": None}
         same = sa.and_(*(table.c[name] == value for name, value in compared.items() if value is not None))
         assert connection.scalars(sa.select(table.c.id).where(same)).all() == [7]
         page = sa.select(table.c.id).order_by(table.c.id).limit(3).offset(4)
@@ -142,7 +143,7 @@ def check_reflection(engine: sa.Engine, table: sa.Table) -> None:
 
 
 def check_names(engine: sa.Engine) -> None:
-    """Reserved words, and what no identifier is without quotes."""
+    """Check reserved words, and names that are identifiers only in quotes."""
     names = "select", "order", "value", "user", "timestamp", "column", "_hidden", "2nd"
     columns = [sa.Column(name, sa.Integer, autoincrement=False) for name in names]
     table = sa.Table("table", sa.MetaData(), sa.Column("key", sa.Integer, primary_key=True), *columns)
@@ -176,7 +177,7 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
 
 
 def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
-    """A table with all of them is made, also where the engine has none, and rows are written into it."""
+    """Check that a table with all constraints is created, even if the engine has none, and rows are inserted."""
     tables = sa.MetaData()
     sa.Table("other", tables, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False))
     keyed = sa.Table(
@@ -204,9 +205,9 @@ def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
 def written_and_reflected(
     url: str, name: str, table: sa.Table, row: dict[str, object] = ROW, default: str | None = None
 ) -> Iterator[sa.Engine]:
-    """An engine whose table is written, read and reflected; afterwards it is dropped, and one with constraints made.
+    """Yield an engine whose table was written, read and reflected; afterwards drop it, and create one with constraints.
 
-    `default`: that of a column, for engines that have it.
+    `default`: a column default, for engines that support it.
     """
     engine = sa.create_engine(url)
     assert engine.dialect.name == name
@@ -238,7 +239,7 @@ def test_mariadb_is_read_written_and_reflected(mariadb_url: str):
 
 @pytest.mark.engine("mariadb")
 @in_thread
-def test_a_transaction_of_mariadb_goes_on_after_what_the_engine_commits_by_itself(mariadb_url: str):
+def test_mariadb_transaction_continues_after_implicit_commit(mariadb_url: str):
     engine = sa.create_engine(mariadb_url)
     with engine.connect() as connection:
         connection.execute(sa.text("CREATE TABLE half (id INTEGER PRIMARY KEY)"))
@@ -256,7 +257,7 @@ def test_a_transaction_of_mariadb_goes_on_after_what_the_engine_commits_by_itsel
 
 @pytest.mark.engine("mariadb")
 @in_thread
-def test_times_and_bits_of_mariadb_are_read_and_only_rows_that_change_are_counted(mariadb_url: str):
+def test_mariadb_times_and_bits_are_read_and_only_changed_rows_counted(mariadb_url: str):
     class Base(DeclarativeBase):
         pass
 
@@ -288,7 +289,7 @@ def test_times_and_bits_of_mariadb_are_read_and_only_rows_that_change_are_counte
 
 @pytest.mark.engine("mariadb")
 @in_thread
-def test_objects_with_keys_transactions_and_savepoints_on_mariadb(mariadb_url: str):
+def test_objects_with_keys_transactions_and_savepoints_work_on_mariadb(mariadb_url: str):
     class Base(DeclarativeBase):
         pass
 
@@ -381,5 +382,5 @@ def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
 @pytest.mark.engine("mariadb")
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not WIDTH, reason="`make dialects` runs SQLAlchemy's dialect suite, for five minutes")
-async def test_the_dialect_suite_of_sqlalchemy_on_mariadb(mariadb_url: str):
+async def test_sqlalchemy_dialect_suite_passes_on_mariadb(mariadb_url: str):
     await run_suite(mariadb_url.replace("queryserver:", "queryserver+mysql:"))

@@ -1,4 +1,4 @@
-"""Which calls are repeated, and who calls: against a scripted server (issue 20, section 3)."""
+"""Which calls are retried, and credentials, against a scripted server (issue 20, section 3)."""
 
 import traceback
 from collections.abc import Callable
@@ -36,21 +36,21 @@ DONE = httpx.Response(200, json={"status": 0})
 SECRET = "top-secret-token"
 
 
-def test_an_address_that_is_refused_can_be_shown_with_its_traceback():
+def test_refused_address_error_is_safe_to_show_with_traceback():
     with pytest.raises(ConfigurationError) as caught:
         connect("nowhere", token=SECRET)
     frames = traceback.TracebackException(ConfigurationError, caught.value, caught.tb, capture_locals=True)
     assert "repr() failed" not in "".join(frames.format())
 
 
-async def test_waiting_for_an_own_connection_is_no_failure():
+async def test_waiting_for_own_connection_is_not_a_failure():
     scripted = httpx.MockTransport(lambda request: httpx.Response(200, json=request.extensions["timeout"]))
     async with connect("http://server", token=SECRET, http_transport=scripted) as db:
         assert (await db.transport.call("GET", "x"))["pool"] is None
 
 
 def shown(error: BaseException | None) -> str:
-    """The frames of this package in the tracebacks of an error and its causes, with their variables."""
+    """Return the tracebacks of an error and its causes in this package's frames, with their variables."""
     texts: list[str] = []
     while error is not None:
         traced = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -62,7 +62,7 @@ def shown(error: BaseException | None) -> str:
 
 
 class Scripted:
-    """Gives its answers in turn, then the last one for ever."""
+    """Sends its responses in order, then repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -111,7 +111,7 @@ PROXY_PAGE = httpx.Response(502, text="<html>Bad Gateway</html>")
         (failure(404, "operation_not_found"), True, 1),
     ],
 )
-async def test_what_may_be_repeated_is(first: Answer, is_repeatable: bool, tries: int):
+async def test_repeatable_calls_are_retried(first: Answer, is_repeatable: bool, tries: int):
     server = Scripted(first, DONE)
     async with db_of(server) as db:
         call = Call("POST", "editor/x", json={}, is_repeatable=is_repeatable)
@@ -123,7 +123,7 @@ async def test_what_may_be_repeated_is(first: Answer, is_repeatable: bool, tries
     assert len(server.requests) == tries
 
 
-async def test_a_repeated_execute_has_the_same_key_and_another_statement_another_one():
+async def test_retried_execute_keeps_key_and_new_statement_gets_another():
     answer = {"status": 1, "code": "rejected", "message": "No.", "query_status": None}
     server = Scripted(httpx.ReadError, PROXY_PAGE, httpx.Response(200, json=answer))
     async with db_of(server) as db:
@@ -136,7 +136,7 @@ async def test_a_repeated_execute_has_the_same_key_and_another_statement_another
     assert keys[0] == keys[1] == keys[2]
 
 
-async def test_parameters_are_never_left_out_by_an_old_server_without_a_word():
+async def test_old_server_never_silently_ignores_parameters():
     status = {
         "status": "waiting",
         "state": "waiting",
@@ -156,7 +156,7 @@ async def test_parameters_are_never_left_out_by_an_old_server_without_a_word():
     assert [request.url.path.rpartition("/")[2] for request in server.requests] == ["duckdb", "cancel_statement"]
 
 
-async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_once():
+async def test_wait_exceeding_retry_time_fails_immediately():
     server = Scripted(failure(429, "login_throttled", Retry_After="300"))
     async with db_of(server) as db:
         with pytest.raises(TooManyRequests) as caught:
@@ -165,14 +165,14 @@ async def test_a_wait_that_is_longer_than_the_time_for_retries_is_an_error_at_on
     assert len(server.requests) == 1
 
 
-async def test_the_time_for_retries_ends(monkeypatch: pytest.MonkeyPatch):
+async def test_retry_time_is_limited(monkeypatch: pytest.MonkeyPatch):
     now = 0.0
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
 
-    # A clock that other work does not move.
+    # A clock that other work does not affect.
     monkeypatch.setattr("queryserver_client.retries.anyio", SimpleNamespace(current_time=lambda: now, sleep=sleep))
     server = Scripted(PROXY_PAGE)
     async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:
@@ -181,7 +181,7 @@ async def test_the_time_for_retries_ends(monkeypatch: pytest.MonkeyPatch):
     assert len(server.requests) > 2
 
 
-async def test_errors_carry_code_and_request_id():
+async def test_errors_have_code_and_request_id():
     body = {"status": 2, "code": "operation_not_found", "message": "No such operation."}
     server = Scripted(httpx.Response(404, json=body, headers={"X-Request-Id": "abc"}))
     async with db_of(server) as db:
@@ -196,7 +196,7 @@ async def test_errors_carry_code_and_request_id():
     )
 
 
-async def test_another_program_at_the_address_is_an_error_that_says_so():
+async def test_foreign_program_at_address_raises_clear_error():
     async with db_of(Scripted(httpx.Response(200, text="<html>Welcome</html>"))) as db:
         with pytest.raises(ApiError, match="not JSON"):
             await db.transport.call("GET", "x")
@@ -206,11 +206,11 @@ async def test_another_program_at_the_address_is_an_error_that_says_so():
     ("value", "seconds"),
     [("7", 7), ("0.5", 0.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", None), ("", None), ("-1", None)],
 )
-def test_retry_after_is_a_number_or_a_date(value: str, seconds: float | None):
+def test_retry_after_is_number_or_date(value: str, seconds: float | None):
     assert retry_after({"Retry-After": value}) == seconds
 
 
-def test_a_rest_doubles_with_each_failure_in_a_row_and_ends_with_a_success():
+def test_pause_doubles_with_consecutive_failures_and_resets_on_success():
     now = 0.0
     rest = Rest(60, 200, lambda: now)
     lengths: list[float] = []
@@ -231,7 +231,7 @@ def test_a_rest_doubles_with_each_failure_in_a_row_and_ends_with_a_success():
 
 
 class TestCredentials:
-    async def test_a_function_gives_a_new_token_when_the_server_refuses_the_last_one(self):
+    async def test_token_function_is_called_when_server_refuses_last_token(self):
         given = iter(("old", "new", "unused"))
 
         def answer(request: httpx.Request) -> httpx.Response:
@@ -247,14 +247,14 @@ class TestCredentials:
             await db.transport.call("GET", "x")
         assert next(given) == "unused"
 
-    async def test_a_fixed_token_that_is_refused_is_an_error(self):
+    async def test_refused_fixed_token_is_an_error(self):
         server = Scripted(httpx.Response(401, json={"detail": "Given token not valid", "code": "token_not_valid"}))
         async with db_of(server) as db:
             with pytest.raises(AuthenticationError, match="not valid"):
                 await db.transport.call("GET", "x")
         assert len(server.requests) == 1
 
-    async def test_a_password_logs_in_refreshes_logs_in_again_and_logs_out(self):
+    async def test_password_login_refreshes_logs_in_again_and_logs_out(self):
         calls: list[str] = []
         valid = {"access-1"}
 
@@ -288,14 +288,14 @@ class TestCredentials:
             "token/revoke",
         ]
 
-    async def test_a_wrong_password_is_tried_once(self):
+    async def test_wrong_password_is_tried_once(self):
         server = Scripted(httpx.Response(401, json={"detail": "No active account found with the given credentials"}))
         async with db_of(server, token=None, user="ana", password="wrong") as db:
             with pytest.raises(AuthenticationError, match="No active account"):
                 await db.transport.call("GET", "a")
         assert len(server.requests) == 1
 
-    def test_the_environment_gives_address_and_credentials(self, monkeypatch: pytest.MonkeyPatch):
+    def test_environment_provides_address_and_credentials(self, monkeypatch: pytest.MonkeyPatch):
         for name in ("URL", "TOKEN", "USER", "PASSWORD"):
             monkeypatch.delenv(f"QUERYSERVER_{name}", raising=False)
         with pytest.raises(ConfigurationError, match="QUERYSERVER_URL"):
@@ -315,7 +315,7 @@ class TestCredentials:
         assert type(credentials_of(None, None, None)).__name__ == "FixedToken"
 
     @pytest.mark.parametrize("token", ["two\nlines", "tök", " ", 7])
-    async def test_a_token_that_no_header_can_have_is_an_error_that_does_not_show_it(self, token: Any):
+    async def test_token_invalid_in_headers_raises_error_without_revealing_it(self, token: Any):
         with pytest.raises(ConfigurationError, match="token") as caught:
             async with db_of(Scripted(DONE), token=token if isinstance(token, str) else lambda: token) as db:
                 await db.transport.call("GET", "x")
@@ -331,7 +331,7 @@ class TestCredentials:
             connect,
         ],
     )
-    def test_no_secret_is_in_the_traceback_of_a_connect_that_fails(
+    def test_failed_connect_traceback_contains_no_secret(
         self, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setenv("QUERYSERVER_PASSWORD", SECRET)
@@ -343,7 +343,7 @@ class TestCredentials:
         assert SECRET not in shown(caught.value)
 
     @in_thread
-    def test_no_secret_is_in_the_traceback_of_a_session_that_is_refused(self):
+    def test_refused_session_traceback_contains_no_secret(self):
         answer = httpx.Response(200, json={"status": 401, "code": "credentials_required", "message": "Wrong."})
         server = Scripted(httpx.ReadError, answer)
         options = {"headers": {"X-Proxy": SECRET}, "retries": QUICK, "http_transport": httpx.MockTransport(server)}
@@ -357,13 +357,13 @@ class TestCredentials:
             assert SECRET not in shown(caught.value)
             assert SECRET not in repr(vars(servers))
 
-    def test_secrets_within_what_is_sent_are_sent(self):
+    def test_secrets_within_sent_data_are_sent(self):
         sent = {"settings": [{"name": "password", "value": Secret(SECRET)}], "x": 7}
         assert _revealed(sent) == {"settings": [{"name": "password", "value": SECRET}], "x": 7}
         assert SECRET not in repr(sent) + str(Secret(SECRET)) + f"{Secret(SECRET)}"
 
     @pytest.mark.parametrize("given", [{"token": SECRET}, {"token": None, "user": "ana", "password": SECRET}])
-    async def test_no_secret_is_in_a_text_or_in_a_traceback_with_its_variables(self, given: dict[str, Any]):
+    async def test_texts_and_tracebacks_with_variables_contain_no_secret(self, given: dict[str, Any]):
         async with db_of(Scripted(httpx.ReadError), retries=Retries(total_s=0), **given) as db:
             texts = [repr(db), repr(db.transport), repr(vars(db.transport))]
             with pytest.raises(ConnectionLost) as caught:

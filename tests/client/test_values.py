@@ -1,4 +1,4 @@
-"""Values on their way to the server and back: no digit is lost (issue 20, section 3)."""
+"""Values sent to the server and returned: no digit is lost (issue 20, section 3)."""
 
 import datetime as dt
 import json
@@ -75,7 +75,7 @@ class Size(IntEnum):
         (pa.scalar(3), 3),
     ],
 )
-def test_values_of_python_are_sent_without_loss(value: Any, sent: Any):
+def test_python_values_are_sent_without_loss(value: Any, sent: Any):
     assert encode(value) == sent
     json.dumps(encode(value), allow_nan=False)
 
@@ -135,13 +135,13 @@ def test_parameters_are_a_list_or_named():
         ("UNION_TYPE", "UNION(n DECIMAL(4,1), t VARCHAR)", "1.5", "1.5"),
     ],
 )
-def test_cells_become_values_of_python(kind: str, native: str, cell: Any, value: Any):
+def test_cells_become_python_values(kind: str, native: str, cell: Any, value: Any):
     (row,) = decode_rows([[cell, None]], [Column("a", kind, native), Column("b", kind, native)])
     assert row == (value, None)
     assert type(row[0]) is type(value)
 
 
-def test_zones_by_name_are_zones():
+def test_named_zones_become_zones():
     assert timestamp("2024-07-31 10:20:30 Europe/Berlin") == dt.datetime(
         2024, 7, 31, 10, 20, 30, tzinfo=ZoneInfo("Europe/Berlin")
     )

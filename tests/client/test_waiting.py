@@ -1,4 +1,4 @@
-"""What stands between a program and its server: proxies, the number of calls that may wait, certificates."""
+"""What stands between a program and its server: proxies, the limit of waiting calls, certificates."""
 
 import asyncio
 import json
@@ -18,18 +18,18 @@ from queryserver_client.dbapi.connection import _begins, _words
 
 
 def a_sleep(seconds: float) -> str:
-    """That no other test runs."""
+    """Return a unique sleep statement."""
     return f"sleep {seconds}{random.randrange(10**9)} then rows 1"
 
 
 class Impatient(httpx.AsyncHTTPTransport):
-    """A proxy that ends what takes longer than a second: with 504, or by closing the connection."""
+    """A proxy that ends calls longer than a second: with 504, or by closing the connection."""
 
     def __init__(self, *, end: Callable[[], httpx.Response]) -> None:
         super().__init__()
         self.end = end
         self.waits: list[float] = []
-        """For how long the server was asked to hold each call."""
+        """How long the server was asked to hold each call."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.waits += [wait] if (wait := json.loads(request.content or b"{}").get("wait")) else []
@@ -57,7 +57,7 @@ def closed() -> httpx.Response:
     ],
     ids=["504", "504 with a code", "503 in JSON", "closed"],
 )
-async def test_a_statement_that_takes_longer_than_a_proxy_waits_runs_once_and_to_its_end(
+async def test_statement_outlasting_proxy_timeout_runs_once_to_completion(
     server: Server, end: Callable[[], httpx.Response], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(transport, "_LEAST_HELD_S", 1.0)
@@ -69,17 +69,17 @@ async def test_a_statement_that_takes_longer_than_a_proxy_waits_runs_once_and_to
         assert len(line.waits) > 1
         await db.query("mysql", "rows 1")
         assert max(line.waits[1:]) < 2
-        # It may have been chance: later the server is asked for all of it again.
+        # The cut may have been accidental: later, the server is asked for the whole wait again.
         monkeypatch.setattr(db.transport, "_held_shorter_until", 0.0)
         await db.query("mysql", "rows 1")
         assert line.waits[-1] == 30
 
 
-async def test_more_statements_than_may_wait_at_once_all_end_well(server: Server, monkeypatch: pytest.MonkeyPatch):
+async def test_statements_beyond_wait_limit_all_succeed(server: Server, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("queryserver_client.events._POLL_S", 0.1)
     monkeypatch.setattr(server.api.services.streams, "max_per_user", 2)
     statements = [a_sleep(0.3) for _ in range(12)]
-    # No refusal may be repeated until it is no more, or taken for a proxy that holds events back.
+    # Refusals must be retried until they stop, and not be taken for a proxy that holds events back.
     async with connect(server.url, token=await server.token(), retries=Retries(total_s=60)) as db:
 
         async def followed(statement: str) -> object:
@@ -94,7 +94,7 @@ async def test_more_statements_than_may_wait_at_once_all_end_well(server: Server
     assert [server.engine.executions.count(text) for text in statements] == [1] * 12
 
 
-async def test_what_could_not_be_submitted_is_found_by_its_key(server: Server):
+async def test_unconfirmed_submission_is_found_by_its_key(server: Server):
     statement = a_sleep(0.1)
 
     class Deaf(httpx.AsyncHTTPTransport):
@@ -113,8 +113,8 @@ async def test_what_could_not_be_submitted_is_found_by_its_key(server: Server):
     assert server.engine.executions.count(statement) == 1
 
 
-async def test_a_statement_whose_end_is_not_heard_is_found_by_its_key(server: Server):
-    """Its first answer came, and said that it runs."""
+async def test_statement_with_unheard_outcome_is_found_by_its_key(server: Server):
+    """Its first response arrived, and said that it was running."""
     statement, is_cut = a_sleep(0.5), asyncio.Event()
 
     class Cut(httpx.AsyncHTTPTransport):
@@ -136,7 +136,7 @@ async def test_a_statement_whose_end_is_not_heard_is_found_by_its_key(server: Se
     assert server.engine.executions.count(statement) == 1
 
 
-async def test_a_line_of_a_log_may_hold_what_other_formats_end_lines_with():
+async def test_log_line_may_contain_other_line_separators():
     text = "one\u2028two\u2029three\u0085four\x0bfive"
     data = {"lines": [text], "next_from": 1}
     body = f"event: log\r\ndata: {json.dumps(data, ensure_ascii=False)}\r\n\r\nevent: x\ndata: 1\n\n".encode()
@@ -151,14 +151,14 @@ async def test_a_line_of_a_log_may_hold_what_other_formats_end_lines_with():
     assert lines[2:] == ["", "event: x", "data: 1", ""]
 
 
-async def test_a_request_id_is_told_of_a_statement_that_fails_in_its_first_answer(server: Server):
+async def test_request_id_is_reported_for_statement_failing_in_first_response(server: Server):
     async with connect(server.url, token=await server.token(), retries=QUICK) as db:
         with pytest.raises(Exception, match="no such thing") as caught:
             await db.query("mysql", "fail no such thing")
     assert getattr(caught.value, "request_id", None)
 
 
-async def test_a_certificate_that_is_not_accepted_is_told_at_once(tmp_path: Path):
+async def test_rejected_certificate_is_reported_immediately(tmp_path: Path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Authority().certify("127.0.0.1").write(tmp_path))
     tries: list[object] = []
@@ -171,7 +171,7 @@ async def test_a_certificate_that_is_not_accepted_is_told_at_once(tmp_path: Path
     assert (caught.value.attempts, caught.value.is_sent, tries) == (1, False, [])
 
 
-async def test_a_server_without_tls_is_reported_at_once_and_with_the_address_to_use():
+async def test_server_without_tls_is_reported_immediately_with_address_to_use():
     tries: list[bytes] = []
 
     async def answer_in_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,9 +189,7 @@ async def test_a_server_without_tls_is_reported_at_once_and_with_the_address_to_
     assert (caught.value.attempts, caught.value.is_sent, len(tries)) == (1, False, 1)
 
 
-async def test_a_server_that_never_answered_is_retried_for_a_short_time_and_the_wait_is_logged(
-    caplog: pytest.LogCaptureFixture,
-):
+async def test_server_that_never_responded_is_retried_briefly_and_logged(caplog: pytest.LogCaptureFixture):
     retries = Retries(total_s=3600, first_s=0.01, most_s=0.02, unreached_s=0.1)
     async with connect("http://127.0.0.1:9", token="none", retries=retries) as db:
         with pytest.raises(ConnectionLost, match=r"http://127\.0\.0\.1:9: POST editor/execute") as caught:
@@ -202,7 +200,7 @@ async def test_a_server_that_never_answered_is_retried_for_a_short_time_and_the_
     ]
 
 
-async def test_a_server_that_has_answered_is_retried_for_the_whole_time():
+async def test_server_that_has_responded_is_retried_for_whole_time():
     answers = iter([httpx.Response(200, json={"status": 0})])
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -243,12 +241,12 @@ async def test_a_server_that_has_answered_is_retried_for_the_whole_time():
         ("", None),
     ],
 )
-def test_statements_that_begin_or_end_a_transaction_are_known(sql: str, begins: bool | None):
+def test_transaction_statements_are_recognized(sql: str, begins: bool | None):
     assert _begins(_words(sql)) is begins
 
 
 def new_table(connection: dbapi.Connection) -> str:
-    """The name of an empty table with one column, `id`."""
+    """Create an empty table with one column, `id`, and return its name."""
     name = f"t_{random.randrange(10**9)}"
     connection.execute(f"CREATE TABLE {name} (id INTEGER)")
     connection.commit()
@@ -256,9 +254,9 @@ def new_table(connection: dbapi.Connection) -> str:
 
 
 class TestTransactions:
-    """Of the DB-API module, where the call that begins one does not come through."""
+    """DB-API transactions whose first call does not get through."""
 
-    async def test_one_that_may_have_begun_is_ended_before_the_next(self, server: Server):
+    async def test_possibly_begun_transaction_is_ended_before_next(self, server: Server):
         token = await server.token()
 
         def work() -> None:
@@ -267,7 +265,7 @@ class TestTransactions:
                 control, calls = connection._session.control, list[str]()
 
                 async def cut(sql: str) -> None:
-                    """The answer to the first BEGIN is lost."""
+                    """Lose the response to the first BEGIN."""
                     calls.append(sql)
                     await control(sql)
                     if len(calls) == 1:
@@ -284,7 +282,7 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    async def test_one_that_was_refused_has_not_begun(self, server: Server):
+    async def test_refused_transaction_has_not_begun(self, server: Server):
         token = await server.token()
 
         def work() -> None:
@@ -307,7 +305,7 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    async def test_one_whose_end_was_not_heard_may_be_ended_again_and_is_ended_before_the_next(self, server: Server):
+    async def test_transaction_with_unheard_end_may_be_ended_again_and_ends_before_next(self, server: Server):
         token = await server.token()
 
         def work() -> None:
@@ -316,7 +314,7 @@ class TestTransactions:
                 control, calls, cuts, refused = connection._session.control, list[str](), [1], list[int]()
 
                 async def cut(sql: str) -> None:
-                    """The answer to the first COMMIT is lost."""
+                    """Lose the response to the first COMMIT."""
                     calls.append(sql)
                     if sql == "COMMIT" and refused:
                         refused.pop()
@@ -361,7 +359,9 @@ class TestTransactions:
             ("/* commit */ ROLLBACK", "disk I/O error", False),
         ],
     )
-    async def test_sqlite_keeps_one_that_it_cannot_commit(self, server: Server, text: str, message: str, goes_on: bool):
+    async def test_sqlite_keeps_transaction_that_cannot_be_committed(
+        self, server: Server, text: str, message: str, goes_on: bool
+    ):
         token = await server.token()
 
         async def refuse(sql: str, _: object) -> list[Any]:
@@ -379,7 +379,7 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    async def test_one_of_the_user_s_own_that_may_have_begun_is_ended(self, server: Server):
+    async def test_possibly_begun_user_transaction_is_ended(self, server: Server):
         token = await server.token()
 
         def work() -> None:
@@ -401,7 +401,7 @@ class TestTransactions:
 
         await asyncio.to_thread(work)
 
-    async def test_that_of_mysql_is_a_setting_of_its_session(self, server: Server):
+    async def test_mysql_transaction_mode_is_a_session_setting(self, server: Server):
         token, sent = await server.token(), list[str]()
 
         async def control(sql: str) -> None:
@@ -423,7 +423,7 @@ class TestTransactions:
         assert sent == ["SET autocommit = 0", "COMMIT", "ROLLBACK", "SET autocommit = 1"]
 
     @pytest.mark.parametrize("engine", ["duckdb", "postgresql", "sqlite"])
-    async def test_one_that_the_user_begins_is_committed(self, server: Server, engine: str):
+    async def test_user_begun_transaction_is_committed(self, server: Server, engine: str):
         token = await server.token()
 
         def work() -> None:
@@ -444,7 +444,7 @@ class TestTransactions:
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "postgresql"])
-async def test_a_session_begins_in_the_database_that_was_asked_for(server: Server, engine: str):
+async def test_session_starts_in_requested_database(server: Server, engine: str):
     token = await server.token()
 
     def work() -> None:

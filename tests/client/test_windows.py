@@ -1,4 +1,4 @@
-"""Large results as Arrow: in windows, several at a time (issue 20, 3)."""
+"""Large results as Arrow: in windows, several concurrently (issue 20, 3)."""
 
 import asyncio
 import random
@@ -18,7 +18,8 @@ from queryserver_client.downloads import Download
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 CONVERTED = "SELECT union_value(n := i) AS u, i AS n FROM range({}) AS r(i)"
-"""A column that is stored in another type than a download has, so the file is made, and its size not known before."""
+"""A column whose stored type differs from the download's, so the file must be generated and its size is unknown
+before."""
 ROWS = 100_000
 
 
@@ -35,7 +36,7 @@ async def line(server: Server) -> AsyncIterator[Proxy]:
         yield made
 
 
-async def test_windows_hold_each_row_once_and_come_over_several_connections(server: Server, line: Proxy):
+async def test_windows_hold_each_row_once_and_use_several_connections(server: Server, line: Proxy):
     async with connect(line.url, token=await server.token(), retries=QUICK) as db:
         found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
         before = line.answered_bytes
@@ -48,7 +49,7 @@ async def test_windows_hold_each_row_once_and_come_over_several_connections(serv
     assert sent < table.nbytes, "packed, and nothing twice"
 
 
-async def test_windows_that_are_cut_are_continued(server: Server, line: Proxy):
+async def test_cut_windows_are_resumed(server: Server, line: Proxy):
     token = await server.token()
     async with connect(server.url, token=token) as direct:
         found = await direct.query("duckdb", MIXED.format(ROWS), limit=ROWS)
@@ -61,7 +62,7 @@ async def test_windows_that_are_cut_are_continued(server: Server, line: Proxy):
 
 
 @pytest.mark.parametrize("select", [CONVERTED.format(ROWS), "SELECT i AS n FROM range(1000) AS r(i)"])
-async def test_a_file_that_is_made_or_small_is_read_once(server: Server, line: Proxy, select: str):
+async def test_generated_or_small_file_is_read_once(server: Server, line: Proxy, select: str):
     before = line.connections
     async with connect(line.url, token=await server.token(), retries=QUICK) as db:
         found = await db.query("duckdb", select, limit=ROWS)
@@ -70,7 +71,7 @@ async def test_a_file_that_is_made_or_small_is_read_once(server: Server, line: P
     assert line.connections - before == 1
 
 
-async def test_no_window_is_left_behind_by_a_reader_that_stops(db: Connection):
+async def test_reader_that_stops_leaves_no_window(db: Connection):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     batches = found.batches()
     assert (await anext(batches)).num_rows
@@ -79,20 +80,20 @@ async def test_no_window_is_left_behind_by_a_reader_that_stops(db: Connection):
     assert not under_way()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_slowly(found), 0.2)
-    # Where it was not waiting for rows, the loop closes what it has left: in turns of its own.
+    # Where it was not waiting for rows, the loop closes its leftovers in its own iterations.
     await until(lambda: not under_way())
     assert (await found.arrow()).num_rows == ROWS
 
 
-async def test_a_result_that_goes_away_meanwhile_is_an_error(server: Server, db: Connection):
+async def test_result_that_disappears_meanwhile_is_an_error(server: Server, db: Connection):
     found = await db.query("duckdb", MIXED.format(4 * ROWS), limit=4 * ROWS)
     with pytest.raises(QueryserverError):
         await _closed_meanwhile(found)
     assert not under_way()
 
 
-async def test_a_part_that_ends_early_is_no_end_of_the_result(server: Server):
-    """As behind something that answers for a range with fewer bytes, or with none."""
+async def test_truncated_range_is_not_end_of_result(server: Server):
+    """Simulates an intermediary that responds to a range request with fewer bytes, or with none."""
 
     def shortened(request: httpx.Request, response: httpx.Response) -> httpx.Response:
         if "Range" not in request.headers or request.headers["Range"].startswith("bytes=0-"):
@@ -108,7 +109,7 @@ async def test_a_part_that_ends_early_is_no_end_of_the_result(server: Server):
             await found.arrow()
 
 
-async def test_a_result_is_read_as_a_whole_where_parts_are_not_to_be_had(server: Server):
+async def test_result_is_read_whole_if_ranges_are_unavailable(server: Server):
     def without_parts(request: httpx.Request, response: httpx.Response) -> httpx.Response:
         if response.status_code != 206:
             return response
@@ -125,8 +126,8 @@ async def test_a_result_is_read_as_a_whole_where_parts_are_not_to_be_had(server:
             assert (await found.arrow()).column("n").to_pylist() == list(range(ROWS))
 
 
-async def test_a_refusal_of_a_large_result_says_why(db: Connection):
-    """The size is asked for by HEAD, whose answer has no text."""
+async def test_refusal_of_large_result_gives_reason(db: Connection):
+    """The size is requested with HEAD, whose response has no text."""
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     await found.close()
     with pytest.raises(ApiError) as refused:
@@ -134,8 +135,8 @@ async def test_a_refusal_of_a_large_result_says_why(db: Connection):
     assert refused.value.code == "closed"
 
 
-async def test_rows_that_pack_well_are_not_all_in_memory_at_once(db: Connection):
-    """A megabyte of bytes on the way can be a gigabyte of rows."""
+async def test_highly_compressed_rows_are_not_all_in_memory_together(db: Connection):
+    """A megabyte in transit can be a gigabyte of rows."""
     rows = 1_000_000
     found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
     before, most, read = pa.total_allocated_bytes(), 0, 0
@@ -146,7 +147,7 @@ async def test_rows_that_pack_well_are_not_all_in_memory_at_once(db: Connection)
     assert most < 16 * 1024 * 1024
 
 
-async def test_batches_that_came_before_a_failure_are_given(db: Connection, monkeypatch: pytest.MonkeyPatch):
+async def test_batches_before_a_failure_are_returned(db: Connection, monkeypatch: pytest.MonkeyPatch):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     whole = [chunk async for chunk in arrow_bytes(found)]
 
@@ -162,10 +163,10 @@ async def test_batches_that_came_before_a_failure_are_given(db: Connection, monk
     assert rows > ROWS // 4
 
 
-async def test_damage_is_an_error_of_the_client(db: Connection):
+async def test_corrupt_data_is_a_client_error(db: Connection):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     content = bytearray(b"".join([chunk async for chunk in arrow_bytes(found)]))
-    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the first bytes of a buffer that lz4 has packed
+    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the first bytes of an lz4-compressed buffer
     content[place : place + 4] = b"\0" * 4
 
     async def damaged() -> AsyncGenerator[bytes, None]:
@@ -179,7 +180,7 @@ Change = Callable[[httpx.Request, httpx.Response], httpx.Response]
 
 
 class _Between(httpx.AsyncBaseTransport):
-    """Something that changes answers on their way."""
+    """A transport that changes responses in transit."""
 
     def __init__(self, change: Change) -> None:
         self._change = change
@@ -200,7 +201,7 @@ class _Between(httpx.AsyncBaseTransport):
 
 @asynccontextmanager
 async def changed(server: Server, change: Change) -> AsyncGenerator[Connection]:
-    """A client whose downloads are changed on their way."""
+    """Yield a client whose downloads are changed in transit."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as db:
         before, db.transport._http._transport = db.transport._http._transport, _Between(change)
         yield db
@@ -212,7 +213,7 @@ def arrow_bytes(found: result.Result) -> AsyncGenerator[bytes, None]:
 
 
 def under_way() -> list[str]:
-    """Windows that are being read."""
+    """Return the names of windows being read."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == windows._TASK]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the blocking faces: the server answers in the event loop of the tests, so they run in a thread."""
+"""Tests of the blocking clients run in a thread, because the server runs in the tests' event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_thread(test: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    """The same test, run in a thread."""
+    """Run the same test in a thread."""
 
     @wraps(test)
     async def run(*case: Any, **fixtures: Any) -> None:

@@ -1,4 +1,4 @@
-"""Generators of clients, and clients of Hue, in environments of their own: pinned, with hashes, kept between runs."""
+"""Client generators and Hue clients in separate environments: pinned, with hashes, kept between runs."""
 
 import os
 import shutil
@@ -14,12 +14,12 @@ PYTHON, TYPESCRIPT, HUE = _HERE / "python", _HERE / "typescript", _HERE / "hue"
 
 
 def python_environment() -> Path:
-    """The interpreter of an environment with openapi-python-client: its pins differ from those of ours."""
+    """Return the interpreter of an environment with openapi-python-client, whose pins differ from ours."""
     return _python_environment("clients-python", PYTHON / "requirements.lock")
 
 
 def hue_environment() -> Path:
-    """The interpreter of an environment with clients that were written for Hue."""
+    """Return the interpreter of an environment with clients written for Hue."""
     return _python_environment("clients-hue", HUE / "requirements.lock")
 
 
@@ -34,7 +34,8 @@ def _python_environment(name: str, lock: Path) -> Path:
 
 
 def node_packages() -> Path:
-    """A folder with openapi-typescript, openapi-fetch and TypeScript in node_modules; no script of a package is run."""
+    """Return a folder with openapi-typescript, openapi-fetch and TypeScript in node_modules; package scripts are not
+    run."""
     recipe = [TYPESCRIPT / "package.json", TYPESCRIPT / "package-lock.json"]
     npm = program(ENGINE, "npm")
 
@@ -48,6 +49,6 @@ def node_packages() -> Path:
 
 
 def node_environment() -> dict[str, str]:
-    """Programs of npm are scripts that look for node in the path."""
+    """Return an environment with node in the path, where npm programs look for it."""
     node = Path(program(ENGINE, "node")).parent
     return {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", "")))}

@@ -1,4 +1,4 @@
-"""Clients that others generate from openapi.json do the main job, and nothing of the document is lost on the way."""
+"""Clients generated from openapi.json complete the main workflow, and generators omit nothing from the document."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 @pytest.fixture(scope="module")
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the generated package; the generator is called with nothing but the document."""
+    """Generate the package from nothing but the document, and return its folder."""
     folder, python = tmp_path_factory.mktemp("python-client"), python_environment()
     command = [str(python), "-m", "openapi_python_client", "generate", "--path", str(TARGET)]
     environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
@@ -65,7 +65,7 @@ def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job, compiled against the generated types by the strictest rules."""
+    """Compile the job against the generated types under the strictest rules."""
     folder, packages = tmp_path_factory.mktemp("typescript-client"), node_packages()
     (folder / "node_modules").symlink_to(packages / "node_modules")
     for file in (TYPESCRIPT / "main_job.ts", TYPESCRIPT / "tsconfig.json", TYPESCRIPT / "package.json"):
@@ -80,7 +80,7 @@ def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def example(language: str) -> str:
-    """The block of docs/clients.md in that language, with a password and a place for the server."""
+    """Return the block of docs/clients.md in that language, with the password and the server's address."""
     text = GUIDE.read_text(encoding="utf-8")
     block = text.split(f"```{language}\n", 1)[1].partition("```")[0]
     assert GUIDE_SERVER in block
@@ -88,7 +88,7 @@ def example(language: str) -> str:
 
 
 def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
-    """What a generator prints; it must succeed."""
+    """Return the output of a command that must succeed."""
     done = subprocess.run(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
@@ -97,7 +97,7 @@ def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> st
 
 
 async def found_by(command: Sequence[str], server: ServerProcess, folder: Path, **environment: str) -> dict[str, Any]:
-    """What the job printed."""
+    """Return the job's findings."""
     arguments = [*command, server.base_url, "admin", PASSWORD]
     return json.loads(await asyncio.to_thread(ran, arguments, folder, {**os.environ, **environment}))
 
@@ -113,14 +113,14 @@ def require_the_job(found: dict[str, Any]) -> None:
     assert base64.b64decode(found["stored"]) == b"id,name\n1,blue pen\n2,red pen\n"
 
 
-def test_the_python_generator_drops_no_operation(python_client: Path):
+def test_python_generator_omits_no_operation(python_client: Path):
     paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
     calls = [call for methods in paths.values() for call in methods.values()]
     modules = {file.stem for file in (python_client / "query_server_api_client" / "api").glob("*/*.py")} - {"__init__"}
     assert modules == {call["operationId"] for call in calls}
 
 
-async def test_the_python_client_does_the_main_job(python_client: Path, server: ServerProcess):
+async def test_python_client_completes_main_workflow(python_client: Path, server: ServerProcess):
     job = [str(python_environment()), str(PYTHON / "main_job.py")]
     require_the_job(await found_by(job, server, python_client, PYTHONPATH=str(python_client)))
     guide = python_client / "guide.py"
@@ -130,7 +130,7 @@ async def test_the_python_client_does_the_main_job(python_client: Path, server: 
     assert (python_client / "answer.csv").read_bytes() == b"answer\r\n42\r\n"
 
 
-async def test_the_typescript_client_does_the_main_job(typescript_client: Path, server: ServerProcess):
+async def test_typescript_client_completes_main_workflow(typescript_client: Path, server: ServerProcess):
     job = [program(ENGINE, "node"), str(typescript_client / "out" / "main_job.js")]
     require_the_job(await found_by(job, server, typescript_client))
     command = [program(ENGINE, "node"), str(typescript_client / "out" / "guide.js"), server.base_url]

@@ -1,8 +1,8 @@
-"""Programs that were written for Hue do their work on this server.
+"""Programs written for Hue work with this server.
 
-`hueclientrest` and `workflow4ds` come from PyPI. The first runs unchanged; the second has a token in place of its
-login, which goes through the page of Hue. `ong-hue-api` is in no registry: the test makes the calls that its class for
-the REST API makes, in their order and with their fields.
+`hueclientrest` and `workflow4ds` come from PyPI. The first runs unchanged; the second uses a token instead of its login
+through Hue's page. `ong-hue-api` is in no registry: the test makes the calls of its REST API class, in their order and
+with their fields.
 """
 
 import asyncio
@@ -27,14 +27,13 @@ SETTINGS = "[desktop.connector_policy]\nsession_conf_allowed = []\n" + "\n".join
     f'[notebook.interpreters.{key}]\ninterface = "duckdb"\ndialect = "duckdb"\noptions = {{path = ":memory:"}}'
     for key in ("duckdb", "hive", "impala")
 )
-"""The programs name the data sources of a Hadoop cluster; any source can have these names. The engines behind them here
-know no setting of Hive, not even those that are passed on by default.
-"""
+"""The programs name the data sources of a Hadoop cluster; any source can have these names. The engines used here accept
+no Hive settings, not even those passed on by default."""
 
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve --embedded`, with data sources of the names that the programs use."""
+    """`queryserver serve --embedded` with data sources of the names that the programs use."""
     place = tmp_path_factory.mktemp("hue-clients")
     settings = place / "queryserver.toml"
     settings.write_text(SETTINGS, encoding="utf-8")
@@ -44,7 +43,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def done(job: str, server: ServerProcess, folder: Path) -> dict[str, Any]:
-    """What a job of `hue/` found."""
+    """Return the results of a job in `hue/`."""
     python = await asyncio.to_thread(hue_environment)
     url = server.base_url.rstrip("/")
     return await found_by(python, HUE / f"{job}.py", url, PASSWORD, str(ROWS), folder=folder)
@@ -58,18 +57,18 @@ async def test_hueclientrest_saves_all_rows_and_moves_files(server: ServerProces
     assert (found["is_listed"], found["is_same"], found["exists"]) == (True, True, [True, False])
 
 
-async def test_workflow4ds_fetches_all_rows_by_the_paths_of_hues_pages(server: ServerProcess, tmp_path: Path):
+async def test_workflow4ds_fetches_all_rows_through_hue_page_paths(server: ServerProcess, tmp_path: Path):
     found = await done("workflow_4ds", server, tmp_path)
     assert found["fetched"] == [["id", "name"], ROWS, LAST]
     assert found["saved"] == [["id", "name"], ROWS, [str(cell) for cell in LAST]]
     assert (found["size"], found["again"]) == (ROWS, [[42]])
     assert found["sessions"] == [True, True, True]
-    # It sends some forty settings with every statement.
+    # It sends about forty settings with every statement.
     assert found["settings"] > 20
     assert "not passed on to the engine: hive.tez.input.format," in found["log"]
 
 
-async def test_the_calls_of_ong_hue_api_give_all_rows(server: ServerProcess):
+async def test_ong_hue_api_calls_return_all_rows(server: ServerProcess):
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as http:
 
         async def post(path: str, **fields: Any) -> Any:

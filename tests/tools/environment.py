@@ -1,4 +1,4 @@
-"""Programs on SQLAlchemy in an environment of their own: pinned, with hashes, kept from run to run."""
+"""Programs on SQLAlchemy in a separate environment: pinned, with hashes, kept between runs."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ _CLIENT = HERE.parents[1] / "clients" / "python"
 
 
 def python_with_tools() -> Path:
-    """The interpreter of the environment with what requirements.lock pins."""
+    """Return the interpreter of the environment with the packages pinned in requirements.lock."""
     lock = HERE / "requirements.lock"
 
     def fill(folder: Path) -> None:
@@ -24,6 +24,6 @@ def python_with_tools() -> Path:
 
 
 def install_client(folder: Path) -> None:
-    """The client of this source tree, with its entry points; built by the tools of our own environment."""
+    """Install this source tree's client with its entry points; our own environment's tools build it."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     run_tool(ENGINE, [*pip, "--no-deps", "--no-index", "--no-build-isolation", "--target", folder, _CLIENT])

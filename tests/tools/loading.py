@@ -1,4 +1,5 @@
-"""Loads tables with dlt, by reflection and in chunks, and prints what arrived as JSON. Arguments: the URL, a folder."""
+"""Loads tables with dlt, by reflection and in chunks, and prints the loaded rows as JSON. Arguments: the URL, a
+folder."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Makes models of two tables with sqlacodegen, uses them, prints JSON. Arguments: the URL, a folder."""
+"""Generates models of two tables with sqlacodegen, uses them, prints JSON. Arguments: the URL, a folder."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def main(url: str, folder: str) -> None:
         for statement in TABLES:
             connection.exec_driver_sql(statement)
     file = Path(folder, "generated_models.py")
-    # The program in bin/ names the Python of the folder that the environment was made in.
+    # The program in bin/ refers to the Python of the folder in which the environment was created.
     command = [sys.executable, "-m", "sqlacodegen", url, "--tables", "model_authors,model_books"]
     subprocess.run([*command, "--outfile", file], check=True, timeout=100)
     specification = importlib.util.spec_from_file_location("generated_models", file)

@@ -1,4 +1,4 @@
-"""Runs a notebook with JupySQL in a kernel of its own, and prints what its cells gave as JSON. Argument: the URL."""
+"""Runs a notebook with JupySQL in a separate kernel, and prints its cells' output as JSON. Argument: the URL."""
 
 import json
 import os
@@ -28,7 +28,7 @@ with engine.begin() as connection:
 
 
 def main(url: str) -> None:
-    os.environ["DATABASE_URL"] = url  # where the magic takes its connection from
+    os.environ["DATABASE_URL"] = url  # where the magic reads its connection
     notebook = nbformat.v4.new_notebook()
     setup = f"url = {url!r}"
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (setup, *CELLS)]
@@ -37,7 +37,7 @@ def main(url: str) -> None:
 
 
 def _text(outputs: list[dict[str, object]]) -> str:
-    """All that a cell shows, as plain text."""
+    """Return a cell's whole output as plain text."""
     parts = []
     for one in outputs:
         shown = one.get("data", {}).get("text/plain") or one.get("text") or one.get("evalue") or ""

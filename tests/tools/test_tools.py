@@ -1,4 +1,4 @@
-"""Programs from PyPI that get nothing but a URL of SQLAlchemy do their work on a server (issue 20, section 5)."""
+"""Programs from PyPI that get only a SQLAlchemy URL work with a server (issue 20, section 5)."""
 
 import asyncio
 import json
@@ -43,14 +43,14 @@ def url(request: pytest.FixtureRequest, server: ServerProcess) -> str:
 
 
 async def done(job: str, client: Path, folder: Path, *arguments: str) -> Any:
-    """What a job of this folder found."""
+    """Return the results of a job in this folder."""
     unsent = {"RUNTIME__DLTHUB_TELEMETRY": "false", "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false"}
     python = await asyncio.to_thread(python_with_tools)
     environment = {**unsent, "PYTHONPATH": str(client)}
     return await found_by(python, HERE / f"{job}.py", *arguments, folder=folder, environment=environment)
 
 
-async def test_jupysql_runs_a_notebook(url: str, client: Path, tmp_path: Path):
+async def test_jupysql_runs_notebook(url: str, client: Path, tmp_path: Path):
     shown = await done("notebook", client, tmp_path, url)
     tables, columns, snippet, _, grouped, named, everything, refused = shown[3:]
     assert "note_orders" in tables
@@ -62,7 +62,7 @@ async def test_jupysql_runs_a_notebook(url: str, client: Path, tmp_path: Path):
     assert "nothing" in refused
 
 
-async def test_sqlacodegen_makes_models_that_work(url: str, client: Path, tmp_path: Path):
+async def test_sqlacodegen_generates_working_models(url: str, client: Path, tmp_path: Path):
     found = await done("models", client, tmp_path, url, str(tmp_path))
     assert found["used"] == ["ana", "1.00", ["one"]]
     parts = ("CheckConstraint(", "Index('model_books_title'", "Numeric(6, 2)")
@@ -70,7 +70,7 @@ async def test_sqlacodegen_makes_models_that_work(url: str, client: Path, tmp_pa
     assert "unique=True" in found["text"] or "UniqueConstraint('name'" in found["text"]
 
 
-async def test_dlt_loads_tables_by_reflection_in_chunks_and_what_is_new(url: str, client: Path, tmp_path: Path):
+async def test_dlt_loads_tables_by_reflection_in_chunks_and_incrementally(url: str, client: Path, tmp_path: Path):
     found = await done("loading", client, tmp_path, url, str(tmp_path))
     first, second = found["loads"]
     assert (first["loaded_orders"], first["loaded_customers"]) == (2500, 10)
@@ -83,7 +83,7 @@ async def test_dlt_loads_tables_by_reflection_in_chunks_and_what_is_new(url: str
     }
 
 
-async def test_a_dashboard_of_streamlit_shows_pages_of_tables(url: str, client: Path, tmp_path: Path):
+async def test_streamlit_dashboard_shows_pages_of_tables(url: str, client: Path, tmp_path: Path):
     shown = await done("dashboard_pages", client, tmp_path, url)
     assert all(one["errors"] == [] for one in shown)
     assert all(one["tables"] == ["dash_items", "dash_sales"] for one in shown)

@@ -1,4 +1,4 @@
-"""Tests of the suite that cannot pass on an engine and that no requirement names, with the reason."""
+"""Suite tests that cannot pass on an engine and that no requirement covers, with the reason."""
 
 from collections.abc import Mapping
 
@@ -42,7 +42,7 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
 
 
 def reason_for(engine: str, name: str) -> str | None:
-    """Why the test is left out; None for one that must pass. `name`: `Class_engine::test[parameters]`."""
+    """Return why the test is excluded; None for one that must pass. `name`: `Class_engine::test[parameters]`."""
     left, _, right = name.partition("::")
     kind = left.split("_")[0]
     excluded = EXCLUDED.get(engine, {})

@@ -1,10 +1,10 @@
-"""Loaded with `-p` by the process that runs SQLAlchemy's dialect suite: its plugin, and what its tests need to know."""
+"""Loaded with `-p` by the process that runs SQLAlchemy's dialect suite: its plugin, and what its tests require."""
 
 import pytest
 
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 
-# The order matters: the assertions are rewritten when they are imported.
+# The order matters: assertions are rewritten on import.
 from sqlalchemy.testing import config as suite_config  # noqa: E402
 from sqlalchemy.testing import provision  # noqa: E402
 from sqlalchemy.testing.plugin import pytestplugin  # noqa: E402
@@ -13,7 +13,7 @@ from tests.client.sqlalchemy_suite.exclusions import reason_for  # noqa: E402
 
 
 def pytest_collection_modifyitems(session, config, items):
-    """After the plugin of SQLAlchemy, which makes a class for each engine."""
+    """Run after SQLAlchemy's plugin, which creates a class for each engine."""
     pytestplugin.pytest_collection_modifyitems(session, config, items)
     for item in items:
         reason = reason_for(_engine(), item.nodeid.partition("::")[2])
@@ -40,9 +40,9 @@ def _default_schema(config, dbapi_connection, schema_name):
 
 @provision.delete_from_all_tables.for_db("queryserver")
 def _delete(connection, cfg, metadata):
-    """On DuckDB each table in a transaction of its own: keys still refer to rows that were deleted in the same one.
+    """On DuckDB, clear each table in a separate transaction: keys still refer to rows deleted in the same one.
 
-    MariaDB looks at each row whether another one refers to it, also within one statement.
+    MariaDB checks for each row whether another one refers to it, even within one statement.
     """
     if _engine() == "mysql":
         connection.exec_driver_sql("SET foreign_key_checks = 0")

@@ -1,4 +1,4 @@
-"""What each engine behind a server can do, in the words of SQLAlchemy's suite."""
+"""The capabilities of each engine behind a server, in the terms of SQLAlchemy's suite."""
 
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
@@ -14,7 +14,7 @@ CAN = {
     "datetime_microseconds": NOT_MARIADB,
     "time_microseconds": NOT_MARIADB,
     "sql_expression_limit_offset": NOT_MARIADB,
-    "precision_generic_float_type": NOT_MARIADB,  # FLOAT is given with six digits
+    "precision_generic_float_type": NOT_MARIADB,  # FLOAT is returned with six digits
     "unbounded_varchar": NOT_MARIADB,
     "schemas": SERVERS,  # statements on sqlite cannot attach other files
     "independent_connections": ALL,
@@ -97,7 +97,7 @@ CAN = {
     "reflect_indexes_with_expressions": SERVERS_BUT_MARIADB,
     "inline_check_constraint_reflection": (POSTGRESQL, SQLITE),
     "unicode_ddl": ALL,
-    "time_timezone": (),  # parameters of the server have no time with a zone
+    "time_timezone": (),  # the server's parameters have no time with time zone
     "timestamp_microseconds": NOT_MARIADB,
     "datetime_historic": ALL,
     "datetime_timezone_historic": SERVERS_BUT_MARIADB,
@@ -140,13 +140,13 @@ CAN = {
 }
 
 
-# In the order in which the dialect names them.
+# In the dialect's order of names.
 MARIADB_LEVELS = ["SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"]
 LEVELS = ["READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
 class Requirements(SuiteRequirements):
-    """Those of the table, and what the suite wants to know in numbers and names."""
+    """The table's requirements, and numbers and names that the suite asks for."""
 
     def get_isolation_levels(self, config):
         levels = {POSTGRESQL: ("READ COMMITTED", LEVELS), MARIADB: ("REPEATABLE READ", MARIADB_LEVELS)}

@@ -1,3 +1,3 @@
-"""SQLAlchemy's dialect suite, as its README.dialects.rst says that third-party dialects run it."""
+"""SQLAlchemy's dialect suite, run as README.dialects.rst recommends for third-party dialects."""
 
 from sqlalchemy.testing.suite import *  # noqa: F403

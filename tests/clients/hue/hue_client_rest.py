@@ -1,6 +1,6 @@
 """hueclientrest, unchanged: a query of many rows to a CSV file, and files.
 
-Arguments: the address, the password, the number of rows. Prints what it got as JSON.
+Arguments: the address, the password, the number of rows. Prints its results as JSON.
 """
 
 import csv

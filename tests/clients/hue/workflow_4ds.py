@@ -1,7 +1,7 @@
-"""workflow4ds, unchanged but for its login: it sends the form of Hue's login page, with cookies and a CSRF token, which
-this server does not have; a token of `api/token/auth` takes its place.
+"""workflow4ds, unchanged except for its login: it submits Hue's login form with cookies and a CSRF token, which this
+server does not have; a token from `api/token/auth` replaces them.
 
-Arguments: the address, the password, the number of rows. Prints what it got as JSON.
+Arguments: the address, the password, the number of rows. Prints its results as JSON.
 """
 
 import csv

@@ -1,6 +1,6 @@
-"""The main job by the generated Python client: statements, failures, pages, files, events, an import.
+"""The main workflow with the generated Python client: statements, failures, pages, files, events, an import.
 
-Arguments: base URL, user, password. Prints what it found as JSON.
+Arguments: base URL, user, password. Prints its findings as JSON.
 """
 
 import base64
@@ -67,7 +67,7 @@ RUNNING = {QueryStatusStatus.WAITING, QueryStatusStatus.RUNNING}
 
 
 def parsed(answer: Response[object], kind: type[T], status: HTTPStatus = HTTPStatus.OK) -> T:
-    """The body as the client read it; ends the job when it is another one."""
+    """Return the body as the client parsed it; exit if it has another status or type."""
     if answer.status_code != status or not isinstance(answer.parsed, kind):
         sys.exit(f"{answer.status_code} {type(answer.parsed).__name__}: {answer.content[:500]!r}")
     return answer.parsed
