@@ -59,7 +59,7 @@ async def test_work_is_canceled_when_last_waiter_leaves(single_flight: SingleFli
     assert work.canceled == 1
 
 
-async def test_work_exceeding_its_budget_is_canceled_and_restarted_for_later_callers(single_flight: SingleFlight):
+async def test_work_exceeding_its_budget_is_canceled_and_not_shared_again(single_flight: SingleFlight):
     work = Work()
     with pytest.raises(EngineTimeout, match=r"within 0\.05 s"):
         await single_flight.join("a", work, budget=SHORT)

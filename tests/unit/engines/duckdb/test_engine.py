@@ -181,7 +181,7 @@ async def test_error_location_refers_to_the_submitted_statement(session: EngineS
         ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
         # While rows are read, DuckDB counts lines within the expressions around text columns.
         ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
-        # DuckDB marks a position in a different text here.
+        # For these statements, DuckDB reports a position in a different text.
         ("SELECT 1,  2, 3, 4 FROM v", None),
         ("SHOW nowhere", None),
     ):

@@ -359,7 +359,7 @@ async def test_fetch_is_not_repeated_for_released_session() -> None:
     ],
 )
 async def test_rows_that_cannot_be_fetched_are_an_error(happens, error, words) -> None:
-    """If rows that were already received fail, the repeated fetch has failed, not the statement."""
+    """If rows that were already read cannot be fetched again, the results have expired; the statement did not fail."""
     with pytest.raises(error, match=words):
         await read(fetcher(RowServer(numbers(3_000), happens)))
 

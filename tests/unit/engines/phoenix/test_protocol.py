@@ -47,7 +47,7 @@ from queryserver.errors.statements import (
 
 
 def test_encoding_matches_protobuf_reference() -> None:
-    """The first two examples come from the protobuf encoding guide."""
+    """The examples come from the protobuf encoding guide."""
     assert number(1, 150) == bytes.fromhex("089601")
     assert text(2, "testing") == bytes.fromhex("120774657374696e67")
     assert octets(3, number(1, 150)) == bytes.fromhex("1a03089601")
@@ -161,7 +161,7 @@ def test_small_decimals_are_sent_without_exponent() -> None:
     assert Message(parameter(Decimal("1E-10"), pa.decimal128(38, 10))).text(STRING_VALUE) == "0.0000000001"
 
 
-def test_gregorian_timestamps_are_sent_as_text_and_earlier_ones_as_milliseconds() -> None:
+def test_timestamps_before_gregorian_calendar_are_sent_as_milliseconds() -> None:
     """Java parses text of earlier dates with the Julian calendar."""
     late = dt.datetime.fromisoformat("2024-02-29 10:20:30.000005")
     assert Message(parameter(late, pa.timestamp("us"))).text(STRING_VALUE) == "2024-02-29 10:20:30.000005"

@@ -88,7 +88,7 @@ def record(*fields: tuple[int, bytes | None]) -> bytes:
     return struct.pack("!i", len(fields)) + written
 
 
-def test_anonymous_record_has_numbered_typed_fields_and_all_null_column_is_text() -> None:
+def test_anonymous_record_has_numbered_typed_fields() -> None:
     one = record((23, struct.pack("!i", 1)), (25, None), (25, b"x"))
     fields = {"field0": 1, "field1": None, "field2": "x"}
     assert column_reader("a", RECORD).read((None, one)).to_pylist() == [None, fields]

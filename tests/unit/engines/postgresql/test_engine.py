@@ -1,4 +1,4 @@
-"""Recognition of the service's own database, including on servers that identify themselves only partly."""
+"""Recognition of the service's own database, even if a server only partly identifies its database."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -124,7 +124,7 @@ class Outage:
 _ELSEWHERE = {"name": "other", "number": 1, "cluster": 1}
 
 
-async def test_remembered_identity_permits_other_servers_while_service_database_is_unavailable(
+async def test_other_servers_are_permitted_during_service_database_outage(
     database_dsn: str, tasks: Tasks, inside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Canceling a statement needs a new connection, which must not depend on the service's database."""

@@ -148,7 +148,7 @@ async def test_non_numeric_splits_report_zero_progress() -> None:
 
 
 @pytest.mark.security("T11")
-async def test_next_uri_with_other_host_is_requested_from_configured_coordinator() -> None:
+async def test_next_uri_with_other_host_goes_to_configured_coordinator() -> None:
     elsewhere = page(1, next_host="http://coordinator.internal:1")
     async with scripted_trino(elsewhere, ONE_ROW[1]) as server, session_at(server) as session:
         assert (await run(session, "SELECT n")).rows == [(7,)]

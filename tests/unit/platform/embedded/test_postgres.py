@@ -290,7 +290,7 @@ async def test_stored_files_are_private_to_owner(tmp_path: Path):
 
 
 @AS_ROOT
-async def test_root_runs_server_unprivileged_without_loosening_home_permissions(tmp_path: Path):
+async def test_root_runs_server_unprivileged_within_private_home(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     places = [home, *home.parents]

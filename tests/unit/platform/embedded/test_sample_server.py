@@ -66,7 +66,7 @@ async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any
         return (await run(session, sql)).rows
 
 
-async def test_first_connection_starts_server_and_concurrent_connections_are_served(tmp_path: Path) -> None:
+async def test_concurrent_first_connections_start_server_and_are_served(tmp_path: Path) -> None:
     async with started(tmp_path) as sample:
         assert not sample.is_started
         assert not (tmp_path / "postgresql-sample" / "data").exists()
@@ -165,7 +165,7 @@ async def test_writing_statement_stops_at_disk_floor(tmp_path: Path) -> None:
         await said(engine, BEN, "DROP TABLE kept")
 
 
-async def test_writing_statement_stops_at_quota_even_if_it_catches_cancellation(tmp_path: Path) -> None:
+async def test_statement_that_catches_cancellation_stops_at_quota(tmp_path: Path) -> None:
     catching = f"""
         DO $$ BEGIN
             LOOP

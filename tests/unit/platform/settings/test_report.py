@@ -134,7 +134,7 @@ def test_local_trial_has_no_warnings() -> None:
 
 
 @pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "10.0.0.5"])
-def test_unrestricted_hosts_are_warned_about_when_other_machines_connect(http_host: str) -> None:
+def test_unrestricted_hosts_are_warned_about_beyond_loopback(http_host: str) -> None:
     assert warned_of(http_host=http_host) == {_HOSTS}
     assert warned_of(http_host=http_host, allowed_hosts=("sql.example",)) == set()
 
