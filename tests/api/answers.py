@@ -162,8 +162,8 @@ def _fits(model: type[BaseModel], body: Any) -> bool:
 
 @cache
 def _validator(model: type[BaseModel]) -> Draft202012Validator:
-    """A validator for the model's schema. Models accept any word, but their schemas, which clients are generated
-    from, do not.
+    """Validator for the model's schema: models accept any word, but their schemas list the allowed words for
+    clients.
     """
     schema = model.model_json_schema(mode="serialization")
     return Draft202012Validator(schema, formats={"date-time": _is_time}, validate_formats=True)

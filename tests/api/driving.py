@@ -126,8 +126,9 @@ def _with_broker(settings: Settings, url: str) -> Settings:
 
 
 async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":
-    """Create a user and credentials for their calls. There is no password because hashing would take most of a
-    test's time.
+    """Create a user and their credentials.
+
+    There is no password because hashing would take most of a test's time.
     """
     records = AccountRepository(api.database)
     for group in groups:

@@ -257,8 +257,9 @@ class TestPlaces:
 
 
 class TestOrderOfChecks:
-    """The order in Contract editor 1.5: path, authentication, method, content type, size, parse, parameters,
-    dialect, limits.
+    """Checks run in the order of Contract editor 1.5.
+
+    Path, authentication, method, content type, size, parse, parameters, dialect, limits.
     """
 
     @pytest.mark.platform(12)

@@ -1,5 +1,6 @@
-"""The setting `limits.api_requests_per_minute` (Contract platform 1.1, 1.6). If a burst crosses a minute boundary,
-twice as many requests pass.
+"""The setting `limits.api_requests_per_minute` (Contract platform 1.1, 1.6).
+
+Twice as many requests pass if a burst crosses a minute boundary.
 """
 
 from collections import Counter

@@ -60,9 +60,7 @@ CALLS: dict[str, Send] = {
 
 @asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
-    """The longest time in seconds that the loop kept a ready task waiting within the context, as a single-element
-    list.
-    """
+    """Yield a single-element list: the longest time in seconds that a ready task had to wait within the context."""
     longest = [0.0]
 
     async def tick() -> None:

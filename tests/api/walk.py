@@ -156,11 +156,11 @@ class Walk:
 
 
 def served_calls() -> set[tuple[str, str]]:
-    """The documented calls that a walk must make, without /metrics, assets and the root, whose responses depend on the
-    address, the package and the caller.
+    """The documented calls that a walk must make.
 
-    File calls have a separate walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators
-    have separate tests, and optimizer calls are never executed.
+    Responses of /metrics, assets and the root depend on the address, the package and the caller. File calls have a
+    separate walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators have separate tests,
+    and optimizer calls are never executed.
     """
     return {
         one.key

@@ -13,9 +13,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 @pytest.fixture(scope="session")
 async def connectors_database_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
-    """A migrated service database only for this folder, because its tests store connectors that all its servers
-    read.
-    """
+    """A migrated service database only for this folder, because its servers share all connectors that tests store."""
     async for dsn in new_database(postgres, template=migrated_template):
         yield dsn
 

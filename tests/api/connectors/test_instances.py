@@ -1,6 +1,4 @@
-"""Stored connectors: visibility, changes, grants, deletion and encodings (Contract platform 1.2, 4.3, 5.3 to 5.7,
-12).
-"""
+"""Stored connectors: visibility, changes, grants, deletion, encodings (Contract platform 1.2, 4.3, 5.3 to 5.7, 12)."""
 
 import asyncio
 import json

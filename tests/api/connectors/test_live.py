@@ -1,6 +1,4 @@
-"""Stored connectors in use: a change on one server applies to the next call on every server (Contract platform 4.3,
-5).
-"""
+"""Stored connectors in use: changes on one server apply to the next call on every server (Contract platform 4.3, 5)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

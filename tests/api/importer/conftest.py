@@ -24,8 +24,9 @@ def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Se
 
 @pytest.fixture
 def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
-    """Opens an application with changed settings on this test's own upload area; a second call opens a second
-    instance.
+    """Opens an application with changed settings on this test's own upload area.
+
+    A second call opens a second instance of the same application.
     """
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:

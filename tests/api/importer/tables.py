@@ -37,8 +37,8 @@ class Tables:
 
 
 def table_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Any:
-    """Settings with three always available databases, a read-only database, a restricted database and an unusable
-    database.
+    """Settings with three databases that are always available, and one each that is read-only, restricted and
+    unusable.
     """
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)

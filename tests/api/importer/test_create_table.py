@@ -38,8 +38,9 @@ _numbers = count(1)
 async def tables(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """One application on its own database, shared by all tests of a process: each database has one holder of its
-    duckdb file.
+    """One application on its own database, shared by all tests of a process.
+
+    Its duckdb file can have only one holder per service database.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):

@@ -23,8 +23,8 @@ LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_0
 async def opened(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """An application on its own database, so that no other process sweeps it; users may run two concurrent
-    statements.
+    """An application on its own database, so that no other process sweeps it; users may run two statements at a
+    time.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
@@ -138,7 +138,7 @@ class TestLimits:
         assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == ROWS
 
     async def test_engine_never_executes_the_history_text(self, tables: Tables, ana: Caller):
-        """The fake engine refuses statements that it does not understand, so executing the text would fail this
+        """The fake engine refuses statements that it does not understand, so executing the text would fail the
         import.
         """
         await imported(ana, "slow", "t")

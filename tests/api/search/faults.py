@@ -15,8 +15,9 @@ from queryserver.identity.model import User
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Failures by read, named as in `FakeCatalogEngine.looks`. `unlisted` databases are omitted; `held` reads wait
-    for an event.
+    """Failures by read, named as in `FakeCatalogEngine.looks`.
+
+    `unlisted` databases are omitted, and `held` reads wait for an event.
     """
 
     failures: Mapping[str, QueryServerError] = field(default_factory=dict)

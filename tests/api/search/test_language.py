@@ -178,9 +178,7 @@ async def test_document_name_ranking_follows_the_term_rules(api: Api, ana: Calle
 
 @pytest.mark.platform(91)
 async def test_better_documents_rank_first_and_pages_do_not_overlap(ana: Caller) -> None:
-    """The newest is the worst match: found outside the name, inside it, at a word, at its start, and as the exact
-    name.
-    """
+    """The newest match is the worst: outside the name, inside it, at a word, at its start, and as the exact name."""
     texts = ["select 1", "select 1 + 1", "(select 1) union all select 2", "values ('Xselect 1')"]
     texts.append(f"values ({', '.join(str(number) for number in range(100, 150))}) -- select 1")
     for text in texts:

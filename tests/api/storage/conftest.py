@@ -26,9 +26,7 @@ def storage_settings(
     desktop: Mapping[str, Any] | None = None,
     **filebrowser: Any,
 ) -> Settings:
-    """Settings with a local root, which is created if missing, and without interpreters. `tables` configures other
-    stores.
-    """
+    """Settings with a local root, created if missing, and without interpreters. `tables` configures other stores."""
     root = root or directory / "files"
     (root / "shared").mkdir(parents=True, exist_ok=True)
     return Settings.model_validate(

@@ -1,7 +1,7 @@
-"""The storage checklist over HTTP, identical for every store. Each store has a test class that inherits
-`EverywhereContract`.
+"""The storage checklist over HTTP, identical for every store.
 
-A store's `World` states what the store cannot do; such calls must return 501 and change nothing.
+Each store has a test class that inherits `EverywhereContract`. A store's `World` states what the store cannot do; such
+calls must return 501 and change nothing.
 """
 
 import asyncio
@@ -252,7 +252,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert await place.names() == ["text"]
 
     @pytest.mark.storage(60, 61, 62, 64)
-    async def test_rename(self, place):
+    async def test_rename_keeps_content_and_refuses_invalid_targets(self, place):
         await place.put("x", b"one")
         beside = await place.post("rename", src_path=place.at("x"), dest_path="y")
         seen = (beside.status_code, beside.json()["path"], beside.json()["source"])
@@ -281,7 +281,7 @@ class EverywhereContract(PreviewsEverywhere):
         refused(await place.post("rename", src_path=place.at("news"), dest_path="news"), 400, "same_path")
 
     @pytest.mark.storage(63, 64)
-    async def test_move_and_copy(self, place):
+    async def test_move_and_copy_transfer_files_and_directories(self, place):
         await place.put("x", b"one")
         await place.post("mkdir", path=place.at("d"))
         into = await place.post("move", src_path=place.at("x"), dest_path=place.at("d"))
@@ -327,7 +327,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert sorted(await place.names("d")) == ["a", "b"]
 
     @pytest.mark.storage(72, 73, 74, 75, 76, 78)
-    async def test_delete_and_trash(self, place):
+    async def test_delete_uses_the_trash_only_where_supported(self, place):
         await place.post("mkdir", path=place.at("d"))
         await place.put("d/x", b"one")
         if not place.world.trash:
@@ -384,7 +384,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert body["summary"]["length"] == 4
 
     @pytest.mark.storage(83, 84, 85, 86, 87, 88, 92)
-    async def test_uploads(self, place):
+    async def test_upload_in_one_request_stores_the_file(self, place):
         user = place.world.user
         for part in ("local_file", "hdfs_file", "file"):
             made = await user.send(

@@ -1,4 +1,4 @@
-"""chmod, chown, replication, stat, content_summary and doas (Contract storage 2.1.7, 5.4, 5.6, 6; S14)."""
+"""Attribute calls such as chmod, chown and stat, and doas (Contract storage 2.1.7, 5.4, 5.6, 6; S14)."""
 
 import json
 from collections.abc import AsyncIterator

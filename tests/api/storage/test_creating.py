@@ -1,4 +1,4 @@
-"""mkdir, touch, save, delete and trash (Contract storage 6, 7.7, 7.8, 8)."""
+"""The calls mkdir, touch, save, delete and trash (Contract storage 6, 7.7, 7.8, 8)."""
 
 import asyncio
 from collections.abc import AsyncIterator

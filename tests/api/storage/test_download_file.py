@@ -1,4 +1,4 @@
-"""download (Contract storage 5.5)."""
+"""File downloads (Contract storage 5.5)."""
 
 import asyncio
 import tracemalloc

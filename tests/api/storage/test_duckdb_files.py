@@ -1,6 +1,4 @@
-"""DuckDB reads and writes store files (Contract editor 4.7) from a separate process that has no direct access to
-them.
-"""
+"""DuckDB reads and writes store files (Contract editor 4.7) from a separate process without direct access to them."""
 
 import asyncio
 import random

@@ -1,6 +1,4 @@
-"""`wait`, `storage/operation`, and how other processes take over the work of dead processes (Contract storage 7.5,
-7.6).
-"""
+"""The field `wait`, `storage/operation`, and takeover from dead processes (Contract storage 7.5, 7.6)."""
 
 import asyncio
 import logging
@@ -332,7 +330,7 @@ async def test_identical_call_waits_until_the_dead_process_last_file_can_be_remo
     async def none(*_: object, **__: object) -> list[object]:
         return []
 
-    # The call takes it over, and no application of another test that looks for what dead processes left.
+    # The call must take over itself, before another test's application does so in the background.
     monkeypatch.setattr(TransferRecords, "claim_orphans", none)
     place = world.place(Scheme.FILE)
     place.put(d__a=b"a", e=None)

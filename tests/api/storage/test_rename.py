@@ -204,7 +204,7 @@ async def test_copy_includes_everything_and_keeps_the_source(eva: Caller, place:
 
 
 @every_copying_store
-async def test_a_file_is_copied_to_a_new_path(eva: Caller, place: Place) -> None:
+async def test_file_is_copied_to_a_new_path(eva: Caller, place: Place) -> None:
     place.put(x=b"content")
     copied = await eva.post("storage/copy", src_path=place.at("x"), dest_path=place.at("y"))
     assert copied.json()["path"] == place.at("y")

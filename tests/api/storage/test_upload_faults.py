@@ -70,7 +70,7 @@ def age(directory: Path, seconds: float) -> None:
 
 
 class TestExpiry:
-    async def test_an_upload_expires_a_day_after_its_last_part(self, tmp_path: Path, database_dsn: str):
+    async def test_upload_expires_a_day_after_its_last_chunk(self, tmp_path: Path, database_dsn: str):
         shared = tmp_path / "files" / "shared"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             ana = await api.user("ana")
@@ -134,7 +134,7 @@ class TestSweeping:
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
-    async def test_write_heartbeats_keep_its_record_as_recent_as_its_file(self, tmp_path, database_dsn):
+    async def test_heartbeats_keep_a_writes_record_as_recent_as_its_file(self, tmp_path, database_dsn):
         """If the record expired before its file was old enough, the file would stay forever."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:

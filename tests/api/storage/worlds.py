@@ -49,8 +49,9 @@ def memory_stores() -> dict[Scheme, MemoryFileSystem]:
 
 @dataclass
 class Place:
-    """A directory reserved for one test. Content is written and returned by relative path; None stands for a
-    directory.
+    """A directory reserved for one test.
+
+    Content is written and returned by relative path; None stands for a directory.
     """
 
     path: str

@@ -16,9 +16,7 @@ from queryserver.identity.model import AuthenticatedUser
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
-    """Opens an application on this test's own database; the arguments change settings of `desktop` and
-    `desktop.auth`.
-    """
+    """Opens an application on this test's own database; arguments change settings of `desktop` and `desktop.auth`."""
 
     def opened(desktop: dict[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         settings = make_settings(tmp_path, database_dsn, users_url)

@@ -167,7 +167,7 @@ class TestEnds:
         states = {one["id"]: one["state"] for one in (await ana.get("token/api_tokens")).json()["tokens"]}
         assert states == {revoked["token"]["id"]: "revoked", expired["token"]["id"]: "expired"}
 
-    async def test_revoking_all_tokens_of_a_user_ends_api_tokens(self, tokens: Api):
+    async def test_api_token_ends_with_all_tokens_of_its_user(self, tokens: Api):
         pair = await log_in(tokens)
         ana = Caller(tokens, "ana", {"Authorization": f"Bearer {pair['access']}"})
         for end in ("all", "password", "disable"):

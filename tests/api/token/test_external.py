@@ -515,9 +515,7 @@ _WAITS_FOR_A_LOCK = """
 
 
 async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
-    """Run work that waits on the group `going` while another transaction deletes the group; return the work's
-    result.
-    """
+    """Run work on the group `going` while another transaction is deleting the group; return the work's result."""
     async with api.database.transaction() as connection:
         await connection.execute("delete from groups where name = 'going'")
         waiting = asyncio.create_task(work)
