@@ -384,7 +384,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert body["summary"]["length"] == 4
 
     @pytest.mark.storage(83, 84, 85, 86, 87, 88, 92)
-    async def test_upload_in_one_request_stores_the_file(self, place):
+    async def test_uploads(self, place):
         user = place.world.user
         for part in ("local_file", "hdfs_file", "file"):
             made = await user.send(
