@@ -25,7 +25,7 @@ _RESULTS = Path("chaos-results")
 
 
 async def chaos(minutes: float, clients: int, seed: int) -> bool:
-    """Whether the ledger is clean. Prints the report."""
+    """Run the chaos test, print the report, and return whether the ledger is clean."""
     folder = _RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     logs = folder.resolve() / "logs"
     logs.mkdir(parents=True)
@@ -61,7 +61,7 @@ async def chaos(minutes: float, clients: int, seed: int) -> bool:
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run with the command line's arguments."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=200)

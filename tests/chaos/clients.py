@@ -1,8 +1,8 @@
-"""The users of the fleet, and the ledger of all that they asked for and were told.
+"""The fleet's users, and the ledger of all their requests and responses.
 
-The rules of a client: every execute has an idempotency key, and is repeated with it; what is answered 429, 502 or 503,
-and what lost its connection, is repeated after `Retry-After` or a growing pause; a state is asked for until it is
-neither waiting nor running; pages are read with `start_row`; a file is only what arrived to its end.
+The rules of a client: every execute has an idempotency key, and is retried with it; a 429, 502 or 503, and a lost
+connection, is retried after `Retry-After` or a growing pause; a state is polled until it is neither waiting nor
+running; pages are read with `start_row`; a file counts only if it arrived completely.
 """
 
 import asyncio
@@ -31,17 +31,18 @@ _THINKS_S = (0.2, 3.0)
 
 
 class GaveUp(Exception):
-    """No final answer within minutes."""
+    """No final response within minutes."""
 
 
 def now() -> str:
-    """As it is written in the report."""
+    """Return the time as the report shows it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass
 class Entry:
-    """One statement as its client knows it. `token` is the idempotency key, and what an insert leaves in the target."""
+    """One statement as its client knows it. `token` is the idempotency key, and the value that an insert adds to the
+    target."""
 
     kind: str
     user: str
@@ -54,7 +55,7 @@ class Entry:
     told_at: str = ""
     problems: list[str] = field(default_factory=list)
     factor: int = 0
-    """Of the values of the rows, for those that have a result."""
+    """Determines the row values of statements that have a result."""
     rows: int = 0
 
 
@@ -65,12 +66,12 @@ class Ledger:
     entries: list[Entry] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, str]] = field(default_factory=list)
-    """HTTP 500s, and answers that no rule foresees."""
+    """HTTP 500s, and responses that no rule covers."""
 
 
 @dataclass
 class Caller:
-    """One user's calls, each repeated until there is an answer that is final."""
+    """One user's calls, each retried until there is a final response."""
 
     user: str
     headers: Mapping[str, str]
@@ -81,7 +82,7 @@ class Caller:
     async def call(
         self, method: str, path: str, *, key: str = "", answer_s: float = _ANSWER_WITHIN_S, **more: Any
     ) -> httpx.Response:
-        """The final answer. Raises GaveUp."""
+        """Return the final response. Raises GaveUp."""
         give_up, pause = time.monotonic() + _GIVE_UP_S, 0.5
         headers = {**self.headers, **({"Idempotency-Key": key} if key else {})}
         while time.monotonic() < give_up:
@@ -105,7 +106,7 @@ class Caller:
         raise GaveUp(path)
 
     async def told(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:
-        """The body of a POST that was carried out; another answer is a fault."""
+        """Return the body of a successful POST; record any other response as a fault."""
         response = await self.call("POST", path, key=key, answer_s=_ANSWER_WITHIN_S + wait_s, json=body)
         if response.status_code != 200:
             self._fault(path, key or str(body.get("operationId", "")), response)
@@ -119,14 +120,14 @@ class Caller:
 
 @dataclass
 class Client:
-    """Somebody who runs one statement after the other."""
+    """A user who runs one statement after the other."""
 
     caller: Caller
     ends_at: float
-    """Of the monotonic clock; the statement under way is followed to its end."""
+    """In monotonic time; a running statement is followed to completion."""
 
     async def run(self) -> None:
-        """Until the time is over."""
+        """Run until the time is over."""
         kinds: list[Callable[[Entry], Awaitable[None]]] = [self.insert, self.select, self.page, self.download]
         kinds.append(self.cancel)
         random = self.caller.random
@@ -144,23 +145,23 @@ class Client:
             await asyncio.sleep(random.uniform(*_THINKS_S))
 
     async def insert(self, entry: Entry) -> None:
-        """A row with the token in the target."""
+        """Insert a row with the token into the target."""
         delay = self.caller.random.choice((0, 0, 0.5, 2, 4))
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep({delay})")
         await self._follow(entry)
 
     async def select(self, entry: Entry) -> None:
-        """A few rows, which stay in the record."""
+        """Select a few rows, which are stored in the record."""
         await self._select(entry, 20)
         await read_all(self.caller, entry)
 
     async def page(self, entry: Entry) -> None:
-        """Some thousand rows, which go to the result store, page by page."""
+        """Select several thousand rows, which go to the result store, and page through them."""
         await self._select(entry, ROWS)
         await read_all(self.caller, entry)
 
     async def download(self, entry: Entry) -> None:
-        """The same as a file."""
+        """Download several thousand rows as a file."""
         await self._select(entry, ROWS)
         if entry.state != READABLE:
             return
@@ -173,7 +174,7 @@ class Client:
             entry.problems.append(f"{now()} wrong content: the file has {len(rows)} rows")
 
     async def cancel(self, entry: Entry) -> None:
-        """An insert that is stopped before its end, or too late."""
+        """Cancel an insert before its end, or too late."""
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep(4)")
         await asyncio.sleep(self.caller.random.uniform(0, 5))
         await self.caller.told("cancel_statement", operationId=entry.operation, wait_s=10)
@@ -203,12 +204,12 @@ class Client:
 
 
 def expected(entry: Entry) -> list[list[Any]]:
-    """The rows of its result."""
+    """Return the rows of the statement's result."""
     return [[n, n * entry.factor, f"row {n} of {entry.token}"] for n in range(1, entry.rows + 1)]
 
 
 async def read_all(caller: Caller, entry: Entry) -> None:
-    """Read the result page by page and note what is not as it must be."""
+    """Read the result page by page and record deviations."""
     if entry.state != READABLE:
         return
     rows: list[Any] = []

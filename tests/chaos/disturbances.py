@@ -1,4 +1,4 @@
-"""What goes wrong: one thing every 20 seconds, each undone by itself."""
+"""The disturbances: one every 20 seconds, each undone automatically."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _RESTARTED_WITHIN_S = 120
 
 
 class Disturbances:
-    """In turns, in an order of chance; what they did is in `log`."""
+    """Runs the disturbances in random order; `log` records their effects."""
 
     def __init__(self, fleet: Fleet, random: Random) -> None:
         self._fleet = fleet
@@ -29,7 +29,7 @@ class Disturbances:
         self.log: list[dict[str, str]] = []
 
     async def run(self, ends_at: float) -> None:
-        """Until that time, and until all is undone."""
+        """Run until the given time, and until everything is undone."""
         kinds: list[Callable[[], Awaitable[str]]] = [
             self.kill_server,
             self.kill_worker,
@@ -50,23 +50,23 @@ class Disturbances:
                 running.create_task(self._noted(turns.pop()))
 
     async def kill_server(self) -> str:
-        """kill -9, then started again."""
+        """Kill a server with -9, then restart it."""
         return await self._killed(self._fleet.servers)
 
     async def kill_worker(self) -> str:
-        """kill -9, then started again."""
+        """Kill a worker with -9, then restart it."""
         return await self._killed(self._fleet.workers)
 
     async def hold_server(self) -> str:
-        """SIGSTOP: it is silent for longer than its leases last."""
+        """Pause a server (SIGSTOP) for longer than its leases last."""
         return await self._held(self._fleet.servers)
 
     async def hold_worker(self) -> str:
-        """SIGSTOP: it is silent for longer than its leases last."""
+        """Pause a worker (SIGSTOP) for longer than its leases last."""
         return await self._held(self._fleet.workers)
 
     async def broker_stopped(self) -> str:
-        """It comes back empty."""
+        """Stop the broker; it returns empty."""
         async with self._single["broker"]:
             await self._fleet.valkey.stop()
             await asyncio.sleep(self._random.uniform(*_AWAY_S))
@@ -74,21 +74,21 @@ class Disturbances:
         return "stopped and started"
 
     async def broker_flushed(self) -> str:
-        """All that it holds is gone."""
+        """Delete everything in the broker."""
         async with self._single["broker"], Redis.from_url(self._fleet.valkey.url) as broker:
             await broker.flushall()
         return "flushed"
 
     async def database_restarted(self) -> str:
-        """A fast stop of PostgreSQL: the service database and the target; it comes back at the same address."""
+        """Stop PostgreSQL fast, with the service database and the target; it returns at the same address."""
         return await self._database_ended(signal.SIGINT)
 
     async def database_crashed(self) -> str:
-        """It ends at once and has to recover."""
+        """Crash PostgreSQL, which then has to recover."""
         return await self._database_ended(signal.SIGQUIT)
 
     async def results_away(self) -> str:
-        """The link leads nowhere, as where a mount is gone, or to something that is no directory."""
+        """Let the results link lead nowhere, as if a mount were gone, or to something that is not a directory."""
         async with self._single["results"]:
             kind = self._random.choice(("nowhere", "a file"))
             elsewhere = self._fleet.directory / kind.replace(" ", "-")
@@ -102,7 +102,7 @@ class Disturbances:
         return kind
 
     async def rolling_restart(self) -> str:
-        """SIGTERM to one after the other; the next one when the former is ready."""
+        """Stop the members with SIGTERM one after the other, each once the previous one is ready."""
         slow: list[str] = []
         async with self._single["rolling"]:
             for member in self._fleet.members:

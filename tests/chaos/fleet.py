@@ -1,4 +1,4 @@
-"""The fleet under test: every part is a process of its own that can be killed, held and started again."""
+"""The fleet under test: every part is a separate process that can be killed, paused and restarted."""
 
 import asyncio
 import json
@@ -39,23 +39,23 @@ _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 @dataclass(eq=False)
 class Member:
-    """One process of the fleet. Its output of all its lives is in one file."""
+    """One process of the fleet. All its runs write to one log file."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
     base_url: str = ""
-    """Of a server; others have none."""
+    """Set for servers only."""
     taken: bool = False
-    """Whether a disturbance works on it."""
+    """Whether a disturbance is using it."""
     process: asyncio.subprocess.Process | None = None
     starts_again: int = 0
-    """How often it ended by itself at its start."""
+    """How often it exited by itself during startup."""
     _said_before: int = 0
 
     async def start(self) -> None:
-        """Start it; `ready` tells when it works."""
+        """Start the process; `ready` waits until it works."""
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
@@ -68,7 +68,7 @@ class Member:
             )
 
     async def ready(self) -> None:
-        """Return when it works. Raises AssertionError with the end of its output."""
+        """Wait until the process works. Raises AssertionError with the end of its output."""
         async with httpx.AsyncClient(timeout=5) as http:
             try:
                 await until(lambda: self._works(http), _READY_WITHIN_S)
@@ -76,19 +76,19 @@ class Member:
                 raise AssertionError(f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}") from None
 
     def send(self, number: signal.Signals) -> None:
-        """A signal, also to one that has ended."""
+        """Send a signal, even if the process has exited."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
     async def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill with -9, and wait until the process is gone."""
         self.send(signal.SIGKILL)
         if self.process is not None:
             await asyncio.wait_for(self.process.wait(), _STOP_WITHIN_S)
 
     async def stop(self) -> bool:
-        """SIGTERM; whether it ended by itself."""
+        """Send SIGTERM and return whether the process exited by itself."""
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
         if self.process is None:
@@ -103,7 +103,7 @@ class Member:
     async def _works(self, http: httpx.AsyncClient) -> bool:
         assert self.process is not None
         if self.process.returncode is not None:
-            # As service managers do: what the start needs may be away at this moment.
+            # Like service managers: a dependency may be unavailable at startup.
             await self.start()
             self.starts_again += 1
             await asyncio.sleep(1)
@@ -119,20 +119,20 @@ class Member:
 
 @dataclass
 class Fleet:
-    """All of it, and where the clients call it."""
+    """All processes, and the addresses that clients call."""
 
     directory: Path
     postgres: EmbeddedPostgres
     valkey: ValkeyServer
     service_dsn: str
     target_dsn: str
-    """As superuser, to look into what the statements did."""
+    """The superuser's DSN, to check the statements' effects."""
     tokens: Mapping[str, str]
     servers: list[Member] = field(default_factory=list)
     workers: list[Member] = field(default_factory=list)
     beat: list[Member] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
-    """One, of nginx, or those of all servers."""
+    """nginx's address, or all servers' addresses."""
 
     @property
     def members(self) -> list[Member]:
@@ -140,13 +140,13 @@ class Fleet:
 
     @property
     def results(self) -> Path:
-        """Where the processes look for results: a link, like a mount that can go away."""
+        """Where the processes look for results: a link, like a mount that can disappear."""
         return self.directory / "data" / "results"
 
 
 @asynccontextmanager
 async def running_fleet(logs: Path, users: Sequence[str]) -> AsyncGenerator[Fleet]:
-    """3 servers, 2 workers, 1 beat, nginx where it is installed, PostgreSQL and Valkey; ended on leaving."""
+    """Run 3 servers, 2 workers, 1 beat, nginx if installed, PostgreSQL and Valkey; stop them on exit."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="queryserver-chaos-")))
         postgres = await stack.enter_async_context(EmbeddedPostgres.start(directory / "postgres"))
@@ -178,7 +178,7 @@ async def running_fleet(logs: Path, users: Sequence[str]) -> AsyncGenerator[Flee
 
 
 async def until(holds: Callable[[], object], within_s: float) -> None:
-    """Return once it holds; asks every tenth of a second. Raises TimeoutError."""
+    """Wait until the condition is true, checking every tenth of a second. Raises TimeoutError."""
     give_up = time.monotonic() + within_s
     while True:
         answer = holds()
@@ -190,7 +190,7 @@ async def until(holds: Callable[[], object], within_s: float) -> None:
 
 
 async def _databases(postgres: EmbeddedPostgres) -> tuple[str, str]:
-    """The migrated service database, and the one that statements go to, over loopback with a role of its own."""
+    """Return the migrated service database, and the statements' database over loopback with a separate role."""
     await ensure_databases(postgres, sample_tables)
     admin = postgres.admin_dsn()
     await execute(admin, f"CREATE DATABASE chaos OWNER {SERVICE_ROLE}")
@@ -198,7 +198,7 @@ async def _databases(postgres: EmbeddedPostgres) -> tuple[str, str]:
     await migrate(service_dsn)
     await execute(admin, f"CREATE ROLE {TARGET} LOGIN PASSWORD '{TARGET}'")
     await execute(admin, f"CREATE DATABASE {TARGET} TEMPLATE template0 OWNER {TARGET}")
-    # No unique key: a statement that is carried out twice must be seen twice.
+    # No unique key, so that a statement executed twice is noticed.
     table = "CREATE TABLE done (token text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())"
     await execute(postgres.admin_dsn(TARGET), f"{table}; ALTER TABLE done OWNER TO {TARGET}")
     rules = postgres.cluster.data / "pg_hba.conf"
@@ -236,7 +236,8 @@ async def _end(members: Sequence[Member]) -> None:
 
 @contextmanager
 def _front(servers: Sequence[str]) -> Generator[list[str]]:
-    """The address of nginx with the file of `deploy/`, without TLS, in turns; without the program those of servers."""
+    """Yield the address of nginx with the file from `deploy/`, without TLS, alternating; or the servers' addresses
+    without nginx."""
     program = shutil.which("nginx", path=_PROGRAMS)
     if program is None:
         yield list(servers)

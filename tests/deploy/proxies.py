@@ -1,4 +1,4 @@
-"""nginx and HAProxy with their files of `deploy/`, in which only addresses and paths of files are replaced."""
+"""nginx and HAProxy with their files from `deploy/`, in which only addresses and file paths are replaced."""
 
 import shutil
 import signal
@@ -25,11 +25,11 @@ _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that runs."""
+    """A running proxy."""
 
     name: str
     port: int
-    """For TLS."""
+    """The TLS port."""
     plain_port: int
     authority: Path
     settings: Path
@@ -37,7 +37,7 @@ class Proxy:
 
     @asynccontextmanager
     async def client(self, address: str = "127.0.0.1", **headers: str) -> AsyncGenerator[httpx.AsyncClient]:
-        """Connections of its own from a loopback address, to the name of the service."""
+        """Open separate connections from a loopback address to the service's name."""
         transport = httpx.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=self.authority), local_address=address
         )
@@ -50,14 +50,14 @@ class Proxy:
             yield http
 
     def change(self, old: str, new: str) -> None:
-        """Edit the settings and make the proxy read them again; returns when all its processes have."""
+        """Edit the settings and reload the proxy; return when all its processes have applied them."""
         _replace_in(self.settings, {old: new})
         self._reload()
 
 
 @contextmanager
 def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """nginx in front of two servers at these loopback ports. `changes` are texts of its file and what replaces them."""
+    """Run nginx in front of two servers at these loopback ports. `changes` map texts of its file to replacements."""
     with _ready_to_run("nginx", "nginx/nginx.conf") as (program, directory, settings, ports, authority):
         temporary = "".join(
             f"  {kind}_temp_path {directory}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -90,7 +90,7 @@ def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> G
 
 @contextmanager
 def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """HAProxy in front of two servers at these loopback ports. `changes` as for nginx."""
+    """Run HAProxy in front of two servers at these loopback ports. `changes` as for nginx."""
     with _ready_to_run("haproxy", "haproxy/haproxy.cfg") as (program, directory, settings, ports, authority):
         pair = directory / "tls.pem"
         pair.touch(mode=0o600)
@@ -114,12 +114,12 @@ def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) ->
 
 
 PROXIES = {"nginx": nginx, "haproxy": haproxy}
-"""By name, which is also that of the engine mark."""
+"""By name, which is also the engine mark."""
 
 
 @contextmanager
 def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, tuple[int, int], Path]]:
-    """The program, its directory with certificate and settings, ports for HTTP and HTTPS, and who signed."""
+    """Yield the program, its directory with certificate and settings, ports for HTTP and HTTPS, and the authority."""
     found = shutil.which(engine, path=_PROGRAMS)
     program = require(Path(found) if found else None, engine)
     with data_directory() as directory:
@@ -133,7 +133,8 @@ def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, t
 
 
 def _reload_nginx(master: psutil.Process) -> None:
-    """A process with the former settings closes idle connections, perhaps while a client sends a call on one."""
+    """Reload nginx and wait: a process with the old settings closes idle connections, possibly as a client sends a call
+    on one."""
     former = set(master.children())
     master.send_signal(signal.SIGHUP)
     give_up = time.monotonic() + RELOAD_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The files of `deploy/` fit the schemas of their readers, the settings of the server, and each other."""
+"""The files in `deploy/` match their readers' schemas, the server's settings, and each other."""
 
 import configparser
 import json
@@ -21,13 +21,13 @@ from queryserver.platform.settings.tree import Settings
 
 DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
 SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-# docs/operations/shutdown.md: the cleanup after the grace period, and what to add before anything kills the process.
+# docs/operations/shutdown.md: the cleanup after the grace period, and a margin before anything kills the process.
 REST_S, MARGIN_S = 15, 5
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
 
 
 def manifests() -> list[dict[str, Any]]:
-    """All objects for Kubernetes."""
+    """Return all Kubernetes objects."""
     files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
     return [one for file in files for one in yaml.load_all(file.read_text(), yaml.CSafeLoader)]
 
@@ -46,7 +46,7 @@ def compose() -> dict[str, Any]:
 
 
 def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
-    """What a server reads there, with secrets of ours. Fails with what it complains about."""
+    """Return the settings that a server reads there, with our own secrets. Fails with the server's complaints."""
     addresses = {
         "DATABASE__URL_FILE": f"postgresql://queryserver:{SECRET}@database.example.org/queryserver",
         "BROKER_URL_FILE": f"redis://:{SECRET}@broker.example.org/0",
@@ -62,24 +62,24 @@ def settings(environment: Mapping[str, str], directory: Path, file: Path | None 
 
 
 def stop_s(settings: Settings) -> int:
-    """The longest that a stop takes, and the margin."""
+    """Return the longest duration of a stop, plus the margin."""
     return settings.desktop.shutdown_delay_s + settings.desktop.shutdown_grace_s + REST_S + MARGIN_S
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_manifests_fit_the_schema_of_kubernetes(version: str):
+def test_manifests_match_kubernetes_schema(version: str):
     for one in manifests():
         kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_the_schema_is_strict():
+def test_schema_is_strict():
     wrong = manifest("Deployment", "queryserver")
     wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
-def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
+def test_pod_has_the_settings_of_its_files(tmp_path: Path):
     [container] = pod()["containers"]
     environment = {
         one["name"]: one.get("value", "10.244.0.9").replace("$(POD_IP)", "10.244.0.9")
@@ -87,7 +87,7 @@ def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
         if one["name"].startswith("QUERYSERVER")
     }
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-    # Where the image looks for a settings file.
+    # The image looks for a settings file here.
     assert mounts["/etc/queryserver"] == "settings"
     keys = {Path(value).name for name, value in environment.items() if name.endswith("_FILE")}
     assert keys | {"broker-password"} == set(manifest("Secret")["stringData"])
@@ -105,13 +105,13 @@ def test_the_pod_has_the_settings_of_its_files(tmp_path: Path):
     for place in (Path(results.location or ""), read.importer.upload_dir, read.filebrowser.local_root):
         assert place is not None
         assert mounts[str(place.parent)] == "shared"
-    # The server makes the other two itself.
+    # The server creates the other two itself.
     [migrate] = pod()["initContainers"]
     assert migrate["command"][2] == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
     assert container["ports"][0]["containerPort"] == read.desktop.http_port
 
 
-def test_the_pods_have_no_rights_that_they_do_not_need():
+def test_pods_have_no_unneeded_rights():
     assert pod()["automountServiceAccountToken"] is False
     assert pod("queryserver-broker")["automountServiceAccountToken"] is False
     assert pod("queryserver-broker")["securityContext"]["runAsNonRoot"] is True
@@ -130,7 +130,7 @@ def test_the_pods_have_no_rights_that_they_do_not_need():
         assert "memory" in container["resources"]["limits"]
 
 
-def test_an_update_never_takes_a_server_before_the_next_one_is_ready():
+def test_update_stops_no_server_before_the_next_is_ready():
     deployment = manifest("Deployment", "queryserver")["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     [container] = pod()["containers"]
@@ -149,7 +149,7 @@ def test_an_update_never_takes_a_server_before_the_next_one_is_ready():
 
 
 @pytest.mark.parametrize("role", ["worker", "beat"])
-def test_workers_and_beats_have_what_the_servers_have(role: str, tmp_path: Path):
+def test_workers_and_beats_share_the_servers_configuration(role: str, tmp_path: Path):
     [server], [container] = pod()["containers"], pod(f"queryserver-{role}")["containers"]
     assert container["args"] == [role]
     assert container["image"] == server["image"]
@@ -161,7 +161,7 @@ def test_workers_and_beats_have_what_the_servers_have(role: str, tmp_path: Path)
         assert pod(f"queryserver-{role}")[key] == pod()[key], key
     for kind in ("startup", "liveness"):
         assert container[f"{kind}Probe"]["httpGet"] == {"path": "/desktop/debug/is_alive", "port": "metrics"}
-    # What the image listens on beside `http_host`.
+    # The image listens on this in addition to `http_host`.
     assert next(_quoted("TASK_SERVER__METRICS_HOST")) == next(_quoted("HTTP_HOST")) == "0.0.0.0"
     [(_, text)] = manifest("ConfigMap")["data"].items()
     file = tmp_path / "queryserver.toml"
@@ -172,7 +172,7 @@ def test_workers_and_beats_have_what_the_servers_have(role: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("role", ["worker", "beat"])
-def test_workers_and_beats_of_the_compose_file_are_servers_with_another_command(role: str):
+def test_compose_workers_and_beats_are_servers_with_another_command(role: str):
     services = compose()["services"]
     given, server = services[role], services["queryserver-1"]
     assert given["command"] == [role]
@@ -190,7 +190,7 @@ def test_workers_and_beats_of_the_compose_file_are_servers_with_another_command(
         assert given[key] == server[key], key
 
 
-def test_the_broker_keeps_what_is_queued_and_asks_for_a_password():
+def test_broker_keeps_queued_messages_and_requires_password():
     [container] = pod("queryserver-broker")["containers"]
     for command in (container["command"][2], compose()["services"]["broker"]["command"][2]):
         assert "--maxmemory-policy noeviction" in command
@@ -204,7 +204,7 @@ def test_the_broker_keeps_what_is_queued_and_asks_for_a_password():
     assert f"${{VALKEY_IMAGE:-{container['image']}}}" == compose()["services"]["broker"]["image"]
 
 
-def test_each_image_can_be_pinned_without_an_edit_and_the_guide_says_how():
+def test_each_image_can_be_pinned_without_edits_as_documented():
     guide = (DEPLOY / "README.md").read_text()
     images = {service["image"] for service in compose()["services"].values()}
     variables = {found[1] for image in images if (found := re.fullmatch(r"\$\{([A-Z]+_IMAGE):-[^}]+\}", image))}
@@ -214,7 +214,7 @@ def test_each_image_can_be_pinned_without_an_edit_and_the_guide_says_how():
     assert "--build-arg BASE=" in guide
 
 
-def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
+def test_ingress_leads_to_servers_and_not_to_metrics():
     port = manifest("Service", "queryserver")["spec"]["ports"][0]
     assert port["targetPort"] == pod()["containers"][0]["ports"][0]["name"]
     paths = manifest("Ingress")["spec"]["rules"][0]["http"]["paths"]
@@ -228,7 +228,7 @@ def test_the_ingress_leads_to_the_servers_and_not_to_the_metrics():
     }
 
 
-def test_prometheus_reads_each_pod_of_servers_workers_and_beats():
+def test_prometheus_scrapes_each_pod_of_servers_workers_and_beats():
     [job] = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())["scrape_configs"]
     read = {name.split(".")[0]: source["port"] for source in job["dns_sd_configs"] for name in source["names"]}
     services = {"queryserver-pods": "server", "queryserver-workers": "worker", "queryserver-beats": "beat"}
@@ -240,14 +240,14 @@ def test_prometheus_reads_each_pod_of_servers_workers_and_beats():
         assert read[name] == spec["ports"][0]["port"] == port["containerPort"]
         assert spec["ports"][0]["targetPort"] == port["name"]
         assert spec["selector"] == manifest("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
-        # Otherwise the name gives one address for all.
+        # Otherwise the name resolves to one address for all.
         assert spec["clusterIP"] == "None"
     policy = manifest("NetworkPolicy", "queryserver-metrics")["spec"]
     assert policy["podSelector"]["matchExpressions"][0]["values"] == ["worker", "beat"]
     assert policy["ingress"][0]["ports"] == [{"port": "metrics"}]
 
 
-def test_prometheus_reads_each_process_of_the_compose_file(tmp_path: Path):
+def test_prometheus_scrapes_each_process_of_compose_file(tmp_path: Path):
     [job] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     [listed], [found] = job["static_configs"], job["dns_sd_configs"]
     read = {name: settings(service["environment"], tmp_path).desktop for name, service in servers()}
@@ -262,13 +262,13 @@ def test_prometheus_reads_each_process_of_the_compose_file(tmp_path: Path):
 
 
 def servers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Those of the compose file."""
+    """Yield the compose file's servers."""
     for name, service in compose()["services"].items():
         if name.startswith("queryserver-"):
             yield name, service
 
 
-def test_the_servers_of_the_compose_file_have_the_settings_that_they_need(tmp_path: Path):
+def test_compose_servers_have_their_required_settings(tmp_path: Path):
     services, whole = compose()["services"], compose()
     assert "version" not in whole
     proxy = services["proxy"]["networks"]["internal"]["ipv4_address"]
@@ -287,7 +287,7 @@ def test_the_servers_of_the_compose_file_have_the_settings_that_they_need(tmp_pa
         assert files == set(service["secrets"]) == set(whole["secrets"]) - {"broker-password"}
         made = services["migrate"]["entrypoint"][2]
         assert made == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
-        # Both have one volume, and nothing of theirs lies beside it.
+        # Both have one volume, and keep nothing outside of it.
         state = [volume for volume in service["volumes"] if volume.startswith("state:")]
         assert state == [f"state:{next(_quoted('DATA_DIR'))}"]
     assert len(addresses) == 3
@@ -302,11 +302,11 @@ def _quoted(name: str) -> Iterator[str]:
 
 
 def steps() -> str:
-    """The guide that sets up a fleet."""
+    """Return the guide to setting up a fleet."""
     return (DEPLOY.parent / "docs" / "operations" / "fleet.md").read_text()
 
 
-def test_the_settings_of_the_guide_are_those_of_a_fleet_and_fit_the_unit_of_systemd(tmp_path: Path):
+def test_guide_settings_are_valid_for_a_fleet_and_match_systemd_unit(tmp_path: Path):
     [toml] = re.findall(r"```toml\n(.*?)```", steps(), re.DOTALL)
     file = tmp_path / "queryserver.toml"
     file.write_text(toml)
@@ -333,7 +333,7 @@ def test_the_settings_of_the_guide_are_those_of_a_fleet_and_fit_the_unit_of_syst
         assert f"{place}" in steps().partition("```sh\ninstall -d -o queryserver")[2].partition("```")[0]
 
 
-def test_the_commands_of_the_guide_make_the_secrets_that_the_files_name():
+def test_guide_commands_create_the_secrets_that_files_name():
     made = steps()
     for name in compose()["secrets"]:
         assert f">secrets/{name}" in made
@@ -349,14 +349,14 @@ def dashboard() -> dict[str, Any]:
     return json.loads((DEPLOY / "grafana" / "queryserver.json").read_text())
 
 
-def test_the_dashboard_holds_nothing_that_the_models_of_grafana_lack():
+def test_dashboard_contains_only_fields_known_to_grafana_models():
     register_default_plugins()
     written = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard())))
     assert list(_lost(dashboard(), written)) == []
 
 
 def _lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
-    """What the models did not take over: fields they do not know are left out."""
+    """Yield the fields that the models did not keep, since they omit unknown ones."""
     if isinstance(given, dict):
         for key, value in given.items():
             if value is not None:
@@ -371,7 +371,7 @@ def _lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
         yield place
 
 
-def test_the_panels_of_the_dashboard_do_not_overlap_and_use_its_variables():
+def test_dashboard_panels_do_not_overlap_and_use_its_variables():
     panels, taken = dashboard()["panels"], set[tuple[int, int]]()
     assert len({one["id"] for one in panels}) == len(panels)
     for panel in panels:

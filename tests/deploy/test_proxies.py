@@ -1,4 +1,4 @@
-"""nginx and HAProxy as `deploy/` configures them, in front of two servers."""
+"""nginx and HAProxy as configured in `deploy/`, in front of two servers."""
 
 import asyncio
 import json
@@ -23,12 +23,12 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 26)]
 SENT_BY_CLIENTS = {"X-Forwarded-For": "198.51.100.7", "Forwarded": "for=198.51.100.7"}
 SEES_METRICS = (b"/metrics", b"/metrics/", b"/%6detrics")
-"""Ways to write the path. The servers answer each to the address of the client of these tests."""
+"""Spellings of the path. The servers serve each one to these tests' client address."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, and what it writes down."""
+    """A server and its log files."""
 
     node: Node
     directory: Path
@@ -38,7 +38,7 @@ class Server:
         return int(self.node.process.base_url.rpartition(":")[2])
 
     def lines(self, file: str) -> list[dict[str, Any]]:
-        """Of `access` or `audit`."""
+        """Return the lines of the `access` or `audit` log."""
         path = self.directory / file
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -57,7 +57,7 @@ async def place(
 
 
 async def server(stack: AsyncExitStack, place: Installation, name: str, **more: str) -> Server:
-    """A server with the settings that the files in `deploy/` ask for."""
+    """Start a server with the settings that the files in `deploy/` require."""
     directory = place.directory / name
     directory.mkdir()
     settings = {
@@ -69,7 +69,7 @@ async def server(stack: AsyncExitStack, place: Installation, name: str, **more: 
         "desktop__logging__access_file": str(directory / "access"),
         "desktop__logging__audit_file": str(directory / "audit"),
         "filebrowser__local_root": str(place.directory / "files"),
-        # Nothing is taken over here: a lease that a busy machine does not lose.
+        # Nothing is taken over here, so the lease is long enough for a busy machine.
         "editor__lease_timeout_s": "60",
         **more,
     }
@@ -84,7 +84,7 @@ async def pair(place: Installation) -> AsyncIterator[list[Server]]:
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in PROXIES])
 def name(request: pytest.FixtureRequest) -> str:
-    """Of the proxy."""
+    """The proxy's name."""
     return request.param
 
 
@@ -95,7 +95,7 @@ def proxy(name: str, pair: list[Server]) -> Iterator[Proxy]:
 
 
 def headers(place: Installation) -> dict[str, str]:
-    """Of a call by ana, with a name of its own."""
+    """Headers of a call by ana, with a unique request id."""
     return {"Authorization": f"Bearer {place.tokens['ana']}", "X-Request-Id": uuid4().hex}
 
 
@@ -105,7 +105,7 @@ async def execute(http: httpx.AsyncClient, place: Installation, statement: str, 
 
 
 async def servers_of(answers: list[httpx.Response], servers: list[Server]) -> list[int]:
-    """Which server gave each answer, and from which client as it saw it, by the access logs."""
+    """Return which server sent each response, and from which client address, according to the access logs."""
     found: dict[str, int] = {}
 
     async def all_found() -> bool:
@@ -117,7 +117,7 @@ async def servers_of(answers: list[httpx.Response], servers: list[Server]) -> li
     return [found[answer.headers["X-Request-Id"]] for answer in answers]
 
 
-async def test_a_statement_its_pages_and_its_file_pass(proxy: Proxy, place: Installation) -> None:
+async def test_statement_with_pages_and_file_passes_through_proxy(proxy: Proxy, place: Installation) -> None:
     async with proxy.client() as http:
         sql = "SELECT n, md5(n::text) FROM generate_series(1, 200000) AS n"
         submitted = await execute(http, place, sql, limit=200_000, wait=60)
@@ -131,13 +131,13 @@ async def test_a_statement_its_pages_and_its_file_pass(proxy: Proxy, place: Inst
         assert [row[0] for row in page.json()["result"]["data"]] == [150_001, 150_002]
         file = await http.get(f"/api/v1/editor/download/{operation}", params={"format": "csv"}, headers=headers(place))
         assert file.content.count(b"\n") == 200_001
-        # What the proxy has no part in: who is let in, which hosts are served, and what a server refuses.
+        # Not the proxy's task: authentication, permitted hosts, and a server's refusals.
         assert (await http.get("/api/v1/editor/get_history")).status_code == 401
         refused = await http.get("/api/v1/editor/get_history", headers={**headers(place), "Host": "other.example.org"})
         assert refused.json()["code"] == "invalid_host"
 
 
-async def test_events_arrive_while_the_statement_runs(proxy: Proxy, place: Installation) -> None:
+async def test_events_arrive_while_statement_runs(proxy: Proxy, place: Installation) -> None:
     holder = await asyncpg.connect(place.users_dsn, timeout=10)
     try:
         await holder.execute("SELECT pg_advisory_lock(4711)")
@@ -147,7 +147,7 @@ async def test_events_arrive_while_the_statement_runs(proxy: Proxy, place: Insta
             path = f"/api/v1/editor/events/{operation}"
             async with http.stream("GET", path, headers=headers(place)) as answer:
                 lines = answer.aiter_lines()
-                # The lock is held until a first event is here: a proxy that gathers lines would give none.
+                # The lock is held until a first event arrives: a buffering proxy would forward none.
                 while await anext(lines) != "event: status":
                     pass
                 await holder.execute("SELECT pg_advisory_unlock(4711)")
@@ -187,9 +187,7 @@ async def test_one_client_stays_at_one_server_and_clients_are_spread(
 
 
 @pytest.mark.engine("nginx")
-async def test_without_its_line_of_affinity_nginx_takes_the_servers_in_turn(
-    pair: list[Server], place: Installation
-) -> None:
+async def test_nginx_without_affinity_line_alternates_servers(pair: list[Server], place: Installation) -> None:
     with PROXIES["nginx"]([one.port for one in pair]) as proxy:
         proxy.change("    hash $remote_addr consistent;\n", "")
         seen = set[int]()
@@ -200,7 +198,7 @@ async def test_without_its_line_of_affinity_nginx_takes_the_servers_in_turn(
             seen = set(await servers_of(answers, pair))
 
 
-async def test_without_any_server_clients_are_told_when_to_call_again(name: str, place: Installation) -> None:
+async def test_without_servers_clients_receive_retry_after(name: str, place: Installation) -> None:
     with PROXIES[name]([free_port(), free_port()]) as proxy:
         async with proxy.client() as http:
             answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
@@ -213,7 +211,7 @@ async def test_without_any_server_clients_are_told_when_to_call_again(name: str,
 
 @asynccontextmanager
 async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
-    """The port of a server that is ready, and breaks calls off or never answers them."""
+    """Yield the port of a server that reports readiness, but aborts calls or never responds to them."""
     ended = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -234,13 +232,13 @@ async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
 async def answer_of_proxy(proxy: Proxy, place: Installation) -> httpx.Response:
     async with proxy.client() as http:
         answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
-        while answer.status_code == 503:  # no check has passed yet
+        while answer.status_code == 503:  # no check has succeeded yet
             answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
     return answer
 
 
 @pytest.mark.engine("haproxy")
-async def test_behind_haproxy_clients_are_told_of_a_server_that_breaks_off(place: Installation) -> None:
+async def test_haproxy_reports_server_that_aborts_calls(place: Installation) -> None:
     async with faulty_server(answers_late=False) as port:
         with PROXIES["haproxy"]([port, free_port()]) as proxy:
             answer = await answer_of_proxy(proxy, place)
@@ -248,7 +246,7 @@ async def test_behind_haproxy_clients_are_told_of_a_server_that_breaks_off(place
     assert answer.json()["code"] == "service_unavailable"
 
 
-async def test_clients_are_told_of_a_server_that_does_not_answer(name: str, place: Installation) -> None:
+async def test_unresponsive_server_is_reported_to_clients(name: str, place: Installation) -> None:
     limit = {"nginx": "proxy_read_timeout 90s", "haproxy": "timeout server 90s"}[name]
     async with faulty_server(answers_late=True) as port:
         with PROXIES[name]([port, port], {limit: limit.replace("90s", "1s")}) as proxy:
@@ -257,7 +255,7 @@ async def test_clients_are_told_of_a_server_that_does_not_answer(name: str, plac
     assert answer.json()["code"] == "service_unavailable"
 
 
-async def test_the_address_of_the_client_is_right_whatever_it_claims(proxy: Proxy, pair: list[Server]) -> None:
+async def test_client_address_is_correct_whatever_the_client_claims(proxy: Proxy, pair: list[Server]) -> None:
     username = f"nobody-{proxy.name}"
     async with proxy.client(ADDRESSES[0], **SENT_BY_CLIENTS) as http:
         login = await http.post("/api/v1/token/auth", json={"username": username, "password": "no password"})
@@ -272,7 +270,7 @@ async def test_the_address_of_the_client_is_right_whatever_it_claims(proxy: Prox
     assert [line["client"] for line in found] == [ADDRESSES[0]]
 
 
-async def test_the_metrics_are_not_passed_on(proxy: Proxy, pair: list[Server]) -> None:
+async def test_metrics_are_not_forwarded(proxy: Proxy, pair: list[Server]) -> None:
     direct_url = pair[0].node.process.base_url
     async with proxy.client() as http, httpx.AsyncClient(base_url=direct_url, timeout=60) as direct:
         for path in SEES_METRICS:
@@ -283,7 +281,7 @@ async def test_the_metrics_are_not_passed_on(proxy: Proxy, pair: list[Server]) -
             assert (await http.get("/", extensions={"target": path})).status_code in {400, 404}, path
 
 
-async def test_paths_arrive_as_they_were_sent_and_http_becomes_https(
+async def test_paths_arrive_unchanged_and_http_redirects_to_https(
     proxy: Proxy, pair: list[Server], place: Installation
 ) -> None:
     path = "/api/v1/storage/stat=file:///shared//a%2Fb%20c"
@@ -297,11 +295,11 @@ async def test_paths_arrive_as_they_were_sent_and_http_becomes_https(
     async with httpx.AsyncClient(headers={"Host": SERVICE}, timeout=60) as http:
         moved = await http.get(f"http://127.0.0.1:{proxy.plain_port}/api/docs?x=1")
     assert (moved.status_code, moved.headers["Location"]) == (301, f"https://{SERVICE}/api/docs?x=1")
-    # RFC 6797, 7.2: over https only.
+    # RFC 6797, 7.2: over HTTPS only.
     assert "Strict-Transport-Security" not in moved.headers
 
 
-async def test_browsers_are_bound_to_https_by_each_answer(proxy: Proxy, place: Installation) -> None:
+async def test_every_response_binds_browsers_to_https(proxy: Proxy, place: Installation) -> None:
     async with proxy.client() as http:
         answers = [
             await http.get(path, headers=headers(place)) for path in ("/api/docs", "/api/v1/nothing", "/metrics")
@@ -310,7 +308,7 @@ async def test_browsers_are_bound_to_https_by_each_answer(proxy: Proxy, place: I
 
 
 async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Server], place: Installation) -> None:
-    """With HAProxy the delay does it; nginx is given the word `down` first."""
+    """With HAProxy, the shutdown delay suffices; nginx first marks the server as `down`."""
     delay_s = "5" if name == "haproxy" else "0"
     async with AsyncExitStack() as stack:
         leaving = await server(
@@ -320,7 +318,7 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         servers = [pair[0], leaving]
 
         async def call_from_all() -> set[int]:
-            """The servers that answered, each call well."""
+            """Call from all addresses and return the servers that responded; each call must succeed."""
             answers = await asyncio.gather(*(call(address) for address in ADDRESSES[:16]))
             assert [answer.status_code for answer in answers] == [200] * len(answers), [one.text for one in answers]
             assert {answer.json()["query_status"]["state"] for answer in answers} == {"available"}
@@ -342,10 +340,10 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         while leaving.node.process.process.returncode is None:
             last = await call_from_all()
         assert leaving.node.process.process.returncode == 0
-        # These calls may have begun before HAProxy had learnt that the server is stopping.
+        # These calls may have started before HAProxy noticed that the server is stopping.
         assert name == "haproxy" or last == {0}
         if name == "nginx":
-            # Without `down` too: a call that finds no server at its first choice goes to the other one.
+            # Without `down`, too: a call whose first choice is unavailable goes to the other server.
             proxy.change(f"{line} down", line)
         for _ in range(5):
             assert await call_from_all() == {0}

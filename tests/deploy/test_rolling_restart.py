@@ -1,4 +1,4 @@
-"""Everything behind a proxy of `deploy/` is restarted, one process after the other, while clients call it."""
+"""Everything behind a proxy from `deploy/` is restarted, one process after the other, while clients call it."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 AFFINITY = "    hash $remote_addr consistent;\n"
 CLIENTS = 4
-"""With patience, and as many without."""
+"""The number of clients that retry, and of those that do not."""
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + 2 * CLIENTS)]
 LEASE_S = 6
 REPEATED = {502, 503}
@@ -32,7 +32,7 @@ MOST_REPEATS = 10
 
 @dataclass
 class Member:
-    """One process, which is stopped by SIGTERM and started again at the same address."""
+    """A process that is stopped by SIGTERM and started again at the same address."""
 
     open: Callable[[], AbstractAsyncContextManager[Node | WorkerProcess]]
     is_server: bool = False
@@ -40,11 +40,11 @@ class Member:
     _opened: Node | WorkerProcess | None = None
 
     async def start(self) -> None:
-        """Returns when it works."""
+        """Start the process and wait until it works."""
         self._opened = await self._stack.enter_async_context(self.open())
 
     async def restart(self) -> None:
-        """Returns when it works again."""
+        """Restart the process and wait until it works."""
         assert self._opened is not None
         assert await self._opened.process.terminate() == 0
         await self.stop()
@@ -68,12 +68,12 @@ class Fleet:
 
 
 Fleets: TypeAlias = Callable[[int], Awaitable[Fleet]]
-"""By `desktop.shutdown_delay_s`."""
+"""Starts a fleet with the given `desktop.shutdown_delay_s`."""
 
 
 @dataclass
 class Client:
-    """Runs statements and reads their rows, one after the other. `repeats`: as `Retry-After` says."""
+    """Runs statements and reads their rows, one after the other. `repeats`: retries as `Retry-After` says."""
 
     http: httpx.AsyncClient
     token: str
@@ -81,11 +81,11 @@ class Client:
     done: int = 0
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """By a server that begins nothing any more: as many calls as come while its statements may finish."""
+    """Refused by a server that accepts nothing new: the calls that arrive while its statements may finish."""
     stopped: bool = False
 
     async def run(self) -> None:
-        """Until it is stopped."""
+        """Run until stopped."""
         while not self.stopped:
             if (operation := await self._submitted()) is None or not await self._is_available(operation):
                 continue
@@ -99,7 +99,7 @@ class Client:
         return body and body["history_uuid"]
 
     async def _is_available(self, operation: str) -> bool:
-        """False: a call failed. The statement itself never does."""
+        """Wait for the result; return False if a call failed. The statement itself never fails."""
         while (body := await self._call("check_status", operationId=operation, wait=10)) is not None:
             if (state := body["query_status"]["state"]) not in {"waiting", "running"}:
                 assert state == "available", body
@@ -107,7 +107,7 @@ class Client:
         return False
 
     async def _call(self, path: str, key: str = "", **body: Any) -> dict[str, Any] | None:
-        """The body of a call that was carried out; None: it failed."""
+        """Return the body of a successful call; None if it failed."""
         headers = {"Authorization": f"Bearer {self.token}", **({"Idempotency-Key": key} if key else {})}
         for _ in range(MOST_REPEATS):
             answer = await self.http.post(f"/api/v1/editor/{path}", json=body, headers=headers)
@@ -154,7 +154,7 @@ async def fleets(
 
 
 async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> None:
-    """One after the other, while clients with and without patience call all the time."""
+    """Restart the members one after the other, while clients with and without retries call continuously."""
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as running:
         clients = list[Client]()
         for number in range(2 * CLIENTS):
@@ -181,7 +181,7 @@ async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> No
 
 
 async def all_go_on(clients: Sequence[Client]) -> None:
-    """Return once each client has read the rows of a statement that it has submitted since."""
+    """Wait until each client has read the rows of a statement that it submitted after this call."""
     before = [client.done for client in clients]
 
     async def have() -> bool:
@@ -191,7 +191,7 @@ async def all_go_on(clients: Sequence[Client]) -> None:
 
 
 @pytest.mark.engine("nginx")
-async def test_no_call_is_lost_behind_nginx_while_everything_is_restarted(fleets: Fleets) -> None:
+async def test_restarting_everything_behind_nginx_loses_no_call(fleets: Fleets) -> None:
     fleet = await fleets(3)
     with PROXIES["nginx"](fleet.ports) as proxy:
         await restarted(fleet, fleet.members, proxy)
@@ -200,7 +200,7 @@ async def test_no_call_is_lost_behind_nginx_while_everything_is_restarted(fleets
 
 
 @pytest.mark.engine("haproxy")
-async def test_no_call_is_lost_behind_haproxy_while_the_servers_are_restarted(fleets: Fleets) -> None:
+async def test_restarting_servers_behind_haproxy_loses_no_call(fleets: Fleets) -> None:
     fleet = await fleets(5)
     with PROXIES["haproxy"](fleet.ports) as proxy:
         await restarted(fleet, fleet.servers, proxy)

@@ -1,4 +1,4 @@
-"""Prometheus and docker-compose read their files of `deploy/`, and every alert fires when it should."""
+"""Prometheus and docker-compose parse their files in `deploy/`, and every alert fires when it should."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.engines.servers import require
 
 
 def output(engine: str, program: str, *arguments: str | Path, **environment: str) -> str:
-    """What a program prints in its directory below `deploy/`; it must end well."""
+    """Run a program in its directory below `deploy/` and return its output; it must succeed."""
     found = shutil.which(program)
     command = [require(Path(found) if found else None, engine), *arguments]
     kind = {"promtool": "prometheus"}.get(engine, engine)
@@ -24,7 +24,7 @@ def output(engine: str, program: str, *arguments: str | Path, **environment: str
 
 
 @pytest.mark.engine("promtool")
-def test_prometheus_reads_its_files_and_each_alert_fires():
+def test_prometheus_parses_its_files_and_each_alert_fires():
     assert "16 rules found" in output("promtool", "promtool", "check", "rules", "alerts.yml")
     assert "SUCCESS" in output("promtool", "promtool", "test", "rules", "alerts.test.yml")
     for name in ("prometheus.yml", "kubernetes.yml"):
@@ -32,7 +32,7 @@ def test_prometheus_reads_its_files_and_each_alert_fires():
 
 
 @pytest.mark.engine("promtool")
-def test_prometheus_can_parse_the_expressions_of_the_dashboard(tmp_path: Path):
+def test_prometheus_parses_dashboard_expressions(tmp_path: Path):
     panels = json.loads((DEPLOY / "grafana" / "queryserver.json").read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     rules = [
@@ -47,7 +47,7 @@ def test_prometheus_can_parse_the_expressions_of_the_dashboard(tmp_path: Path):
 
 
 @pytest.mark.engine("compose")
-def test_docker_compose_reads_its_file():
+def test_docker_compose_parses_its_file():
     output("compose", "docker-compose", "config", "--quiet")
     services = output("compose", "docker-compose", "config", "--services", QUERYSERVER_IMAGE="queryserver:0.1.0")
     assert set(services.split()) == {

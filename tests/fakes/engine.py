@@ -1,24 +1,24 @@
-"""An engine that does what its statements say, for tests of services. It passes the contract suite of engines.
+"""An engine that does what its statements say, for tests of services. It passes the engine contract suite.
 
-Statements (words separated by spaces, `then` joins a result with its end):
+Statements (words are separated by spaces; `then` joins a result with its outcome):
 
-    rows 823 [wide 100]       so many integers from 0 on, or texts of that width
+    rows 823 [wide 100]       that many integers from 0 on, or texts of that width
     rows 10 then fail <text>  the rows, then a failure
-    sleep 30 [then rows 5]    works so long, then finishes (without a result set), or answers rows
-    work [then rows 5]        works until `finish` of the engine is set
+    sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set, or returns rows
+    work [then rows 5]        runs until the engine's `finish` is set
     fail <text>               fails with that message
-    deny <text>               fails with that message, for lack of a right
+    deny <text>               fails with that message, because a right is missing
     ddl                       finishes without a result set
-    change 3                  finishes, three rows modified
-    text <anything>           one row, one column: what stands behind the word and one space
+    change 3                  finishes with three modified rows
+    text <anything>           one row, one column: everything after the word and one space
     values 1 null             one column of these integers
     columns a a               one row of 1, 2, … under these names;   columns a b then rows 0: no row
-    set x 1 / get x           a variable of the session; an unset one is refused
-    from <path>               one row: the content of a file, where the fake reads files (`READS_FILES`)
+    set x 1 / get x           a session variable; an unset one is refused
+    from <path>               one row: a file's content, if the fake reads files (`READS_FILES`)
     copy <path> <text>        writes a file, and finishes
     <blank>                   finishes without a result set
 
-Values of parameters are words of the statement, where the fake takes them (`TAKES_WORDS`).
+Parameter values are words of the statement, if the fake accepts them (`TAKES_WORDS`).
 """
 
 import asyncio

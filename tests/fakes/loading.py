@@ -1,15 +1,15 @@
-"""An engine that tables can be made in, for tests of imports: `FakeEngine` with tables in memory.
+"""An engine in which tables can be created, for tests of imports: `FakeEngine` with in-memory tables.
 
-Statements beside those of the fake engine; names are written `a` or `main.a`, each part as JSON text:
+Additional statements; names are written `a` or `main.a`, each part as JSON text:
 
-    table "t"                 the rows of a table
-    count "t"                 how many they are
-    make table "t"            a table with a column `a`, no row
-    make table n "t"          the same with a column `n`
-    make view "t"             something of that name that is no table
-    fill "t"                  one row more, all columns 1
-    drop "t"                  the table is gone
-    make database "d"         another database
+    table "t"                 a table's rows
+    count "t"                 the number of its rows
+    make table "t"            creates an empty table with a column `a`
+    make table n "t"          creates an empty table with a column `n`
+    make view "t"             creates an object of that name that is not a table
+    fill "t"                  adds a row with all columns 1
+    drop "t"                  drops the table
+    make database "d"         creates another database
 """
 
 import asyncio

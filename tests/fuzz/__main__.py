@@ -1,8 +1,8 @@
-"""Calls every operation of the document with what fits its schema and what does not, against a server of its own.
+"""Calls every operation in the document with valid and invalid input, against a separate server.
 
-`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Each run has a random seed, which it prints;
-`make fuzz ARGS="60 SEED"` takes a given one. Exit code 1 when an answer is a fault, has a status that the
-document does not name, or a body of another shape.
+`make fuzz` takes ten minutes, `make fuzz ARGS=60` one. Each run has a random seed, which it prints; `make fuzz ARGS="60
+SEED"` uses a given one. The exit code is 1 if a response is a fault, has an undocumented status, or has a body of
+another shape.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of it. `answers`: how often each operation was answered with each status."""
+    """The run's outcome. `answers`: how often each operation returned each status."""
 
     code: int
     report: str
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def served(self) -> set[str]:
-        """Operations that did what they were asked at least once."""
+        """Operations that succeeded at least once."""
         return {operation for operation, status in self.answers if status < 300}
 
     @property
@@ -60,7 +60,7 @@ class Run:
 
 
 async def fuzz(seconds: int | None, *options: str, seed: int) -> Run:
-    """A run by an administrator: of that length, or of as many calls as the options say."""
+    """Run as an administrator, for the given time, or for as many calls as the options say."""
     with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
         state = Path(directory) / "data"
         async with (
@@ -96,7 +96,7 @@ async def _log_in(http: httpx.AsyncClient) -> str:
 
 
 async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
-    """Some of each kind of thing that calls name."""
+    """Return existing values of each kind that calls refer to."""
     statement = {"statement": "SELECT 1 AS id, 'blue pen' AS name", "wait": 30}
     operations = [
         (await http.post(f"/api/v1/editor/execute/{dialect}", json=statement)).json()["history_uuid"]
@@ -165,7 +165,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], directory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the seed and the report."""
+    """Print the seed and the report."""
     seconds = int(arguments[0]) if arguments else _SECONDS
     seed = int(arguments[1]) if len(arguments) > 1 else random.getrandbits(_SEED_BITS)
     print(f"Seed: {seed}", flush=True)

@@ -1,8 +1,8 @@
-"""Whether the fields of a form, as they were sent, are ones that the document allows.
+"""Checks whether a form's fields, as sent, are allowed by the document.
 
-All is text in a form: what a generator means as a wrong type may be sent as the very bytes of a right one. One field
-`path=a` is an array of one path, and no text. In a JSON object, too, a text is taken for an array of one text. The
-document does not say so: generators of clients make a class of each choice of `anyOf`.
+A form contains only text: what a generator intends as a wrong type may be sent as exactly the bytes of a valid one. One
+field `path=a` is an array of one path, and not a text. In a JSON object, too, a text is accepted as an array of one
+text. The document does not say so, because client generators create a class for each choice of `anyOf`.
 """
 
 import json
@@ -22,9 +22,10 @@ _FORM, _PARTS, _JSON = "application/x-www-form-urlencoded", "multipart/form-data
 
 
 def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any], components: Any) -> bool:
-    """`schema`: that of the body, an object, which may refer to the `components` of the document.
+    """Return whether the body is allowed. `schema`: the body's schema, an object, which may refer to the document's
+    `components`.
 
-    False for what is neither a form nor JSON, for text that is no UTF-8, and for files.
+    False for anything except a form or JSON, for text that is not UTF-8, and for files.
     """
     properties = _target(schema, components).get("properties", {})
     try:
@@ -40,7 +41,7 @@ def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any]
 
 
 def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> Any:
-    """The object with an array where a text stands in its place."""
+    """Return the object with texts wrapped where an array is expected."""
     if not isinstance(value, dict):
         return value
     arrays = {name for name, one in properties.items() if _target(one, components).get("type") == "array"}
@@ -48,7 +49,7 @@ def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> 
 
 
 def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
-    """The texts of each field in their order."""
+    """Return each field's texts in order."""
     texts: defaultdict[str, list[str]] = defaultdict(list)
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _FORM:
@@ -68,7 +69,7 @@ def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
 
 
 def _meant(texts: list[str], schema: Mapping[str, Any], components: Any) -> Any:
-    """The value of a field: every one of a repeated field, else the last one."""
+    """Return a field's value: all texts of an array field, otherwise the last one."""
     if _target(schema, components).get("type") == "array":
         return texts
     return next((value for value in _readings(texts[-1]) if _fits(schema, components, value)), texts[-1])

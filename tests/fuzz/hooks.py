@@ -1,4 +1,4 @@
-"""What schemathesis is told of this service; it loads this file by SCHEMATHESIS_HOOKS."""
+"""Configures schemathesis for this service; it loads this file through SCHEMATHESIS_HOOKS."""
 
 import json
 import os
@@ -15,24 +15,25 @@ from tests.fuzz.forms import is_allowed_as_sent
 TOKEN = "QUERYSERVER_FUZZ_TOKEN"
 """Environment variable with the administrator's access token."""
 KNOWN = "QUERYSERVER_FUZZ_KNOWN"
-"""Environment variable with values that exist, by the name of the field that takes them, as JSON."""
+"""Environment variable with existing values as JSON, by the name of the field that accepts them."""
 ANSWERED = "QUERYSERVER_FUZZ_ANSWERED"
-"""Environment variable with the file that gets a line for each answer: operation and status."""
+"""Environment variable with the file that gets a line for each response: operation and status."""
 
 _choices = random.Random(7)
-# What the contract answers with 5xx though nothing is wrong: what this server cannot do, or has no address for.
-# Cases with values of this server: they may be of another type than the document says.
+# Responses with 5xx that are not faults: what this server cannot do, or has no address for. Cases with this server's
+# values: these may have a different type from the document's.
 _known_were_put = deque[Case](maxlen=1000)
-# Which fields it needs depends on the bearer of the call, and this run sends none there.
+# The required fields depend on the call's bearer token, and this run sends none there.
 _WITH_THE_BEARER = {"POST /api/v1/token/revoke"}
 _GONE = 410
 _FINE = {"catalog_unavailable", "engine_unavailable", "key_server_unavailable"}
 
 
-# A revoke without a body takes the bearer of the call, and the run would go on without credentials: this one has none.
+# A revoke without a body would revoke the call's bearer token, leaving the run without credentials; so this call has
+# none.
 @schemathesis.auth().skip_for(path="/api/v1/token/revoke")
 class Bearer:
-    """The administrator's token in every call but one."""
+    """Adds the administrator's token to every call but one."""
 
     def get(self, case: Case, context: AuthContext) -> str:
         del case, context
@@ -45,10 +46,11 @@ class Bearer:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """Put what exists in place of every other made-up name of valid calls, or nearly all would end with 404."""
+    """Replace every other invented name in valid calls with an existing one; otherwise nearly all would end with
+    404."""
     del context, kwargs
     if case.meta is not None and case.meta.generation.mode.is_negative:
-        return  # what is put in may fit the document, and the call would not be wrong any more
+        return  # the inserted values may match the document, and the call would no longer be invalid
     known = json.loads(os.environ[KNOWN])
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
@@ -60,14 +62,14 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Note the answer: a run of nothing but refusals would find nothing."""
+    """Record the response: a run with only refusals would find nothing."""
     del context
     with Path(os.environ[ANSWERED]).open("a") as answered:
         answered.write(f"{case.operation.label}\t{response.status_code}\n")
 
 
-# What no schema of a request can say. A valid call may be refused with these codes and is none the less valid; what
-# may be wrong with it is in the descriptions.
+# What no request schema can express. A valid call may be refused with these codes and still be valid; the descriptions
+# say why.
 _ABOUT_WHAT_EXISTS = {
     "ambiguous_name", "connector_not_found", "decompression_failed", "encoding_error", "file_empty", "file_not_found",
     "format_mismatch", "immutable_field", "no_table", "not_a_directory", "not_a_file", "not_in_trash", "not_text",
@@ -76,54 +78,54 @@ _ABOUT_WHAT_EXISTS = {
     "unknown_setting", "unsupported_format", "validation_failed",
 }  # fmt: skip
 _ABOUT_TWO_FIELDS = {
-    "conflicting_parameters",  # two forms of one thing
+    "conflicting_parameters",  # two forms of the same parameter
     "idempotency_conflict",  # the key of another call
-    "invalid_columns",  # types of the chosen dialect
-    "invalid_name",  # bytes of UTF-8, and the last name of a path
-    "invalid_path",  # bytes of UTF-8, and encodings within encodings
+    "invalid_columns",  # the chosen dialect's types
+    "invalid_name",  # UTF-8 bytes, and the last name of a path
+    "invalid_path",  # UTF-8 bytes, and nested encodings
     "invalid_username",  # letters of all scripts
 }
 _BEYOND_SCHEMAS = (
-    # One rule for all texts (guide): a pattern in each of 600 fields would say nothing more.
+    # One rule for all texts (guide): a pattern in each of 600 fields would add nothing.
     "U+0000", "a character that needs one at", "is not valid UTF-8",
-    # `contentMediaType` and `contentSchema` are annotations: what JSON text in a form holds is not asserted by them.
+    # `contentMediaType` and `contentSchema` are annotations: they do not assert the content of JSON text in a form.
     "is not valid: The JSON text does not parse", "must be a JSON",
-    # Of query parameters OpenAPI cannot say that one needs another.
+    # OpenAPI cannot express that one query parameter requires another.
     "has_header is required", "sql_dialect is required", "compression is for the format arrow alone",
     "begin must not be above end", "begin and end must enclose",
-    # The kind of a schedule, and whether it is new, decides what it needs; addresses and connectors must exist.
+    # A schedule's kind, and whether it is new, determines its required fields; addresses and connectors must exist.
     "schedule", "notify", "connectors: there is no connector", "connectors: a token with the scope",
     "sources: there is no source", "offset must be below",
-    # An operation has only the statements of its script that were begun.
+    # An operation has only the script statements that were started.
     "statement_id: this operation has",
-    # The letters that an encoding has.
+    # The characters of an encoding.
     "contents cannot be written as",
-    # The statement decides which values it needs, the connector which settings it takes.
+    # The statement determines its required values, the connector its accepted settings.
     "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
-    # Grammars of their own: formats of dates, characters with escapes, printable text of all scripts, modes.
+    # Separate grammars: date formats, escaped characters, printable text of all scripts, modes.
     "date_format must", "must have 1 to 8 characters", "must be one character", "must hold whole characters",
     "must not hold U+0000 or line ends", "must differ and not hold each other", "printable characters",
     "field_facets must hold names",
     "sources must hold names", "columns", "null_words",
-    # The level of the path decides which operations there are.
+    # The path's level determines the available operations.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
-    # The body of an upload is a stream with one file, and other fields before it.
+    # The body of an upload is a stream with one file, preceded by other fields.
     "An upload is multipart/form-data", "A file is required",
 )  # fmt: skip
 
 
 @schemathesis.check
 def invalid_is_refused(context: CheckContext, response: Response, case: Case) -> None:
-    """A call that the document does not allow is not carried out."""
+    """Check that a call that the document forbids is refused."""
     if not (_is_special(case) or _is_allowed_as_sent(response, case)):
         negative_data_rejection(context, response, case)
 
 
 @schemathesis.check
 def valid_is_accepted(context: CheckContext, response: Response, case: Case) -> None:
-    """A call that the document allows is carried out, or what is refused about it no schema can say."""
-    # A body whose type may be chosen is not called required: a generator of clients makes broken code of it.
+    """Check that a call that the document allows succeeds, or is refused for a reason that no schema can express."""
+    # A body with a choice of types is not marked as required, because a client generator produces broken code for it.
     has_none = case.method == "POST" and not response.request.body
     if not (has_none or _is_special(case) or _is_beyond_schemas(response)):
         positive_data_acceptance(context, response, case)
@@ -134,7 +136,7 @@ def _is_special(case: Case) -> bool:
 
 
 def _is_allowed_as_sent(response: Response, case: Case) -> bool:
-    """Whether nothing but a form was made wrong, and its bytes are those of one that the document allows."""
+    """Return whether only a form was made invalid, but its bytes are those of an allowed one."""
     places = case.meta.components if case.meta is not None else {}
     body, media = response.request.body, case.media_type
     if (
@@ -161,7 +163,7 @@ def _is_beyond_schemas(response: Response) -> bool:
 
 @schemathesis.check
 def no_fault(context: CheckContext, response: Response, case: Case) -> None:
-    """No 5xx but a declared 501, or a 503 about something outside."""
+    """Check that there is no 5xx except a declared 501, or a 503 about an external system."""
     del context
     status = response.status_code
     if status < 500:

@@ -1,4 +1,4 @@
-"""A form is judged by its bytes: one field is an array of one, and nothing else that is wrong is allowed."""
+"""A form is judged by its bytes: one field is an array of one, and no other deviation is allowed."""
 
 import json
 from typing import Any
@@ -42,12 +42,12 @@ def is_allowed(model: str, fields: list[tuple[str, str]], kind: str = FORM) -> b
         ([], False),
     ],
 )
-def test_what_the_bytes_say_decides(kind: str, fields: list[tuple[str, str]], expected: bool):
+def test_sent_bytes_decide_whether_form_is_allowed(kind: str, fields: list[tuple[str, str]], expected: bool):
     assert is_allowed("DeleteRequestForm", fields, kind) == expected
 
 
 @pytest.mark.parametrize("kind", [FORM, PARTS])
-def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
+def test_last_text_of_a_non_array_field_counts(kind: str):
     assert is_allowed("RenameRequestForm", [("src_path", ""), ("src_path", "a"), ("dest_path", "b")], kind)
     assert not is_allowed("RenameRequestForm", [("src_path", "a"), ("dest_path", "b"), ("dest_path", "")], kind)
 
@@ -61,7 +61,7 @@ def test_of_a_field_that_is_no_array_the_last_text_counts(kind: str):
         (FILE.encode(), f"{PARTS}; boundary={BOUNDARY}"),
     ],
 )
-def test_what_is_no_form_of_texts_is_not_allowed(body: bytes, content_type: str):
+def test_non_text_forms_are_not_allowed(body: bytes, content_type: str):
     schema = {"$ref": "#/components/schemas/DeleteRequestForm"}
     assert not is_allowed_as_sent(body, content_type, schema, COMPONENTS)
 
@@ -77,6 +77,6 @@ def test_what_is_no_form_of_texts_is_not_allowed(body: bytes, content_type: str)
         ("AAA", False),
     ],
 )
-def test_a_text_of_json_is_an_array_of_one(sent: object, expected: bool):
+def test_json_text_counts_as_array_of_one(sent: object, expected: bool):
     schema = {"$ref": "#/components/schemas/DeleteRequest"}
     assert is_allowed_as_sent(json.dumps(sent).encode(), "application/json", schema, COMPONENTS) == expected

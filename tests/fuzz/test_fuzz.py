@@ -1,7 +1,7 @@
-"""Runs of `make fuzz` with fixed seeds: the document and the server agree about requests and answers.
+"""Runs of `make fuzz` with fixed seeds: the document and the server agree about requests and responses.
 
-The seeds are fixed, and so is the number of calls: a run makes the same calls on a fast and on a busy machine, and
-what it finds can be found again. `make fuzz` has a new seed each time, and a time instead of a number.
+The seeds and the number of calls are fixed: a run makes the same calls on a fast and on a busy machine, and its
+findings are reproducible. `make fuzz` uses a new seed each time, and a duration instead of a number.
 """
 
 import json
@@ -14,13 +14,13 @@ from tests.fuzz.__main__ import fuzz
 
 PATHS: dict[str, Any] = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
 READ_BY_THE_RUN = {"GET /api/v1/openapi.json"}
-"""What the run reads the document from; it may call it, too."""
+"""The run reads the document from this call; it may also test it."""
 RUNS = {
     r"^/api/v1/storage/": 66920036706526481991582396392002703071,
     r"^/api/v1/(editor|query)/": 2,
     r"^(?!/api/v1/(storage|editor|query)/)": 3,
 }
-"""The seed of the calls whose path matches."""
+"""Maps a path pattern to the seed of its calls."""
 EXAMPLES = 4
 ENOUGH = 0.25
 
@@ -35,14 +35,12 @@ def test_every_operation_is_called_in_one_run():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a quiet machine takes two minutes
+@pytest.mark.timeout(1800)  # an idle machine takes two minutes
 @pytest.mark.parametrize(("pattern", "seed"), RUNS.items())
-async def test_what_the_document_allows_is_carried_out_and_nothing_else_and_answered_as_it_says(
-    pattern: str, seed: int
-):
+async def test_exactly_the_documented_calls_succeed_with_documented_responses(pattern: str, seed: int):
     calls = ("--include-path-regex", pattern, "--max-examples", str(EXAMPLES), "--no-shrink")
     run = await fuzz(None, *calls, seed=seed)
     assert run.code == 0, run.findings
     called = {operation for operation, _ in run.answers}
     assert called - READ_BY_THE_RUN == operations(pattern) - READ_BY_THE_RUN
-    assert len(run.served) > ENOUGH * len(called), run.answers  # nothing but refusals would say little
+    assert len(run.served) > ENOUGH * len(called), run.answers  # a run with only refusals would prove little

@@ -1,4 +1,4 @@
-"""Error codes: each that the program can answer has a meaning in the description, and the description has no others."""
+"""Error codes: the description explains each code that the program can return, and no others."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from queryserver.connectors.options import OptionsRefused
 from queryserver.errors.base import ConfigurationError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
-# How code writes a code without an error class: as a value of an answer, an outcome, a refused download.
+# How code refers to a code without an error class: as a response value, an outcome, a refused download.
 _WRITTEN = re.compile(
     r"""["']code["']:\s*["']([a-z_]+)["']"""
     r"""|\b(?:error_)?code=["']([a-z_]+)["']"""
@@ -30,13 +30,13 @@ def listed() -> list[dict[str, Any]]:
 
 
 def written_codes() -> set[str]:
-    # Not those of error classes, which stand in the head of the class.
+    # Excludes the codes of error classes, which are in the class header.
     texts_of_files = [re.sub(r"(?m)^class .*", "", file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")]
     return {code for text in texts_of_files for found in _WRITTEN.findall(text) for code in found if code}
 
 
 @pytest.mark.platform(101)
-def test_every_code_of_the_program_has_a_meaning_and_there_are_no_others(listed: list[dict[str, Any]]):
+def test_exactly_the_programs_codes_are_explained(listed: list[dict[str, Any]]):
     known = {one["code"] for one in listed}
     assert len(known) == len(listed)
     written = written_codes()
@@ -55,7 +55,7 @@ def test_each_meaning_is_a_sentence_and_each_code_has_a_status(listed: list[dict
     assert len(set(meanings)) == len(meanings)
 
 
-def test_statuses_are_those_of_the_error_classes():
+def test_statuses_match_the_error_classes():
     found = {one["code"]: one["http"] for one in error_codes(texts().codes)}
     assert found["quota_exceeded"] == [400, 409, 429]
     assert found["engine_unavailable"] == [200, 409, 503]
@@ -64,12 +64,12 @@ def test_statuses_are_those_of_the_error_classes():
     assert found["internal_error"] == [500]
 
 
-def test_codes_that_no_answer_has_stay_out_with_all_classes_that_have_them():
+def test_internal_codes_are_omitted_with_all_their_classes():
     assert issubclass(OptionsRefused, ConfigurationError)
     assert not {"configuration_error", "schema_mismatch"} & statuses_by_code().keys()
 
 
-def test_the_examples_of_failures_have_codes_of_the_list():
+def test_failure_examples_use_listed_codes():
     failures = texts().words["failures"]
     codes = {one["code"]: one["http"] for one in error_codes(texts().codes)}
     for status, told in failures.items():
@@ -77,7 +77,7 @@ def test_the_examples_of_failures_have_codes_of_the_list():
             assert status in codes[told["code"]], status
 
 
-def test_the_guide_covers_what_a_client_needs_first():
+def test_guide_covers_what_a_client_needs_first():
     guide = DOCUMENT["info"]["description"]
     assert re.findall(r"^## (.+)$", guide, re.MULTILINE) == [
         "First steps", "Conventions", "Failures", "Limits", "Big numbers", "Time limits",

@@ -1,4 +1,4 @@
-"""The document as a product: words for every operation, every status, examples that are true to their schemas."""
+"""The document as a product: descriptions of every operation, every status, and examples that match their schemas."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import QueryServerError
 
-# As committed: test_document.py compares it with the application, which takes seconds to describe itself.
+# As committed: test_document.py compares it with the application, which takes seconds to generate it.
 DOCUMENT: dict[str, Any] = json.loads(TARGET.read_text(encoding="utf-8"))
 COMPONENTS = DOCUMENT["components"]
 ROWS = {row.key: row for row in read_operations()}
@@ -58,7 +58,8 @@ OPERATIONS = [
 
 
 def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
-    """A test of every operation, told of all that fail: as tests of their own they would take ten times as long."""
+    """Turn a test of one operation into one of all operations that reports all failures: separate tests take ten times
+    longer."""
 
     def of_all(self: Any) -> None:
         failed: dict[str, str] = {}
@@ -74,14 +75,14 @@ def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
 
 
 def problems(schema: Mapping[str, Any], example: Any) -> list[str]:
-    """What is wrong with an example; schemas may refer to the components."""
+    """Return an example's errors; schemas may refer to the components."""
     validator = _validator(json.dumps(schema))
     return [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(example)]
 
 
 @cache
 def _validator(schema: str) -> Draft202012Validator:
-    """Each takes 20 ms to build, and most schemas are those of many examples."""
+    """Cache validators: each takes 20 ms to build, and most schemas have many examples."""
     return Draft202012Validator({**json.loads(schema), "components": COMPONENTS})
 
 
@@ -93,20 +94,20 @@ def examples_of(media: Mapping[str, Any]) -> Iterator[Any]:
 
 
 class TestWords:
-    def test_names_are_unique_and_made_for_clients(self):
+    def test_names_are_unique_and_suitable_for_clients(self):
         names = [one.spec["operationId"] for one in OPERATIONS]
         assert [name for name, count in Counter(names).items() if count > 1] == []
         assert [name for name in names if not re.fullmatch(r"[a-z]+(?:_[a-z]+)*", name)] == []
 
     @each
-    def test_an_operation_says_what_it_does(self, one: Described):
+    def test_operations_are_described(self, one: Described):
         assert one.spec["summary"]
         assert one.spec["description"].endswith(".")
         assert not re.search(r"Contract [a-z]+ \d|Spec §", one.spec["description"])
         assert set(one.spec["tags"]) <= {tag["name"] for tag in DOCUMENT["tags"] if tag["description"]}
 
     @each
-    def test_parameters_have_types_words_and_examples(self, one: Described):
+    def test_parameters_have_types_descriptions_and_examples(self, one: Described):
         for parameter in one.spec.get("parameters", ()):
             assert parameter["description"], parameter["name"]
             assert parameter["schema"].keys() & {"type", "anyOf", "enum", "$ref"}, parameter["name"]
@@ -118,14 +119,14 @@ class TestWords:
         assert all("example" in parameter for parameter in given.values())
 
     @each
-    def test_fields_of_bodies_have_words(self, one: Described):
+    def test_body_fields_are_described(self, one: Described):
         for media in one.bodies.values():
             schema = resolved(media["schema"])
             parts = [schema, *(resolved(part) for part in schema.get("allOf", ()))]
             fields = {name: field for part in parts for name, field in part.get("properties", {}).items()}
             assert [name for name, field in fields.items() if not field.get("description")] == []
 
-    def test_the_service_is_described(self):
+    def test_service_is_described(self):
         info = DOCUMENT["info"]
         assert info["license"]["identifier"] == "Apache-2.0"
         assert "contact" not in info
@@ -135,7 +136,7 @@ class TestWords:
 
 class TestAnswers:
     @each
-    def test_statuses_of_the_kind_are_there(self, one: Described):
+    def test_statuses_typical_of_the_kind_are_listed(self, one: Described):
         wanted = {"405"}
         row = ROWS[one.method, shape(one.path)]
         if row.rights in {"user", "admin"}:
@@ -154,13 +155,13 @@ class TestAnswers:
         }  # fmt: skip
 
     @each
-    def test_success_is_the_one_of_the_table(self, one: Described):
+    def test_success_status_matches_the_table(self, one: Described):
         row = ROWS[one.method, shape(one.path)]
         assert str(row.http) in one.answers
         assert any(status < "400" for status in one.answers) == (row.http < 400)
 
     @each
-    def test_answers_have_words_headers_and_a_body_that_is_typed(self, one: Described):
+    def test_responses_have_descriptions_headers_and_typed_bodies(self, one: Described):
         for status, answer in one.answers.items():
             assert answer["description"], status
             assert "X-Request-Id" in answer["headers"], status
@@ -176,7 +177,7 @@ class TestAnswers:
 
     @pytest.mark.platform(101)
     @each
-    def test_every_answer_has_an_example_that_is_true_to_its_schema(self, one: Described):
+    def test_every_response_has_an_example_matching_its_schema(self, one: Described):
         for status, answer in one.answers.items():
             for kind, media in answer.get("content", {}).items():
                 examples = list(examples_of(media))
@@ -185,7 +186,7 @@ class TestAnswers:
                     assert problems(media["schema"], example) == [], f"{status} {kind}"
 
     @each
-    def test_each_model_of_an_answer_has_an_example(self, one: Described):
+    def test_each_response_model_has_an_example(self, one: Described):
         for status, answer in one.answers.items():
             models = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("anyOf", ())
             if status < "300":
@@ -195,7 +196,7 @@ class TestAnswers:
 
 class TestRequests:
     @each
-    def test_bodies_come_in_every_encoding(self, one: Described):
+    def test_bodies_are_accepted_in_every_encoding(self, one: Described):
         if not one.bodies:
             return
         if set(one.bodies) != {PARTS}:
@@ -208,7 +209,7 @@ class TestRequests:
 
     @pytest.mark.platform(101)
     @each
-    def test_every_body_has_an_example_that_is_true_to_its_schema(self, one: Described):
+    def test_every_body_has_an_example_matching_its_schema(self, one: Described):
         for kind, media in one.bodies.items():
             examples = list(examples_of(media))
             assert examples, kind
@@ -217,7 +218,7 @@ class TestRequests:
 
     @pytest.mark.platform(2)
     @each
-    def test_the_server_reads_the_example(self, one: Described):
+    def test_server_accepts_the_example(self, one: Described):
         model = ROWS[one.method, shape(one.path)].request
         if model is None or one.method == "GET":
             return
@@ -225,14 +226,14 @@ class TestRequests:
         assert all(fields == read[0] for fields in read), "the encodings differ"
 
     @each
-    def test_calls_with_a_model_of_fields_show_a_body(self, one: Described):
+    def test_calls_with_a_field_model_show_a_body(self, one: Described):
         row = ROWS[one.method, shape(one.path)]
         if row.method == "POST" and row.request:
             assert one.bodies
 
 
 def read_as(model: Any, one: Described, example: Mapping[str, Any]) -> Any:
-    """The fields as the call takes them."""
+    """Parse the fields as the call does."""
     if issubclass(model, StorageFields):
         body = {name: value if isinstance(value, list) else [value] for name, value in example.items()}
         return parse_request(model, RequestFields({}, body), max_json_depth=64)
@@ -241,7 +242,7 @@ def read_as(model: Any, one: Described, example: Mapping[str, Any]) -> Any:
     return requests.parse(model, example)
 
 
-def test_each_scheme_of_the_table_is_that_of_the_document():
+def test_each_scheme_matches_the_table():
     for one in OPERATIONS:
         needs_user = ROWS[one.method, shape(one.path)].rights in {"user", "admin"}
         assert one.spec["security"] == ([{"bearer": []}] if needs_user else []), one.key

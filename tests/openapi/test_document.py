@@ -1,4 +1,4 @@
-"""openapi.json, which the app serves: made of the routes, with the same shapes as the tables."""
+"""openapi.json, which the app serves: generated from the routes, with the same shapes as the tables."""
 
 import json
 from pathlib import Path
@@ -20,20 +20,20 @@ def committed() -> dict[str, Any]:
 
 
 @pytest.mark.platform(101)
-def test_the_document_is_valid_openapi(committed: dict[str, Any]):
+def test_document_is_valid_openapi(committed: dict[str, Any]):
     assert committed["openapi"].startswith("3.1")
     assert committed["info"]["title"] == "Query Server API"
     validate(committed)
 
 
 @pytest.mark.platform(101)
-def test_the_document_lists_every_served_call(committed: dict[str, Any]):
+def test_document_lists_every_served_call(committed: dict[str, Any]):
     described = {(method.upper(), shape(path)) for path, calls in committed["paths"].items() for method in calls}
     pages = {("GET", "/api/docs/{}"), ("GET", "")}
     assert {row.key for row in read_operations()} - pages <= described
 
 
-def test_the_shapes_of_the_document_are_those_of_the_tables(committed: dict[str, Any]):
+def test_document_shapes_match_the_tables(committed: dict[str, Any]):
     for name in committed["components"]["schemas"].keys() & SCHEMAS.keys():
         described, table = committed["components"]["schemas"][name], SCHEMAS[name]
         assert list(described.get("properties", {})) == list(table.get("properties", {})), name
@@ -51,8 +51,8 @@ def test_every_call_that_needs_a_user_names_the_bearer_scheme(committed: dict[st
     assert secured == needed
 
 
-def test_a_call_that_is_tried_twice_on_the_page_is_no_replay(committed: dict[str, Any]):
-    """A filled-in key makes the second try of a changed statement 409 `idempotency_conflict`."""
+def test_trying_a_call_twice_on_the_page_is_not_a_replay(committed: dict[str, Any]):
+    """A prefilled key would make the second try with a changed statement fail with 409 `idempotency_conflict`."""
     keys = [
         parameter
         for calls in committed["paths"].values()
@@ -67,7 +67,7 @@ def test_a_call_that_is_tried_twice_on_the_page_is_no_replay(committed: dict[str
 
 
 @pytest.mark.parametrize("path", ["/api/v1/editor/execute", "/api/v1/editor/execute/{dialect}"])
-def test_the_example_of_execute_shows_rows(committed: dict[str, Any], path: str):
+def test_execute_example_shows_rows(committed: dict[str, Any], path: str):
     for media in committed["paths"][path]["post"]["requestBody"]["content"].values():
         assert int(media["example"]["rows"]) == 100
         assert "client_request_id" not in media["example"]

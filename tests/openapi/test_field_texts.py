@@ -1,4 +1,4 @@
-"""The document and the readers of requests agree about each text of a form or a query, one field at a time."""
+"""The document and the request parsers agree about each form or query text, one field at a time."""
 
 import json
 import re
@@ -21,19 +21,19 @@ TEXTS = (
     *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
     *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
 )
-"""Besides these, the words of each field, and the numbers at its bounds."""
+"""Tested in addition to each field's own words, and the numbers at its limits."""
 BLANK = {"", " "}
 LEFT_TO_THE_CALL: Mapping[str, set[str] | None] = {
-    # A text that must not be blank is refused by the call, after its other fields were read.
+    # The call refuses a blank text after it has parsed its other fields.
     **dict.fromkeys(("path", "src_path", "dest_path", "name", "file_path", "table"), BLANK),
-    # Looked up in lists that the call has, whatever their case: encodings, users, applications.
+    # The call looks these up in lists, ignoring case: encodings, users, applications.
     **dict.fromkeys(("encoding", "doas", "app_name")),
-    # Grammars that no schema can say.
+    # Grammars that no schema can express.
     "date_format": None,
-    # Token calls read their fields themselves: their errors have a form of their own.
+    # Token calls parse their fields themselves: their errors have a different format.
     **dict.fromkeys(("username", "password", "token", "refresh", "all")),
 }
-"""Texts of these fields that no reader refuses alone, or all (None)."""
+"""Texts of these fields that no parser refuses by itself, or all texts (None)."""
 
 
 @cache
@@ -43,7 +43,7 @@ def validator(schema: str) -> Draft202012Validator:
 
 
 def readings(text: str) -> Iterator[Any]:
-    """What a text of a form may stand for: itself, a flag, a number, one value of many."""
+    """Yield what a form text may represent: itself, a flag, a number, one of many values."""
     yield text
     yield [text]
     flag = boolean_of(text)
@@ -61,7 +61,7 @@ def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> 
 
 
 def is_read(model: type[BaseModel], name: str, text: str) -> bool:
-    """Whether the reader of the call has no complaint about this field."""
+    """Return whether the call's parser accepts this field."""
     if text == "" and issubclass(model, requests.ImportFields):
         return not model.model_fields[name].is_required()
     value = [text] if name in getattr(model, "REPEATABLE", ()) else text
@@ -73,7 +73,7 @@ def is_read(model: type[BaseModel], name: str, text: str) -> bool:
 
 
 def fields(one: Described) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Name, schema, and whether the empty text is allowed all the same."""
+    """Yield name, schema, and whether the empty text is allowed nevertheless."""
     if one.method == "POST":
         body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
         yield from ((name, field, False) for name, field in body.get("properties", {}).items())
@@ -97,14 +97,14 @@ def chosen_texts(schema: Any) -> Iterator[str]:
                 yield from chosen_texts(value)
 
 
-def test_every_text_that_the_document_allows_is_read_and_no_other_one():
+def test_parsers_accept_exactly_the_texts_the_document_allows():
     seen: set[tuple[str, str]] = set()
     wrong: list[str] = []
     for one in OPERATIONS:
         if (model := ROWS[one.method, shape(one.path)].request) is None:
             continue
         for name, schema, takes_empty in fields(one):
-            # What JSON text holds is an annotation, and asserted by no schema; headers of a row have no model.
+            # The content of JSON text is an annotation that no schema asserts; headers of a row have no model.
             if "contentMediaType" in schema or name not in model.model_fields or (model.__name__, name) in seen:
                 continue
             seen.add((model.__name__, name))

@@ -1,4 +1,4 @@
-"""The document as generators of clients read it: unions are clear, words enumerated, defaults may be left out."""
+"""The document as client generators read it: unambiguous unions, enumerated words, optional fields with defaults."""
 
 import json
 import re
@@ -57,11 +57,11 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "ConnectorGroup.category": tuple(Category),
     "ConnectorCategoryEntry.type": tuple(Category),
 }
-"""Enumerations of answers, and where their words come from."""
+"""Response enumerations, and where their words come from."""
 
 
 def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object of the document outside of examples, with its place."""
+    """Yield every object of the document outside examples, with its location."""
     if isinstance(part, dict):
         yield place, part
         for key, value in part.items():
@@ -73,7 +73,7 @@ def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Place, name and schema of every property of every schema; what a choice requires of a property is none."""
+    """Yield location, name and schema of every property in every schema, except those that a choice only requires."""
     for place, part in parts(DOCUMENT):
         if {"if", "then"} & set(place.split("/")):
             continue
@@ -83,7 +83,7 @@ def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def unions() -> Iterator[tuple[str, list[str]]]:
-    """Every answer that is one of several models."""
+    """Yield every response that is one of several models."""
     shared = [(name, answer) for name, answer in COMPONENTS["responses"].items()]
     own = [(f"{one.key} {s}", a) for one in OPERATIONS for s, a in one.spec["responses"].items() if "$ref" not in a]
     for name, answer in [*shared, *own]:
@@ -93,7 +93,8 @@ def unions() -> Iterator[tuple[str, list[str]]]:
 
 
 def is_taken_for(model: str, body: Any) -> bool:
-    """Whether a generated client reads `body` as `model`: it compares required keys, constants and enumerations."""
+    """Return whether a generated client parses `body` as `model`: it compares required keys, constants and
+    enumerations."""
     schema = SCHEMAS[model]
     if not isinstance(body, dict):
         return schema["type"] != "object"
@@ -106,7 +107,7 @@ def is_taken_for(model: str, body: Any) -> bool:
 
 
 class TestUnions:
-    def test_the_first_model_that_fits_is_the_right_one(self):
+    def test_first_matching_model_is_the_right_one(self):
         wrong: list[str] = []
         found = list(unions())
         for name, models in found:
@@ -119,7 +120,7 @@ class TestUnions:
         assert sum("200" in name for name, _ in found) >= 39
         assert {model for _, models in found for model in models} - SAMPLES.keys() <= {"SkippedFiles"}
 
-    def test_success_says_zero_and_failure_never_does(self):
+    def test_only_success_has_status_zero(self):
         models = {
             name
             for one in OPERATIONS
@@ -138,29 +139,29 @@ class TestUnions:
             elif status is not None:
                 assert status["const"] == 0, name
 
-    def test_every_status_of_an_error_is_one_of_the_document(self):
+    def test_every_error_status_is_in_the_document(self):
         used = {-1, -3, *BODY_STATUS.values()}
         assert used == set(SCHEMAS["ErrorBody"]["properties"]["status"]["enum"])
 
 
 class TestWords:
-    def test_every_field_and_parameter_has_a_meaning(self):
+    def test_every_field_and_parameter_has_a_description(self):
         assert [f"{place} {name}" for place, name, field in fields() if not field.get("description")] == []
         parameters = [(one.key, parameter) for one in OPERATIONS for parameter in one.spec.get("parameters", ())]
         assert [f"{key} {one['name']}" for key, one in parameters if not one.get("description")] == []
 
-    def test_nothing_is_cited_that_the_reader_does_not_have(self):
+    def test_descriptions_cite_no_internal_documents(self):
         text = json.dumps(DOCUMENT, ensure_ascii=False)
         assert [text[max(0, m.start() - 60) : m.end() + 20] for m in PAPERS.finditer(text)] == []
 
     @pytest.mark.parametrize("name", WORDS)
-    def test_enumerations_are_the_words_of_the_domain(self, name: str):
+    def test_enumerations_match_the_domain(self, name: str):
         model, _, field = name.partition(".")
         schema = SCHEMAS[model]["properties"][field]
         plain = next((one for one in schema.get("anyOf", ()) if "enum" in one), schema)
         assert sorted(word for word in plain["enum"] if word is not None) == sorted(WORDS[name])
 
-    def test_times_are_in_the_format_of_times(self):
+    def test_times_use_the_time_format(self):
         told = [
             f"{place} {name}"
             for place, name, field in fields()
@@ -169,7 +170,7 @@ class TestWords:
         ]
         assert told == []
 
-    def test_times_of_the_samples_are_rfc_3339(self):
+    def test_sample_times_are_rfc_3339(self):
         times = {name for _, name, field in fields() if "date-time" in json.dumps(field)} - {"lastModified"}
         found = [
             (name, value)
@@ -182,7 +183,7 @@ class TestWords:
 
 
 class TestRequests:
-    def test_a_field_with_a_default_may_be_left_out(self):
+    def test_fields_with_defaults_are_optional(self):
         bodies = [media["schema"] for one in OPERATIONS for media in one.bodies.values()]
         wanted, found = set(references(bodies)), set[str]()
         while wanted:
@@ -207,7 +208,7 @@ class TestRequests:
 
 
 class TestAnswers:
-    def test_bytes_come_before_the_types_of_files(self):
+    def test_bytes_precede_file_types(self):
         kinds = {
             one.spec["operationId"]: list(answer["content"])
             for one in OPERATIONS
@@ -218,7 +219,7 @@ class TestAnswers:
         assert kinds.keys() == {"download_result", "download_path", "download_file", "download_server_logs"}
         assert {name for name, found in kinds.items() if found[0] != BYTES} == set()
 
-    def test_other_paths_of_an_operation_are_deprecated_and_name_it(self):
+    def test_alternative_paths_are_deprecated_and_name_the_main_one(self):
         names = {one.spec["operationId"]: one for one in OPERATIONS}
         others = {row.id: row.same_as for row in rows().values() if row.same_as}
         deprecated = {one.spec["operationId"]: one for one in OPERATIONS if one.spec.get("deprecated")}

@@ -1,4 +1,4 @@
-"""What the README tells people to paste works, letter by letter, on a server with the sample data."""
+"""The README's pasteable commands work literally on a server with the sample data."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ PASSWORD = "a password & nothing but a password"
 
 
 def block(language: str, section: str | None = None) -> str:
-    """The only fenced block of that language, in the README or in one of its sections."""
+    """Return the only fenced block in that language, in the README or one of its sections."""
     text = README.read_text()
     if section is not None:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
@@ -31,13 +31,13 @@ def block(language: str, section: str | None = None) -> str:
 
 
 def login() -> str:
-    """What the first sequence does before its statement."""
+    """Return the first sequence's commands before its statement."""
     return block("bash").partition("# The answer comes at once")[0]
 
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """`queryserver serve --embedded`, at its first start."""
+    """`queryserver serve --embedded`, started for the first time."""
     state = tmp_path_factory.mktemp("readme") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -49,21 +49,21 @@ def sample() -> Mapping[str, SampleTable]:
 
 
 async def printed_twice(script: Path, server: ServerProcess) -> str:
-    """What a shell script of the README prints, the second time it runs. A shell stops at the first failure."""
+    """Run a README shell script twice and return the second output. A shell stops at the first failure."""
     command = ["bash", "-e", "-u", "-o", "pipefail", str(script)]
     await printed(command, server, script.parent)
     return await printed(command, server, script.parent)
 
 
 async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
-    """What the command prints in `directory`."""
+    """Return the command's output in `directory`."""
     code, output, errors = await run(command, server, directory)
     assert (code, errors) == (0, "")
     return output
 
 
 async def run(command: Sequence[str], server: ServerProcess, directory: Path) -> tuple[int | None, str, str]:
-    """Exit code, stdout and stderr of a command that gets the server's address as the README says."""
+    """Return the exit code, stdout and stderr of a command that gets the server's address as the README says."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
@@ -82,7 +82,7 @@ async def run(command: Sequence[str], server: ServerProcess, directory: Path) ->
 
 
 def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
-    """The answer that the statement of the shell sequence must give, worked out here."""
+    """Compute the response that the shell sequence's statement must give."""
     country_of_customer = {row[0]: row[3] for row in sample["customers"].rows}
     country_of_order = {row[0]: country_of_customer[row[1]] for row in sample["orders"].rows}
     sales: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -163,14 +163,14 @@ async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> No
     assert [(category, count, Decimal(str(dearest))) for category, count, dearest in rows] == expected * 3
 
 
-def test_the_python_script_has_about_ten_lines() -> None:
+def test_python_script_has_about_ten_lines() -> None:
     lines = [line for line in block("python").splitlines() if line]
     assert len(lines) <= 11
     assert max(map(len, lines)) <= 120
 
 
-def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
-    """A newcomer has no jq; what begins a command is a shell word, curl, python3, or one of the functions."""
+def test_shell_sequence_needs_only_curl_and_python() -> None:
+    """A newcomer has no jq: commands start with a shell word, curl, python3, or one of the functions."""
     sections = ("Files", "From a file to a table", "Data sources")
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)
@@ -191,7 +191,7 @@ def test_the_shell_sequence_needs_nothing_but_curl_and_python() -> None:
     }
 
 
-async def test_a_refused_call_of_the_shell_sequence_shows_the_message_of_the_server(server, tmp_path) -> None:
+async def test_refused_call_of_shell_sequence_shows_server_message(server, tmp_path) -> None:
     script = tmp_path / "refused.sh"
     script.write_text(login() + 'call "$B/api/v1/editor/execute/nope" -d "statement=SELECT 1" | pick history_uuid\n')
     _, _, errors = await run(["bash", str(script)], server, tmp_path)
@@ -201,7 +201,7 @@ async def test_a_refused_call_of_the_shell_sequence_shows_the_message_of_the_ser
     assert "No active account" in errors
 
 
-def test_the_toml_of_the_readme_is_a_valid_settings_file(tmp_path: Path) -> None:
+def test_readme_toml_is_a_valid_settings_file(tmp_path: Path) -> None:
     from queryserver.platform.settings.loader import load_settings
 
     file = tmp_path / "queryserver.toml"

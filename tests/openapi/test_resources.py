@@ -18,7 +18,7 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 SAMPLES_FILE = TABLES / "texts" / "samples.yaml"
 SAMPLES: dict[str, str] = yaml.load(SAMPLES_FILE.read_bytes(), Loader=yaml.CSafeLoader)
 
-# Spec 2, table by table: the fields that the specification names; `status` by its common rule.
+# Spec 2, table by table: the specified fields; `status` follows its common rule.
 SPECIFIED = {
     "TokenPair": "refresh access",
     "Notebook": "name uuid description type isSaved isManaged skipHistorify sessions snippets directoryUuid",
@@ -85,7 +85,7 @@ def model(name: str) -> type[BaseModel]:
 
 
 def referenced(schema: Any) -> set[str]:
-    """Names of the components that a schema uses, at any depth."""
+    """Return the names of the components that a schema uses, at any depth."""
     if isinstance(schema, list):
         return {name for element in schema for name in referenced(element)}
     if not isinstance(schema, dict):
@@ -95,7 +95,7 @@ def referenced(schema: Any) -> set[str]:
 
 
 def reachable(names: set[str]) -> set[str]:
-    """`names` and everything that they use."""
+    """Return `names` and everything that they use."""
     found: set[str] = set()
     while names:
         found |= names
@@ -103,29 +103,29 @@ def reachable(names: set[str]) -> set[str]:
     return found
 
 
-def test_the_tables_are_valid_openapi():
+def test_tables_are_valid_openapi():
     validate(DOCUMENT)
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
-def test_every_specified_field_is_there(name: str):
+def test_every_specified_field_exists(name: str):
     assert set(SPECIFIED[name].split()) <= set(SCHEMAS[name]["properties"])
 
 
 @pytest.mark.parametrize("name", SPECIFIED)
-def test_what_the_specification_lacks_is_marked_as_an_extension(name: str):
+def test_unspecified_fields_are_marked_as_extensions(name: str):
     extensions = {key for key, value in SCHEMAS[name]["properties"].items() if value.get("x-extension")}
     assert extensions == set(SCHEMAS[name]["properties"]) - set(SPECIFIED[name].split())
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_shape_says_what_it_is_and_who_decides(name: str):
+def test_every_shape_has_a_description_and_source(name: str):
     assert SCHEMAS[name]["description"]
     assert SCHEMAS[name]["x-source"].startswith(("Spec ", "Contract ", "ADR "))
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_models_have_the_keys_of_the_table_in_wire_order(name: str):
+def test_models_have_table_keys_in_wire_order(name: str):
     described = model(name).model_json_schema(mode="serialization")
     described = {**described, **described.get("$defs", {}).get(name, {})}
     assert list(described.get("properties", {})) == list(SCHEMAS[name].get("properties", {}))
@@ -134,13 +134,13 @@ def test_models_have_the_keys_of_the_table_in_wire_order(name: str):
 
 @pytest.mark.platform(16)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_body_of_the_contract_is_read_and_written_back_byte_for_byte(name: str):
+def test_contract_body_round_trips_byte_for_byte(name: str):
     compact = json.dumps(json.loads(SAMPLES[name]), ensure_ascii=False, separators=(",", ":"))
     assert model(name).model_validate_json(SAMPLES[name]).model_dump_json() == compact
 
 
 @pytest.mark.platform(21)
-def test_a_key_that_may_be_absent_is_left_out_and_never_null():
+def test_optional_key_is_omitted_and_never_null():
     assert generated.Unauthorized(detail="Authentication credentials were not provided.").model_dump() == {
         "detail": "Authentication credentials were not provided."
     }
@@ -149,13 +149,13 @@ def test_a_key_that_may_be_absent_is_left_out_and_never_null():
     )
 
 
-def test_planned_shapes_are_those_that_no_served_call_answers():
+def test_planned_shapes_are_those_no_served_call_returns():
     served = {name for row in read_operations() for name in row.response}
     failures = {"ErrorBody", "Unauthorized", "FieldErrors", "NotReadyResponse", "ImporterError"}
     in_use = reachable(served | failures | {"ProgressEvent", "LogEvent"})
     assert {name for name, schema in SCHEMAS.items() if schema.get("x-status") != "planned"} == in_use
 
 
-def test_request_models_take_no_name_of_a_resource():
+def test_request_models_reuse_no_resource_name():
     request_models = {name for module in (requests, snippets) for name in vars(module) if name[0].isupper()}
     assert request_models & SCHEMAS.keys() == set()

@@ -1,4 +1,4 @@
-"""The endpoint tables: complete, consistent, and the same as the routes of the application."""
+"""The endpoint tables: complete, consistent, and identical to the application's routes."""
 
 import re
 from collections import Counter
@@ -16,9 +16,9 @@ from queryserver.identity.model import Scope
 ROWS = list(rows().values())
 ROUTES = routes_of(create_application())
 STREAMED = {"upload_import_file"}
-"""Their handlers read the body."""
+"""Calls whose handlers read the body."""
 
-# Spec 4, endpoint tables and liveness, in their order.
+# Spec 4, endpoint tables and liveness, in order.
 SPECIFIED = [
     "POST /api/v1/token/auth/",
     "POST /api/v1/token/verify/",
@@ -89,7 +89,7 @@ every_route = pytest.mark.parametrize("route", ROUTES, ids=name_of)
 
 
 class TestTable:
-    def test_every_endpoint_of_the_specification_is_a_row(self):
+    def test_every_specified_endpoint_is_a_row(self):
         specified = {(row.method, shape(row.path)) for row in ROWS if row.source.startswith("Spec 4")}
         assert specified == {(method, shape(path)) for method, path in (line.split() for line in SPECIFIED)}
 
@@ -98,14 +98,14 @@ class TestTable:
         assert [key for key, count in found.items() if count > 1] == []
 
     @every_row
-    def test_rows_use_the_words_of_the_table(self, row: Row):
+    def test_rows_use_the_table_vocabulary(self, row: Row):
         assert row.method in {"GET", "POST", "DELETE"}
         assert row.rights in {"public", "user", "admin", "network"}
         assert row.scope in {NO_SCOPE, *Scope}
         assert row.source.startswith(("Spec 4", "Contract ", "ADR "))
 
     @every_row
-    def test_the_scope_of_a_call_fits_its_rights(self, row: Row):
+    def test_call_scope_matches_its_rights(self, row: Row):
         if row.rights in {"public", "network"}:
             assert row.scope == NO_SCOPE
         if row.rights == "admin":
@@ -113,12 +113,12 @@ class TestTable:
 
 
 class TestRoutes:
-    def test_every_path_of_a_row_is_a_route_and_every_route_a_path_of_a_row(self):
+    def test_row_paths_and_routes_are_identical(self):
         paths = Counter((row.id, row.method, path) for row in ROWS for path in (row.path, *row.also))
         assert Counter((route.name, *(route.methods or ()), route.path) for route in ROUTES) == paths
 
     @every_route
-    def test_the_path_of_a_row_is_described_and_further_ones_are_not(self, route: APIRoute):
+    def test_main_path_is_described_and_alternatives_are_not(self, route: APIRoute):
         row = rows()[route.name]
         assert route.include_in_schema == (route.path == row.path and not row.hidden)
 
@@ -131,7 +131,7 @@ class TestRoutes:
             assert (row.rights, row.scope) == ("admin" if caller.is_admin else "user", caller.scope or NO_SCOPE)
 
     @every_route
-    def test_the_caller_is_known_before_anything_of_the_body_is_read(self, route: APIRoute):
+    def test_caller_is_authenticated_before_body_is_read(self, route: APIRoute):
         if caller_of(route) is None:
             return
         order = list(dict.fromkeys(solved_order(route.dependant)))
@@ -141,8 +141,8 @@ class TestRoutes:
         assert all(user < place for place in reading)
 
     @every_route
-    def test_no_earlier_route_takes_the_path_of_a_route(self, route: APIRoute):
-        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # an optimizer call, else any text
+    def test_no_earlier_route_shadows_another(self, route: APIRoute):
+        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # an optimizer call, otherwise any text
         for method in route.methods or ():
             scope = {"type": "http", "path": path, "method": method}
             assert next(one for one in ROUTES if one.matches(scope)[0] is Match.FULL) is route

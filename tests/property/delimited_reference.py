@@ -1,4 +1,5 @@
-"""Delimited text cut one character at a time: slow, and as close to the words of Contract importer 8.2 as can be."""
+"""Splits delimited text one character at a time: slow, and as close as possible to the wording of Contract importer
+8.2."""
 
 from queryserver.formats.table_files import Delimiters
 
@@ -6,7 +7,7 @@ BLANKS = " \t\n\r\f\v"
 
 
 def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, bool]]], list[int]]:
-    """Cells with whether they were quoted, and the numbers of records with an unclosed quote."""
+    """Return cells with their quoting, and the numbers of records with an unclosed quote."""
     records: list[list[tuple[str, bool]]] = []
     unclosed: list[int] = []
     position = 0
@@ -33,7 +34,7 @@ def records_of(text: str, delimiters: Delimiters) -> tuple[list[list[tuple[str, 
 
 
 def _end_at(text: str, at: int, delimiters: Delimiters) -> tuple[str | None, int]:
-    """What ends here, and where the next thing begins."""
+    """Return what ends here, and where the next part begins."""
     if at == len(text):
         return "text", at
     ends = ("\r\n", "\n") if delimiters.record == "\n" else (delimiters.record,)

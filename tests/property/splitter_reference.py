@@ -1,4 +1,5 @@
-"""The splitting rules of Contract editor 5 once more, character by character: slow, and written without `re`."""
+"""A second implementation of the splitting rules in Contract editor 5, character by character: slow, and without
+`re`."""
 
 from dataclasses import dataclass
 
@@ -134,7 +135,7 @@ class Reference:
         return None
 
     def token(self, i: int, fresh: bool) -> Token:
-        """`fresh`: the statement has no text yet."""
+        """Return the next token. `fresh`: the statement has no text yet."""
         c = self.s[i]
         if self.at(self.terminator, i):
             return Token("end", i, i + len(self.terminator))
@@ -177,7 +178,8 @@ class Reference:
         return self.s[token.start : token.stop].upper() if token.kind == "word" else ""
 
     def spans(self) -> list[tuple[int, int, int, int]]:
-        """(end of the terminator before, first, stop, end of the own terminator); -1 for none."""
+        """Return (end of the previous terminator, first, stop, end of the own terminator) per statement; -1 for
+        none."""
         tokens, spans, k, after = self.tokens(), [], 0, -1
         while k < len(tokens):
             content = k
@@ -199,7 +201,7 @@ class Reference:
         return spans
 
     def statement_stop(self, tokens: list[Token], content: int) -> int:
-        """Index of the token that ends the statement, len(tokens) if none does."""
+        """Return the index of the token that ends the statement, or len(tokens) if none does."""
         plain_stop, depth = content, 0
         while plain_stop < len(tokens) and (tokens[plain_stop].kind != "end" or depth):
             text = self.s[tokens[plain_stop].start : tokens[plain_stop].stop]
@@ -233,7 +235,7 @@ class Reference:
         return plain_stop
 
     def names(self, tokens: list[Token]) -> set[int]:
-        """Words that are names because AS or a dot stands before them."""
+        """Return the words that are names because AS or a dot precedes them."""
         found, j = set(), 0
         while j < len(tokens):
             after_as = self.word(tokens[j]) == "AS"

@@ -1,4 +1,4 @@
-"""What a store has to hold after any operations, as a dictionary: the model that stores are compared with."""
+"""A store's expected content after any operations, as a dictionary: the model that stores are compared with."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -19,7 +19,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.protocol import RenamingStorage, Storage
 
-# Few names, so that operations meet; one is the beginning of another, one is more than ASCII.
+# Few names, so that operations interact; one is a prefix of another, one has non-ASCII letters.
 _NAMES = ("a", "ab", "é d")
 PATHS = st.lists(st.sampled_from(_NAMES), min_size=1, max_size=3).map("/".join)
 CONTENTS = st.sampled_from((b"", b"one", b"three"))
@@ -30,7 +30,7 @@ NONE: Refusals = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A call. `path` comes first; what a call does not need is not looked at."""
+    """A call. `path` comes first; unneeded fields are ignored."""
 
     kind: str
     path: str
@@ -45,7 +45,7 @@ OPERATIONS = st.lists(st.builds(Operation, st.sampled_from(KINDS), PATHS, PATHS,
 
 @dataclass
 class Model:
-    """Files by path, None for a directory. The root is not among them."""
+    """Files by path, None for a directory. The root is not included."""
 
     entries: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
 
@@ -74,7 +74,7 @@ class Model:
         for entry in [source, *self.below(source)]:
             self.entries[target + entry.removeprefix(source)] = self.entries.pop(entry)
 
-    # ------------------------------------------------------------------ why a call must be refused; none: it succeeds
+    # ------------------------------------------------------------------ refusal reasons; none if a call succeeds
 
     def missing(self, path: str) -> Refusals:
         if self.leads_through_file(path):
@@ -117,7 +117,7 @@ def _parents(path: str) -> list[str]:
 
 @dataclass
 class Comparison:
-    """A store beside the model. `has_directories`: whether it knows that a file has nothing below it."""
+    """Compares a store with the model. `has_directories`: whether it knows that a file has nothing below it."""
 
     storage: Storage
     base: str
@@ -134,7 +134,8 @@ class Comparison:
         await self._compare("")
 
     def _is_comparable(self, operation: Operation) -> bool:
-        """Writing below a file, and a file onto itself, are left to the stores."""
+        """Return whether the operation's outcome is defined: writing below a file, or a file onto itself, is up to the
+        stores."""
         is_two_places = operation.kind in {"rename", "copy"}
         if is_two_places and operation.path == operation.target and operation.flag:
             return False
@@ -160,7 +161,8 @@ class Comparison:
             self.model.move(it.path, it.target)
 
     async def _copy(self, it: Operation) -> None:
-        if it.path == it.target:  # refused before a store is called, with another code than that of a missing source
+        # refused before a store is called, with a different code from that for a missing source
+        if it.path == it.target:
             return
         refusals = self.model.not_readable(it.path) | self.model.not_free(it.target, overwrite=it.flag)
         call = self.storage.copy(self.at(it.path), self.at(it.target), overwrite=it.flag)
@@ -190,7 +192,7 @@ class Comparison:
             assert found == self.model.children(it.path)
 
     async def _agrees(self, call: Awaitable[object], refusals: Refusals, it: Operation) -> bool:
-        """Whether the call succeeded, as the model says; a refusal is one that the model knows."""
+        """Return whether the call succeeded, as the model predicts; a refusal must be one of the model's."""
         (outcome,) = await asyncio.gather(call, return_exceptions=True)
         if not isinstance(outcome, BaseException):
             assert not refusals, f"{it} succeeded instead of {refusals}"
@@ -199,7 +201,7 @@ class Comparison:
         return False
 
     async def _compare(self, path: str) -> None:
-        """The whole tree, at the end."""
+        """Compare the whole tree at the end."""
         found = await entries(self.storage, self.at(path))
         assert [entry.name for entry in found] == self.model.children(path)
         for entry in found:
@@ -213,7 +215,7 @@ class Comparison:
 
 
 def compare(place: AbstractAsyncContextManager[Comparison], operations: Sequence[Operation]) -> None:
-    """Run the operations in an empty place of a store, in a loop of their own."""
+    """Run the operations in an empty place in a store, in a separate event loop."""
 
     async def run() -> None:
         async with place as comparison:

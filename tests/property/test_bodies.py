@@ -22,14 +22,14 @@ MARKS = st.text(alphabet='{}[]",:\\u0123dDeE.+-truefalsn \n\t\x00\x1fé😀', ma
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """JSON text with a piece cut out, another put in."""
+    """Return JSON text with a part cut out and another inserted."""
     text = json.dumps(draw(JSON), ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.integers(0, 2)))
     start = draw(st.integers(0, len(text)))
     return text[:start] + draw(MARKS)[: draw(st.integers(0, 4))] + text[start + draw(st.integers(0, 3)) :]
 
 
 def outcome(text: str) -> object:
-    """What the strict rules say, told by Python's parser and a look at the value it gives."""
+    """Return the expected outcome under the strict rules, from Python's parser and a check of the parsed value."""
 
     def unique(members: list[tuple[str, object]]) -> dict[str, object]:
         if len(dict(members)) != len(members):
@@ -86,7 +86,7 @@ def test_both_parsers_follow_the_strict_rules(text: str):
 
 @examples(500)
 @given(body=st.binary(max_size=60) | damaged().map(str.encode))
-def test_any_bytes_as_json(body: bytes):
+def test_any_json_bytes_are_parsed_or_refused(body: bytes):
     with suppress(InvalidRequest):
         assert isinstance(parse_json_object(body), dict)
 
@@ -96,7 +96,7 @@ def test_any_bytes_as_json(body: bytes):
     body=st.binary(max_size=60)
     | st.lists(st.sampled_from([b"a", b"=", b"&", b"%", b"%4", b"%c3%a9", b"%00", b"+"])).map(b"".join)
 )
-def test_any_bytes_as_form(body: bytes):
+def test_any_form_bytes_are_parsed_or_refused(body: bytes):
     with suppress(InvalidParameter):
         assert all("\0" not in name + value for name, value in parse_form(body).items())
 
@@ -116,7 +116,7 @@ PIECES = [
     )
     | st.text(max_size=20),
 )
-def test_any_bytes_as_multipart(body: bytes, content_type: str):
+def test_any_multipart_bytes_are_parsed_or_refused(body: bytes, content_type: str):
     with suppress(InvalidParameter, PayloadTooLarge):
         assert isinstance(parse_multipart(body, content_type), dict)
 
@@ -129,7 +129,7 @@ def test_any_bytes_as_multipart(body: bytes, content_type: str):
         max_size=5,
     )
 )
-def test_the_three_encodings_give_the_same_fields(fields: dict[str, str]):
+def test_three_encodings_give_the_same_fields(fields: dict[str, str]):
     from urllib.parse import urlencode
 
     parts = "".join(

@@ -1,4 +1,4 @@
-"""Whole columns and single cells: the same facts, whatever the text; and nothing makes them fail."""
+"""Whole columns and single cells give the same facts for any text, and no text raises an error."""
 
 from collections.abc import Sequence
 
@@ -63,7 +63,7 @@ days = st.dates().map(str) | st.datetimes().map(str) | st.times().map(str)
 spelled = st.text("0123456789-+./: TZeENnulaitfrs\\\t\u0661", max_size=12)
 padded = st.tuples(st.text(BLANKS, max_size=2), written | numbers, st.text(BLANKS, max_size=2)).map("".join)
 cells = written | numbers | floats | days | spelled | padded | st.text(max_size=8)
-# Columns of one kind with a few cells of another: real ones look so, and one test after the other must go on.
+# Columns of one kind with a few cells of another, as in real files; a later test must take over from an earlier one.
 plain = st.sampled_from(
     [
         st.integers(-(10**10), 10**10).map(str),
@@ -89,15 +89,13 @@ def _one_by_one(column: Sequence[str | None]) -> ColumnFacts:
 
 
 def _known(facts: ColumnFacts) -> ColumnFacts:
-    """Facts without what is not kept up once a column is text."""
+    """Return the facts without those no longer tracked once a column is text."""
     return ColumnFacts({CellKind.TEXT}) if facts.is_text else facts
 
 
 @examples(120)
 @given(column=columns, nulls=st.integers(0, 3), at=st.integers(0, 70), repeated=st.sampled_from([1, 1, 20]))
-def test_whole_columns_have_the_facts_that_their_cells_have(
-    column: list[str], nulls: int, at: int, repeated: int
-) -> None:
+def test_whole_columns_have_the_facts_of_their_cells(column: list[str], nulls: int, at: int, repeated: int) -> None:
     filled: list[str | None] = [*column[:at], *[None] * nulls, *column[at:]] * repeated
     array = pa.array(["x", *filled], pa.string())[1:]
     exact, fast = _one_by_one(filled), facts_of_array(array)
@@ -108,7 +106,7 @@ def test_whole_columns_have_the_facts_that_their_cells_have(
 
 @examples(60)
 @given(column=columns, quoted=st.sets(st.integers(0, 60)))
-def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[str], quoted: set[int]) -> None:
+def test_record_columns_have_the_facts_of_their_cells(column: list[str], quoted: set[int]) -> None:
     mixed = [QuotedText(cell) if position in quoted else cell for position, cell in enumerate(column)]
     exact = ColumnFacts()
     exact.add_all(mixed)
@@ -117,7 +115,7 @@ def test_columns_of_records_have_the_facts_that_their_cells_have(column: list[st
 
 @examples(200)
 @given(cell=cells, before=st.text(BLANKS, max_size=3), after=st.text(BLANKS, max_size=3))
-def test_every_cell_has_a_class_and_blanks_around_it_do_not_matter(cell: str, before: str, after: str) -> None:
+def test_every_cell_has_a_class_regardless_of_surrounding_blanks(cell: str, before: str, after: str) -> None:
     assert classify(before + cell + after) is classify(cell)
 
 
@@ -129,7 +127,7 @@ def test_every_text_has_a_header_or_none(records: list[list[str]]) -> None:
 
 @examples(60)
 @given(header=st.lists(st.sampled_from(["", "a", "A", "a_2", "a_3", "column_1", "b" * 255]) | cells, max_size=12))
-def test_names_of_columns_are_unique_short_and_never_empty(header: list[str]) -> None:
+def test_column_names_are_unique_short_and_never_empty(header: list[str]) -> None:
     names = header_names(header, len(header))
     assert len(names) == len(header) <= MAX_COLUMNS
     assert len({name.lower() for name in names}) == len(names)
@@ -144,7 +142,7 @@ separators = st.sampled_from([",", "\t", "||"])
 
 @examples(60)
 @given(lines=rows, field=separators, header=st.booleans(), repeated=st.sampled_from([1, 30]), is_whole=st.booleans())
-def test_previews_by_blocks_and_by_records_are_the_same(
+def test_block_and_record_previews_are_identical(
     lines: list[list[str]], field: str, header: bool, repeated: int, is_whole: bool
 ) -> None:
     text = "\n".join(field.join(cells) for cells in lines * repeated)

@@ -1,4 +1,4 @@
-"""Cells of random arrays, at random offsets, against what Arrow says of each single value."""
+"""Cells of random arrays, at random offsets, against Arrow's conversion of each single value."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -54,7 +54,7 @@ KINDS = st.recursive(
 
 
 def native(value: object) -> object:
-    """What to_pylist() gives, with maps as objects."""
+    """Convert the result of to_pylist(), with maps as objects."""
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         return {key: native(item) for key, item in value}
     if isinstance(value, list):
@@ -63,7 +63,7 @@ def native(value: object) -> object:
 
 
 def without_empty_maps(value: object) -> object:
-    """An empty map is [] for Arrow and {} for us."""
+    """Replace empty maps, which are [] for Arrow and {} for us."""
     if value in ([], {}):
         return None
     if isinstance(value, list):
@@ -74,7 +74,7 @@ def without_empty_maps(value: object) -> object:
 @pytest.mark.item(28)
 @examples(300)
 @given(st.data())
-def test_values_of_any_slice_are_those_of_arrow(data: st.DataObject):
+def test_slice_values_match_arrow(data: st.DataObject):
     kind, values = data.draw(KINDS)
     array = pa.array(data.draw(st.lists(st.none() | values, max_size=8)), kind)
     start, length = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
@@ -92,7 +92,7 @@ def test_values_of_any_slice_are_those_of_arrow(data: st.DataObject):
     cuts=st.lists(st.integers(0, 12), max_size=3),
     max_bytes=st.integers(1, 150),
 )
-def test_a_page_is_the_longest_that_fits(texts: list[str | None], cuts: list[int], max_bytes: int):
+def test_page_is_the_longest_that_fits(texts: list[str | None], cuts: list[int], max_bytes: int):
     table = pa.table({"c": pa.array(texts, pa.string())})
     edges = [0, *sorted(cuts), len(texts)]
     batches = [table.slice(start, max(0, end - start)) for start, end in pairwise(edges)]

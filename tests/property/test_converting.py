@@ -1,4 +1,4 @@
-"""Columns converted many cells at a time give what their cells give one by one."""
+"""Columns converted in bulk equal their cells converted one by one."""
 
 import math
 
@@ -35,7 +35,7 @@ _MOMENTS = st.from_regex(
 )
 _CLOCKS = st.from_regex(r"-?[0-9]{1,3}:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?", fullmatch=True)
 _CELL = st.sampled_from(_TRICKY) | _INTEGERS | _FRACTIONS | _MOMENTS | _CLOCKS
-# Whole columns of one kind take other ways than mixed ones.
+# Whole columns of one kind take different code paths from mixed ones.
 _COLUMN = st.one_of(
     *(st.lists(st.none() | one, max_size=8) for one in (_CELL, _INTEGERS, _FRACTIONS, _MOMENTS, _CLOCKS))
 )
@@ -55,7 +55,7 @@ def _one_by_one(cells: list[str | None], column: ColumnType) -> tuple[list[objec
     misfits: list[int] = []
     for row, cell in enumerate(cells):
         value = None
-        # In a block a null cell is None already, and an empty one, or one that says null, was quoted.
+        # In a block, a null cell is already None; an empty one, or one that says null, was quoted.
         if cell is not None and not is_null(QuotedText(cell), is_text=is_text):
             try:
                 value = convert_one(cell)
@@ -72,7 +72,7 @@ def _comparable(values: list[object]) -> list[object]:
 @pytest.mark.importer(53)
 @examples(100)
 @given(cells=_COLUMN, offset=st.integers(0, 3))
-def test_a_column_converts_as_its_cells_do(cells: list[str | None], offset: int) -> None:
+def test_column_converts_like_its_cells(cells: list[str | None], offset: int) -> None:
     array = pa.array([None, "7", "", *cells], pa.string()).slice(offset)
     for column in _TYPES:
         converted = convert(array, column)

@@ -1,4 +1,4 @@
-"""Delimited text: the exact reader is what the contract says, and the fast one is what the exact one says."""
+"""Delimited text: the exact reader follows the contract, and the fast one equals the exact one."""
 
 from itertools import pairwise
 
@@ -74,7 +74,7 @@ def exactly(text: str, delimiters: Delimiters):
 @example('"a', [], Delimiters())
 @example('a,"b\nc', [2, 3], Delimiters())
 @example('a ab"b"bc', [], Delimiters("ab", '"', "bc"))
-def test_records_are_those_of_the_words_of_the_contract_whatever_the_pieces(text, places, delimiters):
+def test_records_follow_contract_for_any_chunks(text, places, delimiters):
     expected, unclosed = records_of(text, delimiters)
     reader = RecordReader(delimiters)
     found = []
@@ -102,7 +102,7 @@ def test_records_are_those_of_the_words_of_the_contract_whatever_the_pieces(text
 @example('a "b" c,d\n', Delimiters(), 0)
 @example('a "b c\n', Delimiters(" "), 0)
 @example("\r\na\n", Delimiters("\r"), 0)
-def test_what_arrow_reads_is_what_the_exact_reader_says(text, delimiters, more_columns):
+def test_arrow_result_matches_exact_reader(text, delimiters, more_columns):
     width = max(map(len, exactly(text, delimiters)[0]), default=1) + more_columns
     encoded = text.encode()
     plain = PlainReader(delimiters, width)
@@ -124,7 +124,7 @@ ENCODINGS = ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "gb18030"]
 
 @examples(60)
 @given(st.lists(st.tuples(texts, st.integers(1, 400)), max_size=6), cuts, st.sampled_from(DELIMITERS), st.data())
-def test_blocks_are_what_the_exact_reader_says_whatever_the_pieces(parts, places, delimiters, data):
+def test_blocks_match_exact_reader_for_any_chunks(parts, places, delimiters, data):
     """Parts repeat, so that some are long enough for Arrow."""
     text = "".join(part * min(times, 20_000 // (len(part) + 1)) for part, times in parts).lstrip("\ufeff")
     encoding = data.draw(st.sampled_from(ENCODINGS))
@@ -163,7 +163,7 @@ def assert_same(blocks, records, unclosed, width):
 
 @examples(100)
 @given(st.binary(max_size=200) | texts.map(str.encode) | texts.map(lambda text: text.encode("utf-16")), st.booleans())
-def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_whole):
+def test_any_bytes_are_read_or_refused_with_an_importer_error(sample, is_whole):
     try:
         if recognise(sample, is_whole=is_whole) in {FileType.EXCEL, *RECORD_TYPES}:
             return
@@ -184,7 +184,7 @@ def test_any_bytes_are_read_or_refused_by_an_error_of_the_importer(sample, is_wh
 @given(st.binary(max_size=120), cuts, st.integers(1, 3))
 @example(b"a,\xc3\nb,\xa9\n", [3], 2)
 @example("a,€\n".encode()[:-2], [], 2)
-def test_undecodable_bytes_become_replacement_characters_whatever_the_pieces(content, places, width):
+def test_undecodable_bytes_become_replacement_characters_for_any_chunks(content, places, width):
     reader = BlockReader(Delimiters(), "utf-8", width)
     blocks = [block for piece in pieces(content, places) for block in reader.feed(piece)]
     blocks += reader.finish()
@@ -195,7 +195,7 @@ def test_undecodable_bytes_become_replacement_characters_whatever_the_pieces(con
 
 
 @given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
-def test_any_separators_are_taken_or_refused(field, quote, record):
+def test_any_separators_are_accepted_or_refused(field, quote, record):
     try:
         delimiters = delimiters_of(field or ",", quote=quote, record=record)
     except InvalidParameter:

@@ -23,7 +23,7 @@ _STEPS = st.lists(
 
 
 class _Searched:
-    """The rules as they are written: every step looks at all users. Calls are numbers."""
+    """The rules as specified: every step searches all users. Calls are numbers."""
 
     def __init__(self, slots: int, per_user: int) -> None:
         self._free = slots
@@ -33,7 +33,7 @@ class _Searched:
         self._last_turns: dict[int, int] = {}
         self._lines: dict[int, deque[int]] = {}
         self.users: dict[int, int] = {}
-        """By call, of those that wait or hold a slot."""
+        """Maps each waiting or running call to its user."""
         self.holding: list[int] = []
 
     @property
@@ -41,7 +41,7 @@ class _Searched:
         return [call for call in self.users if call not in self.holding]
 
     def take(self, user: int, call: int) -> bool:
-        """Whether the call may wait for a slot, or has it now."""
+        """Return whether the call may wait for a slot, or already has one."""
         line = self._lines.get(user, deque())
         if len(line) >= _MAX_WAITING:
             return False
@@ -52,7 +52,7 @@ class _Searched:
         return True
 
     def end(self, call: int) -> None:
-        """The call releases its slot, or waits no longer."""
+        """Release the call's slot, or stop waiting."""
         user = self.users.pop(call)
         if call in self.holding:
             self.holding.remove(call)
@@ -84,7 +84,7 @@ class _Searched:
 
 
 class _Served:
-    """The same calls with the real slots, each in a task of its own."""
+    """The same calls with the real slots, each in a separate task."""
 
     def __init__(self, slots: FairSemaphore) -> None:
         self.slots = slots
@@ -120,12 +120,10 @@ class _Served:
             self.refused.append(call)
 
 
-# Both users have waiting calls, and the second one holds fewer slots while its last turn was the later one.
+# Both users have waiting calls, and the second one holds fewer slots although its last turn was later.
 @example(slots=2, per_user=2, steps=[*(("take", user, 0) for user in (0, 1, 0, 1)), ("give back", 1, 0)])
 @given(slots=st.integers(1, 4), per_user=st.integers(1, 3), steps=_STEPS)
-def test_the_next_slot_goes_to_the_same_call_as_by_the_search(
-    slots: int, per_user: int, steps: list[tuple[str, int, int]]
-):
+def test_next_slot_goes_to_the_call_found_by_search(slots: int, per_user: int, steps: list[tuple[str, int, int]]):
     asyncio.run(_same(slots, per_user, steps))
 
 
@@ -139,7 +137,7 @@ async def _same(slots: int, per_user: int, steps: list[tuple[str, int, int]]) ->
             if not searched.take(first, call):
                 refused.append(call)
         for change, number in zip(kind.split(", "), (first, second), strict=False):
-            # Of two changes in one step, the second comes before the tasks have seen the first.
+            # Two changes in one step: the second comes before the tasks have seen the first.
             if change == "give back" and served.holding and searched.holding:
                 given_back = searched.holding[number % len(searched.holding)]
                 if given_back in served.holding:

@@ -1,4 +1,4 @@
-"""Formatting changes blanks between tokens and the case of keywords, whatever the text."""
+"""Formatting changes only blanks between tokens and keyword case, whatever the text."""
 
 import time
 
@@ -26,13 +26,13 @@ tidy_scripts = st.lists(st.sampled_from(KEPT + PIECES[:20]), max_size=30).map(" 
 
 
 def _letters(text: str) -> str:
-    """Without blanks and case: what is left must not change."""
+    """Return the text without blanks and case, which must not change."""
     return "".join(text.split()).upper()
 
 
 @pytest.mark.item(56)
 @given(script=scripts, dialect=st.sampled_from(DIALECTS))
-def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -> None:
+def test_only_blanks_and_case_change(script: str, dialect: str | None) -> None:
     done = format_statements(script, dialect)
     assert _letters(done) == _letters(script)
     assert len(Script(done, dialect or "")) == len(Script(script, dialect or ""))
@@ -41,19 +41,19 @@ def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -
 
 @pytest.mark.item(56)
 @given(script=tidy_scripts, dialect=st.sampled_from(DIALECTS))
-def test_quoted_pieces_names_and_comments_stay_as_they_are(script: str, dialect: str | None) -> None:
+def test_quoted_texts_names_and_comments_are_unchanged(script: str, dialect: str | None) -> None:
     done = format_statements(script, dialect)
     for piece in KEPT:
         assert done.count(piece.strip()) == script.count(piece.strip())
 
 
 @given(script=scripts)
-def test_a_formatted_script_can_be_formatted_again(script: str) -> None:
+def test_formatted_script_can_be_formatted_again(script: str) -> None:
     assert _letters(format_statements(format_statements(script, None), None)) == _letters(script)
 
 
 @pytest.mark.parametrize("unit", ["1,", "(1,'a'),", "a+", "a and ", "(", "case when a then ", "/* a */ ", "begin "])
-def test_the_worst_texts_below_the_limit_take_about_a_second(unit: str) -> None:
+def test_worst_texts_below_limit_take_about_a_second(unit: str) -> None:
     script = "select " + unit * ((STATEMENT_CHARACTERS - 10) // len(unit)) + "1"
     begun = time.process_time()
     format_statements(script, "")

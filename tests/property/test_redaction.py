@@ -1,4 +1,4 @@
-"""Patterns of the log that are skipped in lines without their words, against all patterns on every line."""
+"""Log patterns that are skipped on lines without their words, against all patterns on every line."""
 
 import pytest
 from hypothesis import given
@@ -31,6 +31,6 @@ def test_each_secret_is_masked(line: str):
 
 
 @given(st.lists(_PIECES, max_size=6).map("".join))
-def test_what_stands_around_a_secret_changes_nothing(line: str):
+def test_skipping_patterns_gives_the_same_result_around_secrets(line: str):
     assert Redactor()(line) == _by_all_patterns(line)
     assert Redactor()(line.swapcase()) == _by_all_patterns(line.swapcase())

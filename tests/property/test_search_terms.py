@@ -1,4 +1,4 @@
-"""Terms against a slow reader, in Python, in the memory of the index, and in PostgreSQL."""
+"""Search terms against a slow matcher, in Python, in the in-memory index, and in PostgreSQL."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def reads(term: Term, text: str) -> bool:
-    """Whether the whole text is the term: tried piece by piece."""
+    """Return whether the term matches the whole text, tried part by part."""
     return _reads(list(term.pieces), folded(text))
 
 
@@ -38,7 +38,7 @@ def _reads(pieces: Sequence[object], text: str) -> bool:
 
 
 def somewhere(term: Term, text: str) -> bool:
-    """Whether the term stands anywhere in the text."""
+    """Return whether the term matches anywhere in the text."""
     return any(reads(term, text[start:end]) for start in range(len(text) + 1) for end in range(start, len(text) + 1))
 
 
@@ -50,7 +50,7 @@ def term_of(pattern: str) -> Term | None:
 
 @given(PATTERNS, TEXTS)
 @examples(150)
-def test_terms_find_what_the_slow_reader_finds(pattern: str, text: str) -> None:
+def test_terms_match_like_the_slow_matcher(pattern: str, text: str) -> None:
     if (term := term_of(pattern)) is None:
         return
     texts = pa.array([text], pa.string())
@@ -64,7 +64,7 @@ def test_terms_find_what_the_slow_reader_finds(pattern: str, text: str) -> None:
 
 @given(PATTERNS, st.text("ab<>&\"'A", max_size=20))
 @examples(120)
-def test_marks_hide_nothing(pattern: str, text: str) -> None:
+def test_highlighting_hides_nothing(pattern: str, text: str) -> None:
     term = term_of(pattern)
     shown = highlighted(text, [term] if term else [])
     bare = shown.replace("<em>", "").replace("</em>", "")
@@ -80,9 +80,7 @@ TABLES = st.dictionaries(NAMES, st.lists(st.tuples(NAMES, st.sampled_from(["", "
 
 @given(TABLES, st.lists(st.text("ab_.?*", min_size=1, max_size=4), max_size=2))
 @examples(120)
-def test_the_index_finds_what_the_slow_reader_finds(
-    tables: dict[str, list[tuple[str, str]]], patterns: list[str]
-) -> None:
+def test_index_matches_like_the_slow_matcher(tables: dict[str, list[tuple[str, str]]], patterns: list[str]) -> None:
     terms = tuple(term for pattern in patterns if (term := term_of(pattern)) is not None)
     rows = [
         ObjectRow(
@@ -105,5 +103,5 @@ def test_the_index_finds_what_the_slow_reader_finds(
 
 
 @pytest.mark.parametrize("text", ["a" * 30, '"a b"', "\\", "a:b"])
-def test_every_text_is_a_query(text: str) -> None:
+def test_every_text_is_a_valid_query(text: str) -> None:
     assert len(parse_query(text).terms) == 1

@@ -1,4 +1,4 @@
-"""The first entries of a directory, against a sort of the whole of it."""
+"""A directory's first entries, against a full sort."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -70,7 +70,7 @@ def _sorted_by(entries: list[FileStatus], key: SortKey, *, descending: bool) -> 
     limit=st.integers(1, 12),
     unsorted=st.integers(1, 9),
 )
-def test_the_first_entries_are_those_of_a_whole_sort(
+def test_first_entries_match_a_full_sort(
     entries: list[FileStatus], key: SortKey, descending: bool, limit: int, unsorted: int
 ) -> None:
     first = FirstEntries("dir", key, descending=descending, limit=limit, unsorted=unsorted)

@@ -1,4 +1,4 @@
-"""The splitter against a reference written from the contract, on scripts made of everything that is special."""
+"""The splitter against a reference implementation of the contract, on scripts made of all special elements."""
 
 import re
 import sys
@@ -46,7 +46,7 @@ def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int,
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 @example(script="E'a'--\n'\\';';b", dialect="postgresql")
 @example(script="5--3;--\n;1", dialect="mysql")
-def test_equals_the_reference(script: str, dialect: str):
+def test_splitter_equals_reference(script: str, dialect: str):
     assert [placed(statement) for statement in Script(script, dialect)] == Reference(script, dialect).statements()
 
 
@@ -57,8 +57,8 @@ _FILLINGS = ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"]
 @pytest.mark.item(47)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.slow
-def test_long_tokens_equal_the_reference(dialect: str, subtests: pytest.Subtests):
-    """Pieces of the scanner's patterns end somewhere inside of these."""
+def test_long_tokens_equal_reference(dialect: str, subtests: pytest.Subtests):
+    """The scanner's pattern chunks end somewhere inside these tokens."""
     for opening, filling in product(_OPENINGS, _FILLINGS):
         with subtests.test(opening=opening, filling=filling):
             script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
@@ -70,8 +70,8 @@ def test_long_tokens_equal_the_reference(dialect: str, subtests: pytest.Subtests
 
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
-def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(script: str, dialect: str):
-    # By its position: the same text may stand in a comment before it.
+def test_texts_are_in_script_order_and_only_empty_parts_are_lost(script: str, dialect: str):
+    # By its position, because the same text may occur in a comment before it.
     rows = [0, *(line_end.end() for line_end in re.finditer(r"\r\n|\r|\n", script))]
     offset, lost = 0, []
     for statement in Script(script, dialect):
@@ -113,7 +113,7 @@ def test_positions_point_at_the_text(script: str, dialect: str):
         + [(d, "/*", "*/") for d in DIALECTS]
     ),
 )
-def test_quoting_never_splits(inside: str, quoting: tuple[str, str, str]):
+def test_quoted_text_is_never_split(inside: str, quoting: tuple[str, str, str]):
     dialect, opening, closing = quoting
     for mark in (closing[-1], "\\", "/", "$", "!"):
         inside = inside.replace(mark, "")
@@ -126,8 +126,8 @@ def test_quoting_never_splits(inside: str, quoting: tuple[str, str, str]):
 
 @examples(300)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
-def test_a_statement_split_again_stays_whole(script: str, dialect: str):
-    """What is sent as one statement is one statement; a terminator of one's own is known to the script only."""
+def test_statement_split_again_stays_whole(script: str, dialect: str):
+    """What is sent as one statement stays one statement; a custom terminator is known only in its script."""
     if "elimiter" in script.lower():
         return
     for statement in Script(script, dialect):

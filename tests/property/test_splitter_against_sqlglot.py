@@ -1,4 +1,4 @@
-"""The splitter against sqlglot's tokenizer, on scripts that both read alike (ADR 6 says where they part)."""
+"""The splitter against sqlglot's tokenizer, on scripts that both parse alike (ADR 6 lists their differences)."""
 
 from itertools import pairwise
 
@@ -22,12 +22,12 @@ BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}  # and duckdb since its ver
 DOLLARS = {"postgresql", "duckdb"}
 
 _WORDS = ["SELECT", "1", "1.5", "a", "tab.col", "FROM", "ünï", "(", ")", ",", "=", "<=", "+", "*", "case", "END"]
-# Not `/*`: comments nest in some dialects. Not `!` and `+`: those open other things than comments.
+# Not `/*`: comments nest in some dialects. Not `!` and `+`: they open other constructs than comments.
 _INSIDE = st.lists(st.sampled_from([";", "a", " ", "--", "*", "/", "é", "\n", "$", "#", "; SELECT 2;"]), max_size=5)
 
 
 def _quoted(mark: str, *, backslash: bool) -> st.SearchStrategy[str]:
-    """A literal or quoted name, with the mark inside as the dialect has it."""
+    """Return a strategy for a literal or quoted name, with the quote inside escaped as in the dialect."""
     pieces = [";", "--", "/*", "*/", " ", "\n", "x", "🐘", mark * 2, *("\"'`".replace(mark, ""))]
     pieces += ["\\" + mark, "\\\\", "\\;"] if backslash else ["\\"]
     return st.lists(st.sampled_from(pieces), max_size=6).map(lambda parts: mark + "".join(parts) + mark)
@@ -37,7 +37,7 @@ def _pieces(dialect: str) -> st.SearchStrategy[str]:
     inside = _INSIDE.map("".join)
     line, block = inside.map(lambda text: text.replace("\n", "")), inside.map(lambda text: text.replace("*/", ""))
     backslash = dialect in BACKSLASH
-    # PostgreSQL and psql cut nothing within parentheses, so there they come in pairs without a semicolon.
+    # PostgreSQL and psql do not split within parentheses, so there they come in pairs without a semicolon.
     words = [word for word in _WORDS if word not in "()"] + ["( a )"] if dialect == "postgresql" else _WORDS
     strategies = [
         st.sampled_from(words),
@@ -61,14 +61,14 @@ def _pieces(dialect: str) -> st.SearchStrategy[str]:
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[str, str]:
-    """A dialect and a script; blanks between the pieces, so that no piece becomes the prefix of the next."""
+    """Draw a dialect and a script; blanks between the parts keep one from becoming the prefix of the next."""
     dialect = draw(st.sampled_from(sorted(SQLGLOT)))
     pieces = draw(st.lists(_pieces(dialect), max_size=25))
     return dialect, "".join(piece + draw(st.sampled_from([" ", "\n", "\t "])) for piece in pieces)
 
 
 def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """By sqlglot: first and last offset of the tokens of each statement that has any; offsets of semicolons."""
+    """Return sqlglot's first and last token offset of each nonempty statement, and the semicolons' offsets."""
     statements: list[tuple[int, int]] = []
     cuts: list[int] = []
     is_open = False
@@ -91,7 +91,7 @@ def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]
 @example(("postgresql", "SELECT $$ ;' $$ ; $tag$ $$ ; $tag$"))
 @example(("mysql", "SELECT 'a\\';' # ;\n; \"\\\";\" ;;"))
 @pytest.mark.slow
-def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
+def test_both_split_at_the_same_semicolons(made: tuple[str, str]) -> None:
     dialect, script = made
     statements, cuts = groups(script, dialect)
     offsets = scan(script, lexis_of(dialect))
@@ -113,13 +113,13 @@ def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
         ("postgresql", "CREATE RULE r AS ON INSERT TO a DO ALSO (DELETE FROM b; DELETE FROM c)"),
     ],
 )
-def test_bodies_are_cut_by_sqlglot_and_kept_by_us(dialect: str, script: str) -> None:
+def test_sqlglot_splits_bodies_that_we_keep(dialect: str, script: str) -> None:
     assert len(Script(script, dialect)) == 1
     assert len(groups(script, dialect)[0]) > 1
 
 
 @pytest.mark.parametrize("dialect", SQLGLOT)
-def test_an_unclosed_quote_ends_sqlglot_and_is_the_last_statement_for_us(dialect: str) -> None:
+def test_unclosed_quote_fails_in_sqlglot_and_is_our_last_statement(dialect: str) -> None:
     script = "SELECT 1; SELECT 'open; SELECT 2"
     assert [statement.text for statement in Script(script, dialect)] == ["SELECT 1", "SELECT 'open; SELECT 2"]
     with pytest.raises(TokenError):

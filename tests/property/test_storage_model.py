@@ -1,4 +1,4 @@
-"""After any operations a store holds what the model holds, and refuses what the model refuses."""
+"""After any operations a store's content equals the model's, and it refuses what the model refuses."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -26,7 +26,7 @@ ALICE = StorageUser("alice")
 
 @asynccontextmanager
 async def place(file_system: FileSystem, directory: str, *, has_directories: bool = True) -> AsyncGenerator[Comparison]:
-    """A new directory, deleted at the end with all that it holds."""
+    """Yield a new directory; delete it with its content at the end."""
     try:
         storage, base = file_system.as_user(ALICE), f"{directory}/{uuid4().hex}"
         with suppress(PathExists):
@@ -46,17 +46,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestLocal:
     @examples(50)
     @given(operations=OPERATIONS)
-    def test_the_local_root_is_its_model(self, root, operations):
+    def test_local_root_matches_its_model(self, root, operations):
         compare(place(LocalFileSystem(root), "user/alice"), operations)
 
 
 class TestMemory:
     @given(operations=OPERATIONS)
-    def test_the_fake_is_its_model(self, operations):
+    def test_fake_matches_its_model(self, operations):
         compare(place(MemoryFileSystem(), "user/alice"), operations)
 
     @given(operations=OPERATIONS)
-    def test_the_fake_object_store_is_its_model(self, operations):
+    def test_fake_object_store_matches_its_model(self, operations):
         traits = StorageTraits(lists_in_order=True, container_levels=1)
         file_system = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["bucket"])
         compare(place(file_system, "bucket"), operations)
@@ -66,7 +66,7 @@ class TestMemory:
 class TestWebHdfs:
     @examples(8)
     @given(operations=OPERATIONS)
-    def test_hdfs_is_its_model(self, hdfs_cluster, operations):
+    def test_hdfs_matches_its_model(self, hdfs_cluster, operations):
         file_system = WebHdfsFileSystem(WebHdfsAddress([hdfs_cluster.webhdfs_url], SERVICE_USER))
         compare(place(file_system, "user/alice"), operations)
 
@@ -75,7 +75,7 @@ class TestWebHdfs:
 class TestS3:
     @examples(8)
     @given(operations=OPERATIONS)
-    def test_s3_is_its_model(self, s3_server, operations):
+    def test_s3_matches_its_model(self, s3_server, operations):
         keys = S3Keys(s3_server.access_key_id, s3_server.secret_access_key)
         options = S3Options(endpoint=s3_server.url, path_style=True, keys=keys, allow_bucket_creation=True)
         compare(place(S3FileSystem(options), "model", has_directories=False), operations)

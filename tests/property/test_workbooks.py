@@ -1,4 +1,4 @@
-"""Workbooks of random content against openpyxl, and damaged files."""
+"""Workbooks with random content against openpyxl, and damaged files."""
 
 import io
 import math
@@ -18,8 +18,8 @@ from queryserver.errors.base import InvalidRequest
 from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
 from queryserver.workbooks.worker import OpenWorkbook, recognise_workbook
 
-# What spreadsheets can hold: openpyxl refuses control characters, does not read escapes, and does not say of a text of
-# blanks alone that they are to be kept.
+# Texts that spreadsheets can hold: openpyxl refuses control characters, does not read escapes, and does not mark
+# blank-only texts as significant.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
     lambda text: "_x" not in text and not text.startswith("=") and (not text or text.strip() != "")
 )
@@ -39,7 +39,7 @@ TABLES = st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6)
 
 
 def shown(value: object) -> str:
-    """What the contract says of a value (12.2)."""
+    """Format a value according to the contract (12.2)."""
     match value:
         case None:
             return ""
@@ -59,7 +59,7 @@ def shown(value: object) -> str:
 
 
 def used(table: list[list[object]]) -> list[list[str]]:
-    """The range in use, cell by cell as the contract says."""
+    """Return the used range, cell by cell, according to the contract."""
     rows = [row for row in ([shown(value) for value in row] for row in table) if any(row)]
     columns = [column for column in range(4) if any(row[column] for row in rows)]
     return [row[columns[0] : columns[-1] + 1] for row in rows]
@@ -77,7 +77,7 @@ def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
 @pytest.mark.importer(42)
 @examples(40)
 @given(TABLES)
-def test_what_openpyxl_writes_is_read(table):
+def test_openpyxl_output_is_read(table):
     book = openpyxl.Workbook()
     for number, row in enumerate(table, 1):
         for column, value in enumerate(row, 1):
@@ -113,7 +113,7 @@ def damaged(whole: bytes, changes: list[tuple[float, int]], kept: float) -> io.B
 @pytest.mark.importer(15)
 @examples(150)
 @given(CHANGES, st.one_of(st.just(1.0), st.floats(0.1, 1)), st.sampled_from([PACKAGE, COMPOUND]))
-def test_a_damaged_workbook_is_read_or_refused(changes, kept, whole):
+def test_damaged_workbook_is_read_or_refused(changes, kept, whole):
     file = damaged(whole, changes, kept)
     with suppress(InvalidRequest):
         if recognise_workbook(file) is not None:
