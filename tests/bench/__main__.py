@@ -1,4 +1,4 @@
-"""Measures the server as its users meet it; prints a table and keeps it in bench-results/.
+"""Measures the server as its users experience it; prints a table and stores it in bench-results/.
 
 `make bench` runs everything; `make bench ARGS="calls spool"` runs parts.
 """
@@ -25,7 +25,7 @@ from tests.bench import (
 )
 from tests.bench.setting import Measured, bench_server
 
-# With a server of their own, or none.
+# These parts start their own server, or need none.
 _ALONE = {
     "hiveserver2": lambda _: engine_parts.hiveserver2(),
     "trino": lambda _: engine_parts.trino_rows(),
@@ -87,7 +87,7 @@ def _keep(results: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Run the parts that are named, or all."""
+    """Run the named parts, or all."""
     known = [*_PARTS, *_ALONE]
     names = sys.argv[1:] or known
     if unknown := [name for name in names if name not in known]:

@@ -1,4 +1,4 @@
-"""A lean HTTP client for load: the machine's cores belong to the server that is measured."""
+"""A lean HTTP client for load: the machine's cores are for the measured server."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ _LENGTH = b"content-length: "
 
 
 class Client:
-    """One keep-alive connection of one user."""
+    """One user's keep-alive connection."""
 
     def __init__(self, base_url: str, token: str = "", *, local_address: str | None = None) -> None:
         parts = urlsplit(base_url)
@@ -28,15 +28,15 @@ class Client:
             self._streams[1].close()
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
+        """Send a GET and return the response's status and body."""
         return await self.send(f"GET {path} HTTP/1.1\r\n{self._head}\r\n".encode())
 
     async def post(self, path: str, fields: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Status and body of a form post."""
+        """Post a form and return the response's status and body."""
         return await self.send(self.form(path, fields))
 
     async def call(self, name: str, **fields: Any) -> dict[str, Any]:
-        """One editor call that must succeed; its body."""
+        """Make an editor call that must succeed and return its body."""
         status, body = await self.post(f"/api/v1/editor/{name}", fields)
         answer = json.loads(body)
         if status != 200 or answer["status"] != 0:
@@ -45,18 +45,18 @@ class Client:
         return answer
 
     def form(self, path: str, fields: Mapping[str, Any]) -> bytes:
-        """A form post as bytes, to be sent many times."""
+        """Return a form post as bytes that can be sent many times."""
         return self.form_body(path, urlencode(fields).encode())
 
     def form_body(self, path: str, body: bytes) -> bytes:
-        """A form post of a body that is encoded already."""
+        """Return a form post of an already encoded body."""
         return (
             f"POST {path} HTTP/1.1\r\n{self._head}Content-Type: application/x-www-form-urlencoded\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode() + body
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of a request that is bytes already."""
+        """Send an encoded request and return the response's status and body."""
         assert self._streams is not None
         reader, writer = self._streams
         writer.write(request)
@@ -69,7 +69,7 @@ class Client:
 
 
 async def _chunked(reader: asyncio.StreamReader) -> bytes:
-    """The size of a chunked body is what counts here: pieces are dropped, their total length is kept."""
+    """Read a chunked body and return only its length, because nothing else counts here."""
     total = 0
     while size := int(await reader.readuntil(b"\r\n"), 16):
         await reader.readexactly(size + 2)

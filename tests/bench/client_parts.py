@@ -1,4 +1,4 @@
-"""The Python client of `clients/python`: large results into Arrow, and what streaming costs in memory."""
+"""The Python client in `clients/python`: large results into Arrow, and the memory use of streaming."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ TIMESTAMP '2020-01-01' + to_seconds(i) AS at, (i % 100)::SMALLINT AS small FROM 
 
 
 async def client(bench: Bench) -> list[Measured]:
-    """A result of a million rows of ten columns, against the same rows in Arrow files on the disk."""
+    """Read a result of a million rows of ten columns, against the same rows in Arrow files on disk."""
     packed, plain = bench.data_dir / "packed.arrow", bench.data_dir / "plain.arrow"
     async with connect(bench.server.base_url, token=bench.tokens[0]) as db:
         result = await db.query("duckdb", MIXED.format(rows=ROWS), limit=ROWS)
@@ -66,7 +66,7 @@ async def client(bench: Bench) -> list[Measured]:
 
 
 def _read(file: Path, *, is_cold: bool) -> float:
-    """Seconds until the rows of a file are a table. `is_cold`: the system has none of its bytes in memory."""
+    """Return the seconds to read a file's rows into a table. `is_cold`: the page cache has none of its bytes."""
     if is_cold:
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -79,7 +79,7 @@ def _read(file: Path, *, is_cold: bool) -> float:
 
 
 async def _timed(work: Callable[[], Awaitable[object]], times: int = _TIMES) -> tuple[float, float]:
-    """Median of the seconds, and of the seconds of processor of this process."""
+    """Return the median wall time and this process's processor time in seconds."""
     walls, processors = list[float](), list[float]()
     for _ in range(times):
         used, began = time.process_time(), time.perf_counter()
@@ -94,7 +94,7 @@ async def _streamed(result: Result) -> None:
 
 
 async def _bare(bench: Bench, result: Result) -> None:
-    """What the server can give at most: the same call, its bytes dropped."""
+    """Measure the server's upper limit: the same call with its bytes discarded."""
     address = urlsplit(bench.server.base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**20)
     path = f"/api/v1/editor/download/{result.operation_id}?format=arrow&compression=lz4"
@@ -112,7 +112,7 @@ async def _counted(result: Result) -> None:
 
 
 async def _growth(result: Result) -> float:
-    """MiB that this process has more at most while it reads the stream, batch by batch: to be measured first."""
+    """Return the MiB of memory growth while reading the stream by batch; must be measured first."""
     before, most = psutil.Process().memory_info().rss, 0
     async for _ in result.batches():
         most = max(most, psutil.Process().memory_info().rss)

@@ -1,4 +1,4 @@
-"""DuckDB behind the server against DuckDB by itself, on the same machine in the same run."""
+"""DuckDB through the server against plain DuckDB, on the same machine in the same run."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tests.bench.setting import Bench, Measured, bench_server
 from queryserver_client import connect
 
 MEMORY_LIMIT = "256MB"
-"""That of a database file of the server unless its connector sets another; DuckDB by itself gets it, too."""
+"""A server database file's default limit unless its connector sets another; plain DuckDB gets it, too."""
 CONFIG = {"memory_limit": MEMORY_LIMIT, "threads": 2}
 
 _TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")
@@ -33,30 +33,30 @@ _SLOWEST = 10
 _ROUNDS = 5
 _LIMIT_S = 60
 _SMALL = "SELECT 1"
-"""Where one statement takes longer, it is ended, and its rate is at most that of this time."""
+"""A statement that takes longer is canceled, and this time limits its rate."""
 _PAGE = 10_000
 _SMALL_TIMES, _WARM_UP = 200, 10
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The shortest times of some rounds, ours and those of DuckDB by itself."""
+    """The shortest times of several rounds, ours and plain DuckDB's."""
 
     ours_s: float
     ours_processor_s: float
     plain_s: float
     plain_processor_s: float
     is_bound: bool = False
-    """Ours was ended before it had its rows."""
+    """Whether our statement was canceled before it had its rows."""
 
     @property
     def rate(self) -> float:
-        """Speed of ours as a share of the other: 1 is as fast."""
+        """Our speed as a share of the other: 1 is equally fast."""
         return self.plain_s / self.ours_s
 
     @property
     def processor_rate(self) -> float:
-        """The same of processor time, which depends less on what else the machine does."""
+        """The same for processor time, which depends less on other work on the machine."""
         return self.plain_processor_s / self.ours_processor_s
 
     def __str__(self) -> str:
@@ -70,7 +70,8 @@ async def compared(
     *,
     rounds: int = _ROUNDS,
 ) -> Compared:
-    """Both in turns after one round that does not count. Both must give the same number of rows; None: ended early."""
+    """Run both alternately after an uncounted warm-up round. Both must return the same number of rows; None:
+    canceled."""
     ours_s, ours_processor_s, others = list[float](), list[float](), list[Ran]()
     for number in range(rounds + 1):
         used, began = processor_s([bench.server.pid]), time.perf_counter()
@@ -90,11 +91,12 @@ async def compared(
 
 
 async def tpch(folder: Path) -> list[Measured]:
-    """The 22 queries of TPC-H at scale 1: execute with `wait`, and all rows as pages."""
+    """Measure the 22 TPC-H queries at scale 1: execute with `wait`, and all rows as pages."""
     made = await asyncio.to_thread(tpch_database, folder)
     more = {"tpch": {"interface": "duckdb", "options": {"path": "tpch.duckdb", **CONFIG}}}
     found = dict[int, Compared]()
-    # A copy for each, as DuckDB locks its file against other processes; before the server opens one that is not there.
+    # Each gets a copy, because DuckDB locks its file against other processes; created before the server opens a missing
+    # one.
     databases = folder / "state" / "databases"
     databases.mkdir(parents=True, mode=0o700)
     await asyncio.to_thread(shutil.copy, made, databases / "tpch.duckdb")
@@ -125,7 +127,7 @@ async def tpch(folder: Path) -> list[Measured]:
 
 
 async def duckdb_rows(folder: Path) -> list[Measured]:
-    """First rows of small statements, and a million rows into Arrow."""
+    """Measure the first rows of small statements, and a million rows into Arrow."""
     more = {
         "memory": {"interface": "duckdb", "options": {"path": ":memory:"}},
         "file": {"interface": "duckdb", "options": {"path": "file.duckdb", **CONFIG}},
@@ -135,7 +137,7 @@ async def duckdb_rows(folder: Path) -> list[Measured]:
 
 
 async def _first_rows(bench: Bench) -> list[Measured]:
-    """In turns with the same on PostgreSQL, which the load of the machine slows down as much."""
+    """Alternate with the same on PostgreSQL, which the machine's load slows down equally."""
     async with bench.client() as client:
         session = await client.call("create_session", session='{"type": "memory", "properties": []}')
         ways: dict[str, Callable[[], Awaitable[None]]] = {
@@ -170,7 +172,7 @@ async def _into_arrow(bench: Bench, folder: Path) -> list[Measured]:
     ):
 
         async def bare() -> int:
-            """Execute with `wait`, and the bytes of the download, which are dropped."""
+            """Execute with `wait`, then download and discard the bytes."""
             ended = await client.call("execute/file", statement=sql, limit=ROWS, wait=60)
             operation, rows = ended["history_uuid"], ended["query_status"]["rows"]
             status, _ = await client.get(f"/api/v1/editor/download/{operation}?format=arrow&compression=lz4")
@@ -200,7 +202,7 @@ async def _into_arrow(bench: Bench, folder: Path) -> list[Measured]:
 
 
 def tpch_database(folder: Path) -> Path:
-    """A DuckDB file with the tables of TPC-H at scale 1, 270 MB, made in half a minute."""
+    """Create a DuckDB file with the TPC-H tables at scale 1, 270 MB, in half a minute."""
     source, database = folder / "tpch", folder / "plain.duckdb"
     generator = Path(sys.executable).with_name("tpchgen-cli")
     subprocess.run([str(generator), "parquet", "-s", "1", "-q", "--output-dir", str(source)], check=True)
@@ -212,19 +214,19 @@ def tpch_database(folder: Path) -> Path:
 
 
 def queries() -> dict[int, str]:
-    """The queries of tpch.sql by their numbers."""
+    """Return the queries in tpch.sql by number."""
     text = Path(__file__).with_name("tpch.sql").read_text()
     return {int(number): sql.strip() for number, sql in _QUERY.findall(text)}
 
 
 def _without(small: Compared, found: Sequence[Compared]) -> str:
-    """Geometric mean of what remains of both when the same small statement is taken off."""
+    """Return the geometric mean of the rates after subtracting the same small statement from both."""
     rates = [(one.plain_s - small.plain_s) / (one.ours_s - small.ours_s) for one in found]
     return f"{statistics.geometric_mean(rates):.2f}; SELECT 1: {small.ours_s * 1000:.1f} ms"
 
 
 async def paged(client: Client, dialect: str, sql: str) -> int | None:
-    """Rows of a statement, all of them read; None: it was ended."""
+    """Return the number of a statement's rows after reading them all; None if it was canceled."""
     given = {"statement": sql, "limit": 100_000, "timeout": _LIMIT_S, "wait": _LIMIT_S}
     ended = await _answer(client, f"execute/{dialect}", given)
     operation, rows, has_more = ended["history_uuid"], 0, True
@@ -239,7 +241,7 @@ async def paged(client: Client, dialect: str, sql: str) -> int | None:
 
 
 async def _answer(client: Client, call: str, fields: Mapping[str, object]) -> dict[str, Any]:
-    """The answer to a call about a statement that may have failed."""
+    """Return the response to a call about a statement that may have failed."""
     status, body = await client.post(f"/api/v1/editor/{call}", fields)
     assert status == 200, body
     return json.loads(body)
@@ -257,7 +259,7 @@ def _quantiles(times: list[float]) -> str:
 
 
 def _means(found: Sequence[Compared]) -> str:
-    """Geometric means of the rates."""
+    """Return the geometric means of the rates."""
     rates = [one.rate for one in found], [one.processor_rate for one in found]
     return "; ".join(f"{math.exp(statistics.fmean(map(math.log, one))):.2f}" for one in rates)
 

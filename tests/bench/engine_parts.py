@@ -1,4 +1,4 @@
-"""How fast rows come from engines that speak over the network, against the barest reader of each, in the same run.
+"""Row throughput from network engines, against a minimal reader of each, in the same run.
 
 The servers are the real ones of `make test-engines`.
 """
@@ -45,7 +45,7 @@ _LIMIT_S = 60.0
 
 
 async def hiveserver2() -> list[Measured]:
-    """Spark's Thrift server: our Arrow batches against a loop that only fetches and decodes in C."""
+    """Measure Spark's Thrift server: our Arrow batches against a loop that only fetches and decodes in C."""
     with spark_server() as address:
         engine = Hs2Engine(_hs2(address), VARIANTS["sparksql"])
         try:
@@ -62,7 +62,7 @@ async def hiveserver2() -> list[Measured]:
 
 
 async def trino_rows() -> list[Measured]:
-    """Trino: tpch.sf1.orders against the official client, which runs in a thread of its own."""
+    """Measure Trino: tpch.sf1.orders against the official client in a separate thread."""
     with trino_server() as address:
         engine = TrinoEngine(TrinoAddress(address.url))
         try:
@@ -82,7 +82,7 @@ async def trino_rows() -> list[Measured]:
 
 
 async def three_engines(folder: Path) -> list[Measured]:
-    """200 statements at once over Spark, Trino and PostgreSQL, through one server process."""
+    """Run 200 concurrent statements on Spark, Trino and PostgreSQL through one server process."""
     async with _three_engines(folder) as bench:
         idle = bench.resident_mib
         async with peak_mib(bench) as peak:
@@ -100,7 +100,7 @@ async def three_engines(folder: Path) -> list[Measured]:
 
 
 async def many_tables(bench: Bench) -> list[Measured]:
-    """A schema of 30,000 tables through autocomplete: the first look, the second, and a page of it."""
+    """Autocomplete a schema of 30,000 tables: the first lookup, the second, and a page of it."""
     async with bench.client() as client:
         make = """DO $$ BEGIN FOR n IN 1..30000 LOOP EXECUTE format('CREATE TABLE many.t%s (a int)', n);
         IF n % 1000 = 0 THEN COMMIT; END IF; END LOOP; END $$"""
@@ -130,7 +130,7 @@ def _hs2(address: ServerAddress) -> Hs2Address:
 async def _best_of(
     rounds: int, first: Callable[[], Awaitable[object]], second: Callable[[], Awaitable[object]]
 ) -> tuple[float, float]:
-    """The shortest time of each, taken in turns."""
+    """Return each one's shortest time; they are run alternately."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for kept, work in zip(times, (first, second), strict=True):
@@ -155,7 +155,7 @@ async def _count(engine: Engine, sql: str) -> int:
 
 
 async def _bare_rows(address: ServerAddress) -> None:
-    """Fetch and decode, nothing else: the replies are dropped as the C extension made them."""
+    """Only fetch and decode; discard the replies in the C extension's form."""
     member = Member(address.host, address.port)
     connection = await connect(_hs2(address), Hs2Login(member, address.user))
     try:
@@ -180,7 +180,7 @@ async def _bare_rows(address: ServerAddress) -> None:
 
 
 async def _stall_while_polling(engine: Engine, statements: int) -> float:
-    """The longest time in ms that the loop did not turn while so many statements run, each being polled."""
+    """Return the longest event loop stall in ms while polling this many running statements."""
     async with AsyncExitStack() as stack:
         running = []
         for _ in range(statements):

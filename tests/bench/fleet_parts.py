@@ -1,7 +1,7 @@
-"""What a statement costs, and the task server against a server that runs its statements itself.
+"""The cost of a statement, and the task server against a server that runs its own statements.
 
-Ratios and differences are taken within one run on one installation; each way is measured more than once, in turns with
-the others, and its best round counts: what else goes on upon the machine makes a round slower, never faster.
+Ratios and differences are measured within one run on one installation; the alternatives are measured repeatedly and
+alternately, and the best round counts, because other work on the machine makes a round slower, never faster.
 """
 
 import asyncio
@@ -27,11 +27,12 @@ _STATEMENTS = 100
 _LEASE_S = 10
 _LONG = "SELECT pg_sleep(600)"
 _HELD = 8
-"""Statements at once in the take-over: the most of one user."""
+"""Concurrent statements in the take-over: one user's maximum."""
 
 
 async def cycle(bench: Bench) -> list[Measured]:
-    """Processor of execute, status, page and close, in the server and in PostgreSQL (service and data source)."""
+    """Measure the processor time of execute, status, page and close, in the server and in PostgreSQL (service and data
+    source)."""
     postgres = postgres_pid(bench.data_dir.parent / "state")
     await repeated(bench, 8, 50, full_cycle)
     before = processor_s([bench.server.pid])
@@ -56,16 +57,16 @@ async def cycle(bench: Bench) -> list[Measured]:
 
 @dataclass(frozen=True)
 class _Way:
-    """How statements are run, and what was measured."""
+    """A way to run statements, and its measurements."""
 
     cycles: float
-    """Per second, 64 clients."""
+    """Full cycles per second with 64 clients."""
     to_engine_ms: float
-    """Median, from just before execute to the clock of the engine in the statement; one client."""
+    """The median from just before execute to the engine's clock in the statement, with one client."""
 
 
 async def task_server(folder: Path) -> list[Measured]:
-    """Full cycles inline, with one worker and with two; and the time until the engine has a statement."""
+    """Measure full cycles inline, with one worker and with two; and the time until the engine receives a statement."""
     rounds: dict[int, list[_Way]] = {0: [], 1: [], 2: []}
     async with bench_installation(folder, _USERS) as installation:
         for _ in range(_TURNS):
@@ -87,7 +88,7 @@ async def task_server(folder: Path) -> list[Measured]:
 
 
 async def take_over(folder: Path) -> list[Measured]:
-    """From kill -9 of a worker until a client knows the end of each of its statements."""
+    """Measure from kill -9 of a worker until a client knows the outcome of each of its statements."""
     took: list[float] = []
     async with (
         bench_installation(folder, _USERS) as installation,
@@ -116,7 +117,7 @@ async def _way(bench: Bench) -> _Way:
 
 
 async def _taken_over(installation: Installation, fleet: Fleet, number: int) -> list[float]:
-    """Seconds until the end of each statement of the worker that had most of them."""
+    """Return the seconds until the outcome of each statement of the worker that had most of them."""
     bench = _bench(installation, fleet)
     async with bench.client(number) as client:
         answers = [await client.call("execute/postgresql", statement=_LONG) for _ in range(_HELD)]
@@ -151,14 +152,14 @@ async def _ended_after(bench: Bench, user: int, operation: str, began: float) ->
         while state in {"waiting", "running"}:
             status, body = await client.post("/api/v1/editor/check_status", {"operationId": operation, "wait": 60})
             state = json.loads(body)["query_status"]["state"]
-    # It was sent, and PostgreSQL cannot say what became of it: no worker may send it again.
+    # The statement was sent, and PostgreSQL cannot report its outcome, so no worker may send it again.
     assert status == 200, body
     assert json.loads(body)["code"] == "outcome_unknown", body
     return time.monotonic() - began
 
 
 async def _running(installation: Installation) -> Sequence[tuple[str, str]]:
-    """Operation and owner of all statements that were sent and have not ended."""
+    """Return operation and owner of all sent, unfinished statements."""
     connection = await asyncpg.connect(installation.database_dsn, timeout=60, command_timeout=60)
     try:
         rows = await connection.fetch("select id::text, owner from statements where state = 'running'")

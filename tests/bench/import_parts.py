@@ -1,4 +1,4 @@
-"""How fast files become previews and tables, against the same load straight into the database, in the same run."""
+"""How fast files become previews and tables, against loading them directly into the database, in the same run."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _COLUMNS = (
     " moment TIMESTAMP"
 )
 _CSV = {"file_type": "csv", "has_header": "true"}
-# The file is above what a client may usually send.
+# The file exceeds the usual upload limit.
 _SETTINGS = {
     "QUERYSERVER__IMPORTER__MAX_LOCAL_FILE_SIZE_UPLOAD_LIMIT": str(2048 * _MIB),
     "QUERYSERVER__IMPORTER__MAX_BYTES_PER_USER": str(8192 * _MIB),
@@ -35,7 +35,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class _Place:
-    """A file as a call of the importer names it."""
+    """A file as an importer call refers to it."""
 
     name: str
     file_path: str
@@ -47,7 +47,7 @@ class _Place:
 
 
 async def previews(folder: Path) -> list[Measured]:
-    """What is told of a file of 1 GiB, wherever it lies, and how often a second for a file of 1 MB."""
+    """Measure previews of a 1 GiB file in each location, and the rate of previews of a 1 MB file."""
     large, small = folder / "large.csv", folder / "small.csv"
     await asyncio.to_thread(_write_csv, large, 1024 * _MIB)
     await asyncio.to_thread(_write_csv, small, 1_000_000)
@@ -64,7 +64,7 @@ async def previews(folder: Path) -> list[Measured]:
 
 
 async def imports(folder: Path) -> list[Measured]:
-    """A table of 1,000,000 rows from an upload, against COPY and read_csv of the same file."""
+    """Import a table of 1,000,000 rows from an upload, against COPY and read_csv of the same file."""
     source = folder / "rows.csv"
     await asyncio.to_thread(_write_csv, source, None)
     async with bench_server(folder, settings=_SETTINGS) as bench:
@@ -104,7 +104,7 @@ async def _looks(bench: Bench, place: _Place) -> list[Measured]:
 
 
 async def _calls_per_second(bench: Bench, source: Path) -> list[Measured]:
-    """The same upload again and again, and uploads that were never looked at before."""
+    """Measure previews of the same upload repeatedly, and of fresh uploads."""
     known = [await _upload(bench, source)]
     fresh = [await _upload(bench, source) for _ in range(45)]
     await _preview_all(bench, known)
@@ -152,7 +152,7 @@ async def _look(bench: Bench, name: str, fields: Mapping[str, str]) -> None:
 
 
 async def _upload(bench: Bench, source: Path) -> str:
-    """By the first user, whose client `bench.client()` is."""
+    """Upload as the first user, whose client is `bench.client()`."""
     headers = {"Authorization": f"Bearer {bench.tokens[0]}"}
     async with httpx.AsyncClient(base_url=bench.server.base_url, headers=headers, timeout=120) as http:
         with source.open("rb") as file:
@@ -161,7 +161,7 @@ async def _upload(bench: Bench, source: Path) -> str:
 
 
 async def _imported(bench: Bench, reference: str, connector: str, table: str) -> float:
-    """Seconds from the call to the end of the operation."""
+    """Return the seconds from the call to the operation's completion."""
     fields = {"file_path": reference, "import_type": "local", **_CSV, "connector": connector, "table": table}
     async with bench.client() as client:
         begun = time.perf_counter()
@@ -181,7 +181,7 @@ async def _imported(bench: Bench, reference: str, connector: str, table: str) ->
 
 
 async def _copied(dsn: str, source: Path) -> float:
-    """Seconds that a bare COPY of the file takes, table and commit included."""
+    """Return the seconds of a bare COPY of the file, including table creation and commit."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("DROP TABLE IF EXISTS bare")
@@ -208,7 +208,7 @@ async def _timed(work: Callable[[], Awaitable[object]]) -> float:
 
 
 def _write_csv(path: Path, size_bytes: int | None) -> None:
-    """Orders of a shop: `size_bytes` of them, or a million."""
+    """Write a shop's orders: `size_bytes` of them, or a million."""
     chosen = random.Random(1)
     block = [_row(chosen) for _ in range(10_000)]
     with path.open("w") as file:
@@ -221,7 +221,7 @@ def _write_csv(path: Path, size_bytes: int | None) -> None:
 
 
 def _row(chosen: random.Random) -> str:
-    """All cells but the number."""
+    """Return all cells except the number."""
     cells = (
         f"customer {chosen.randrange(10**6)}",
         chosen.choice(("Portugal", "Chile", "Japan")),

@@ -1,4 +1,4 @@
-"""What is measured. Ratios are taken within one run; the absolute numbers are a guide for two cores."""
+"""The measurements. Ratios are taken within one run; the absolute numbers are a guide for two cores."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from generate_series(1, {rows}) as g"""
 
 
 async def latency(bench: Bench) -> list[Measured]:
-    """One `SELECT 1` through execute with `wait` to its first row, against the same asyncpg call."""
+    """Run `SELECT 1` through execute with `wait` to its first row, against the same asyncpg call."""
     connection = await asyncpg.connect(bench.sample_dsn)
     raw, ours = [], []
     async with bench.client() as client:
@@ -40,7 +40,7 @@ async def latency(bench: Bench) -> list[Measured]:
 
 
 async def calls(bench: Bench) -> list[Measured]:
-    """Calls per second with 64 clients."""
+    """Measure calls per second with 64 clients."""
     operations: dict[int, str] = {}
     for number in range(_CLIENTS):
         async with bench.client(number) as client:
@@ -64,7 +64,8 @@ async def calls(bench: Bench) -> list[Measured]:
 
 
 async def pages(bench: Bench) -> list[Measured]:
-    """Pages of 100 rows, 64 clients: of results of 100 rows, and by the cursor of results of 60,000 rows."""
+    """Measure pages of 100 rows with 64 clients: of results of 100 rows, and by the cursor of results of 60,000
+    rows."""
     small, small_ms = await _page_rate(bench, rows=100)
     large, large_ms = await _page_rate(bench, rows=60_000)
     return [
@@ -76,7 +77,7 @@ async def pages(bench: Bench) -> list[Measured]:
 
 
 async def _page_rate(bench: Bench, *, rows: int, times: int = 50) -> tuple[float, float]:
-    """Pages per second, and milliseconds of processor of the server process for each."""
+    """Return pages per second, and the server's processor milliseconds per page."""
     operations: dict[int, str] = {}
     for number in range(_CLIENTS):
         async with bench.client(number) as client:
@@ -94,7 +95,7 @@ async def _page_rate(bench: Bench, *, rows: int, times: int = 50) -> tuple[float
 
 
 async def spool(bench: Bench) -> list[Measured]:
-    """A million rows from PostgreSQL: into the spool, out as JSON pages, out as CSV."""
+    """Measure a million rows from PostgreSQL: into the spool, out as JSON pages, out as CSV."""
     rows = 1_000_000
     async with bench.client() as client:
         await client.call("execute/postgresql", statement=_MIXED.format(rows=50_000), wait=60)
@@ -124,7 +125,7 @@ async def spool(bench: Bench) -> list[Measured]:
 
 
 async def many_users(bench: Bench) -> list[Measured]:
-    """500 clients, each one statement every 2 s, against duckdb and postgresql, for two minutes."""
+    """Run 500 clients for two minutes, each with a statement every 2 s, against duckdb and postgresql."""
     idle = bench.resident_mib
     checks: list[float] = []
     statements = 0
@@ -161,7 +162,7 @@ async def many_users(bench: Bench) -> list[Measured]:
 
 
 async def stalls(bench: Bench) -> list[Measured]:
-    """The longest that is_alive waited while nasty calls came in: what holds up the loop holds up everybody."""
+    """Measure the longest is_alive wait during nasty calls: what blocks the event loop delays everybody."""
     big = "SELECT '" + "x" * (9 * 2**20) + "'"
     nasty = {
         "10 MB of SQL text": [("editor/execute/duckdb", "statement=" + big)],
@@ -200,7 +201,7 @@ async def _longest_wait(bench: Bench, calls: list[tuple[str, str]]) -> float:
 
 
 async def unclosed(bench: Bench) -> list[Measured]:
-    """10,000 statements of one user that nobody closes."""
+    """Run 10,000 statements of one user that are never closed."""
     import psutil
 
     process = psutil.Process(bench.server.pid)
@@ -226,13 +227,13 @@ async def unclosed(bench: Bench) -> list[Measured]:
 
 
 async def _rate(bench: Bench, times: int, call: Callable[[Client, int], Awaitable[object]]) -> float:
-    """Calls per second of all clients together, each of them asking about an operation of its own."""
+    """Return the calls per second of all clients together, each calling for a separate operation."""
     await repeated(bench, 8, times, call)
     return await repeated(bench, _CLIENTS, times, call)
 
 
 async def repeated(bench: Bench, clients: int, times: int, call: Callable[[Client, int], Awaitable[object]]) -> float:
-    """Calls per second of so many clients, each of which makes it so many times."""
+    """Return the calls per second of the given number of clients and calls per client."""
 
     async def repeat(number: int) -> None:
         async with bench.client(number) as client:
@@ -245,7 +246,7 @@ async def repeated(bench: Bench, clients: int, times: int, call: Callable[[Clien
 
 
 async def full_cycle(client: Client, _number: int = 0) -> None:
-    """execute, status, page and close of one statement."""
+    """Execute, check, page and close one statement."""
     ended = await client.call("execute/postgresql", statement="SELECT 1")
     seen = await client.call("check_status", operationId=ended["history_uuid"], wait=10)
     assert seen["query_status"]["status"] == "available", seen
@@ -255,7 +256,7 @@ async def full_cycle(client: Client, _number: int = 0) -> None:
 
 
 async def _raw_read(bench: Bench, rows: int) -> float:
-    """A bare cursor loop, as the fairest rival: same server, same rows, nothing done with them."""
+    """Read with a bare cursor loop, the fairest reference: same server, same rows, no processing."""
     connection = await asyncpg.connect(bench.sample_dsn)
     started = time.perf_counter()
     count = 0
@@ -278,7 +279,7 @@ async def _page_all(client: Client, operation_id: str, rows: int) -> float:
             "/api/v1/editor/fetch_result_data", {"operationId": operation_id, "rows": 10_000, "start_row": seen}
         )
         assert status == 200
-        # Looked at, not parsed: the client's parser is not what is measured.
+        # Searched, not parsed, because the client's parser is not being measured.
         has_more = b'"has_more":true' in body[:60]
         seen += 10_000
     seconds = time.perf_counter() - started
@@ -288,7 +289,7 @@ async def _page_all(client: Client, operation_id: str, rows: int) -> float:
 
 
 def _raw_csv(rows: int) -> float:
-    """pyarrow's writer on a table of the same shape."""
+    """Write a table of the same shape with pyarrow."""
     numbers = pa.array(range(1, rows + 1), pa.int64())
     texts = pa.array([f"item {number}" for number in range(1, rows + 1)])
     seconds = pa.array(range(rows), pa.int64()).cast(pa.timestamp("s")).cast(pa.timestamp("us"))

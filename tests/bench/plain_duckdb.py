@@ -1,7 +1,7 @@
-"""DuckDB by itself in a process of its own: what DuckDB behind the server is compared with, in the same run.
+"""Plain DuckDB in a separate process, as the reference for DuckDB through the server, in the same run.
 
-The child runs this file as a script, so that it can use another release of DuckDB: extensions are published as packages
-some time after a release, and only that release loads them.
+The child runs this file as a script, so that it can use another DuckDB release: extensions are packaged some time after
+a release, and only that release loads them.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ from types import MappingProxyType
 from typing import Any
 
 _NICENESS = 10
-"""That of the server's processes for DuckDB: other work on the machine slows down both."""
+"""The same as for the server's DuckDB processes, so that other work on the machine slows down both."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One statement: its time with all its rows read, and the processor time of the process in it."""
+    """One statement: its time including reading all rows, and the process's processor time."""
 
     seconds: float
     processor_s: float
     rows: int
     first_row: str
-    """As Python shows it; "" unless the rows were read as rows."""
+    """As Python displays it; "" unless the rows were read as rows."""
 
 
 class PlainDuckdb:
-    """An open database of the child. One statement at a time."""
+    """The child's open database. It runs one statement at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def run(self, sql: str, *, into: str = "rows") -> Ran:
-        """Run a statement and read its result `into` "rows" of Python, an Arrow "table", or a file of this path."""
+        """Run a statement and read its result `into` Python "rows", an Arrow "table", or a file at this path."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"sql": sql, "into": into}).encode() + b"\n")
@@ -57,10 +57,10 @@ async def plain_duckdb(
     first: Sequence[str] = (),
     arrow_files: Mapping[str, Path] = MappingProxyType({}),
 ) -> AsyncGenerator[PlainDuckdb]:
-    """A child process with this database open.
+    """Start a child process with this database open.
 
-    `packages` is a folder whose DuckDB is used in place of the server's. `first` are statements to begin with.
-    `arrow_files` are tables by their names.
+    `packages` is a folder whose DuckDB replaces the server's. `first` are initial statements. `arrow_files` are tables
+    by name.
     """
     tables = json.dumps({name: str(file) for name, file in arrow_files.items()})
     options = [str(database), json.dumps(dict(config)), str(packages or ""), tables]
@@ -82,11 +82,11 @@ def _main() -> None:
     os.nice(_NICENESS)
     if sys.argv[3]:
         sys.path.insert(0, sys.argv[3])
-    import duckdb  # the parent needs nothing of it
+    import duckdb  # the parent does not need it
 
     connection = duckdb.connect(sys.argv[1], config=json.loads(sys.argv[2]))
     for name, file in json.loads(sys.argv[4]).items():
-        from pyarrow import dataset  # not every Python that runs this has it
+        from pyarrow import dataset  # not installed in every Python that runs this
 
         connection.register(name, dataset.dataset(file, format="ipc"))
     for line in sys.stdin:
@@ -99,7 +99,7 @@ def _ran(connection: Any, *, sql: str, into: str) -> dict[str, Any]:
         found = connection.execute(sql).fetchall()
         rows, first_row = len(found), str(found[:1])
     elif into == "table":
-        # A relation: the result of `execute` copies its rows once more.
+        # A relation, because the result of `execute` would copy its rows once more.
         rows = connection.sql(sql).to_arrow_table().num_rows
     else:
         rows = _written(connection.sql(sql), into)
@@ -108,8 +108,8 @@ def _ran(connection: Any, *, sql: str, into: str) -> dict[str, Any]:
 
 
 def _written(relation: Any, path: str) -> int:
-    """Rows in an Arrow stream that is packed as the server packs its segments."""
-    import pyarrow as pa  # not every Python that runs this has it
+    """Write the rows as an Arrow stream with the compression of the server's segments; return their number."""
+    import pyarrow as pa  # not installed in every Python that runs this
 
     options, rows = pa.ipc.IpcWriteOptions(compression="lz4"), 0
     with (

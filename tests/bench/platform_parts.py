@@ -1,4 +1,4 @@
-"""What identity and configuration cost, against the cheapest call of the same server in the same run."""
+"""The cost of identity and configuration, against the cheapest call of the same server in the same run."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ _ISSUER, _AUDIENCE = "https://issuer.example", "queryserver"
 
 
 async def tokens(folder: Path) -> list[Measured]:
-    """One small call with each kind of token in turn, so that other work on the machine slows all alike; is_alive."""
+    """Measure a small call with each kind of token alternately, so that other work slows all alike; and is_alive."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     async with _key_server(key) as (url, fetches), bench_server(folder, settings=_jwt_settings(url)) as bench:
         alive_ms = await _median_ms(bench.client(), "/desktop/debug/is_alive")
@@ -51,7 +51,7 @@ async def _api_token(bench: Bench) -> str:
 
 
 async def configuration(folder: Path) -> list[Measured]:
-    """get_config while there are 200 stored connectors."""
+    """Measure get_config with 200 stored connectors."""
     async with bench_server(folder) as bench:
         token = await administrator_token(bench)
         async with Client(bench.server.base_url, token) as client:
@@ -91,7 +91,7 @@ async def _median_ms(opened: Client, path: str) -> float:
 
 
 async def _medians_ms(opened: Sequence[Client], path: str) -> list[float]:
-    """Of each client; they call in turn."""
+    """Return each client's median in ms; the clients call alternately."""
     async with AsyncExitStack() as stack:
         clients = [(await stack.enter_async_context(one), list[float]()) for one in opened]
         for _ in range(_ROUNDS):
@@ -110,7 +110,7 @@ def _jwt_settings(url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def _key_server(key: rsa.RSAPrivateKey) -> AsyncIterator[tuple[str, Counter[str]]]:
-    """A JWKS document on loopback, and how often it was fetched."""
+    """Serve a JWKS document on loopback, and count its fetches."""
     numbers = key.public_key().public_numbers()
     keys = {"keys": [{"kty": "RSA", "kid": _KEY_ID, "use": "sig", "n": _base64(numbers.n), "e": _base64(numbers.e)}]}
     body = json.dumps(keys).encode()

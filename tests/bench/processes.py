@@ -1,4 +1,4 @@
-"""What processes use: their processor time and their memory. One that ends meanwhile is left out."""
+"""Processor time and memory of processes. A process that exits meanwhile is ignored."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -8,7 +8,7 @@ import psutil
 
 
 def processor_s(pids: Iterable[int]) -> float:
-    """Seconds of processor of these processes and all their children so far, those that have ended included."""
+    """Return the processor seconds of these processes and all their children so far, including exited ones."""
 
     def used_s(process: psutil.Process) -> float:
         one = process.cpu_times()
@@ -18,17 +18,18 @@ def processor_s(pids: Iterable[int]) -> float:
 
 
 def shared_once_mib(pids: Iterable[int]) -> float:
-    """Memory of these processes and their children; of a page that n processes share, each has the nth part (PSS)."""
+    """Return the memory of these processes and their children; a page shared by n processes counts 1/n for each
+    (PSS)."""
     return _sum(pids, lambda process: process.memory_full_info().pss) / 2**20
 
 
 def resident_mib(pids: Iterable[int]) -> float:
-    """Memory of these processes and their children with all pages that they share (RSS)."""
+    """Return the memory of these processes and their children including all shared pages (RSS)."""
     return _sum(pids, lambda process: process.memory_info().rss) / 2**20
 
 
 def postgres_pid(state_dir: Path) -> int:
-    """The main process of the private PostgreSQL of a state directory; all others are its children."""
+    """Return the main process id of a state directory's private PostgreSQL; all others are its children."""
     (file,) = state_dir.glob("postgresql/**/postmaster.pid")
     return int(file.read_text().split()[0])
 

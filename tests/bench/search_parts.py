@@ -1,4 +1,5 @@
-"""How fast a million columns are searched, against a plain query of the same database, and what a refresh takes."""
+"""How fast a million columns are searched, against a plain query on the same database, and the duration of a
+refresh."""
 
 import asyncio
 import random
@@ -49,7 +50,7 @@ _QUERIES = {
 
 
 class _Large(FakeCatalog):
-    """Makes its answers when asked, so that it takes no memory itself."""
+    """Generates its metadata on request, so that it uses no memory itself."""
 
     async def databases(self) -> Sequence[str]:
         return [f"db_{number}" for number in range(_DATABASES)]
@@ -77,7 +78,7 @@ class _LargeEngine(FakeCatalogEngine):
 
 
 async def search(folder: Path) -> list[Measured]:
-    """A refresh of 30,000 tables, then searches by HTTP."""
+    """Refresh 30,000 tables, then search over HTTP."""
     async with EmbeddedPostgres.start(folder / "state") as server:
         plain = await asyncpg.connect(server.admin_dsn())
         await plain.execute("create database bench")
@@ -154,7 +155,7 @@ async def _timed(caller: Caller, text: str, **more: Any) -> tuple[float, dict[st
 
 
 async def _bare(dsn: str) -> list[Measured]:
-    """The same question as SQL over one row per column."""
+    """Run the same search as SQL over one row per column."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(
         "create table flat as select database, name, split_part(one, chr(31), 1) as field from metadata_objects,"

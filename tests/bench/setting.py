@@ -1,4 +1,4 @@
-"""The server under measurement: started as a user starts it, on embedded defaults."""
+"""The measured server: started like a user starts it, with embedded defaults."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from queryserver.platform.embedded.sample_server import prepare
 PASSWORD = "bench-" + os.urandom(8).hex()
 USERS = 8
 _SETTINGS = {
-    # The measurements ask for more at once than one person would.
+    # The measurements run more concurrently than one person would.
     "QUERYSERVER__EDITOR__MAX_STATEMENTS_PER_USER": "200",
     "QUERYSERVER__EDITOR__MAX_STREAMS_PER_USER": "200",
 }
@@ -39,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """A running server and ways to talk to it."""
+    """A running server and ways to call it."""
 
     server: ServerProcess
     data_dir: Path
@@ -48,30 +48,30 @@ class Bench:
     service_dsn: str
 
     def client(self, user: int = 0) -> Client:
-        """A connection of one of the users."""
+        """Return one of the users' connections."""
         return Client(self.server.base_url, self.tokens[user % len(self.tokens)])
 
     @property
     def processor_s(self) -> float:
-        """Seconds of processor of the server process so far."""
+        """The server process's processor seconds so far."""
         used = psutil.Process(self.server.pid).cpu_times()
         return used.user + used.system
 
     @property
     def resident_mib(self) -> float:
-        """Memory of the server process, without PostgreSQL's."""
+        """The server process's memory, without PostgreSQL's."""
         return psutil.Process(self.server.pid).memory_info().rss / 2**20
 
 
 class Peak:
-    """The largest memory of the server that was seen, in MiB."""
+    """The server's observed peak memory in MiB."""
 
     mib = 0.0
 
 
 @asynccontextmanager
 async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
-    """Watches the memory of the server while something goes on inside."""
+    """Sample the server's memory inside the context."""
     peak = Peak()
 
     async def watch() -> None:
@@ -90,9 +90,9 @@ async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
 async def bench_server(
     folder: Path, more: Mapping[str, Mapping[str, object]] | None = None, *, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Bench]:
-    """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in.
+    """Start a fresh server with the embedded PostgreSQL and sample data, and a few logged-in users.
 
-    `more` are further interpreters, `settings` further variables of the environment.
+    `more` are additional interpreters, `settings` additional environment variables.
     """
     async with prepare(folder / "state") as given:
         defaults = replace(given, sample_dsn=await login_without_limit(given))
@@ -117,7 +117,7 @@ async def bench_server(
 
 
 async def login_without_limit(defaults: EmbeddedResources) -> str:
-    """The sample database for a login of the measurements: its own one has few connections."""
+    """Return the sample database's DSN with a separate login, because the default login has few connections."""
     connection = await asyncpg.connect(defaults.sample_admin_dsn or defaults.service_dsn)
     try:
         await connection.execute(f"CREATE ROLE bench LOGIN PASSWORD '{PASSWORD}'")
@@ -129,7 +129,7 @@ async def login_without_limit(defaults: EmbeddedResources) -> str:
 
 
 async def administrator_token(bench: Bench) -> str:
-    """The token of an administrator, made for this call."""
+    """Create an administrator's token."""
     database = {"QUERYSERVER__DESKTOP__DATABASE__URL": bench.service_dsn}
     await _create_user("root", {**database, "QUERYSERVER__DESKTOP__DATA_DIR": str(bench.data_dir)}, "--admin")
     return await _token(bench.server, "root")

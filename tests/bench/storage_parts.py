@@ -1,4 +1,4 @@
-"""How fast files go through the server, against the same transfer straight to the store with curl, in the same run.
+"""How fast files pass through the server, against direct transfers to the store with curl, in the same run.
 
 The stores are the real ones of `make test-engines`: HDFS through WebHDFS, versitygw for S3, and a local root.
 """
@@ -29,15 +29,15 @@ _USER = "user0"
 
 @dataclass(frozen=True)
 class Store:
-    """One store as the measurement meets it."""
+    """A measured store."""
 
     name: str
     directory: str
-    """Where files go, as a path of the API."""
+    """The files' directory, as an API path."""
     upload: Callable[[Path, str], list[str]]
-    """curl's arguments that put a file straight into the store under a name."""
+    """Returns curl arguments that upload a file directly to the store under a name."""
     download: Callable[[str], list[str]]
-    """curl's arguments that fetch it straight from the store."""
+    """Returns curl arguments that download it directly from the store."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Stores:
     stores: tuple[Store, ...] = field(default=())
 
     async def upload(self, store: Store, source: Path, name: str) -> None:
-        """Put a file into the directory of a store, as the first user."""
+        """Upload a file into a store's directory as the first user."""
         await _curl(*_our_upload(self, store, source, name))
 
 
 async def transfers(folder: Path) -> list[Measured]:
-    """1 GiB up and down, each way in turns with curl straight to the store; what other calls feel meanwhile."""
+    """Transfer 1 GiB up and down, alternating with direct curl transfers; also measure the delay of other calls."""
     async with open_stores(folder) as setting:
         source = folder / "1gib"
         await asyncio.to_thread(_random_file, source, _GIB)
@@ -67,7 +67,7 @@ async def transfers(folder: Path) -> list[Measured]:
 
 
 async def listings(folder: Path) -> list[Measured]:
-    """The first page of a directory with 100,000 entries, by name and by size."""
+    """Measure the first page of a directory with 100,000 entries, by name and by size."""
     async with open_stores(folder) as setting:
         await asyncio.to_thread(_many_objects, setting.s3.directory / "bench" / "many")
         await _many_directories(setting.hdfs)
@@ -79,7 +79,7 @@ async def listings(folder: Path) -> list[Measured]:
 
 
 async def downloads(folder: Path) -> list[Measured]:
-    """100 downloads of 10 MiB at once."""
+    """Run 100 concurrent downloads of 10 MiB."""
     async with open_stores(folder) as setting:
         source = folder / "10mib"
         await asyncio.to_thread(_random_file, source, 10 * _MIB)
@@ -132,7 +132,7 @@ async def _others(setting: Stores, waits: list[float]) -> None:
 
 
 async def _while_watched(setting: Stores, work: Callable[[], Awaitable[object]]) -> float:
-    """The largest memory of the server, in MiB, while `work` goes on."""
+    """Return the server's peak memory in MiB during `work`."""
     async with peak_mib(setting.bench) as peak:
         await work()
     return peak.mib
@@ -202,7 +202,7 @@ async def _delete(setting: Stores, store: Store, *names: str) -> None:
 
 
 async def _curl(*arguments: str) -> float:
-    """Seconds that a curl took; it must succeed."""
+    """Return the seconds of a curl run that must succeed."""
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         "curl", "-sS", "--fail-with-body", "-o", os.devnull, *arguments, stdin=asyncio.subprocess.DEVNULL
@@ -223,7 +223,7 @@ def _random_file(path: Path, size: int) -> None:
 
 @asynccontextmanager
 async def open_stores(folder: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[Stores]:
-    """The real stores, and a server that has them all."""
+    """Start the real stores, and a server that has them all."""
     local = folder / "files"
     (local / "shared").mkdir(parents=True)
     with ExitStack() as stack:
@@ -251,7 +251,7 @@ def _settings(hdfs: HdfsCluster, s3: S3Address, local: Path) -> Mapping[str, str
 
 
 def s3_settings(s3: S3Address) -> Mapping[str, str]:
-    """What a server needs to read and write this store as `s3a`."""
+    """Return the settings with which a server reads and writes this store as `s3a`."""
     account = {
         "access_key_id": s3.access_key_id,
         "secret_access_key": s3.secret_access_key,
@@ -279,7 +279,7 @@ def _s3(address: S3Address) -> Store:
     login = [
         *("--aws-sigv4", f"aws:amz:{address.region}:s3"),
         *("--user", f"{address.access_key_id}:{address.secret_access_key}"),
-        # Not every curl sends it by itself.
+        # Not every curl sends it automatically.
         *("-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"),
     ]
     return Store(
@@ -306,7 +306,7 @@ def _many_objects(directory: Path) -> None:
 
 
 async def _many_directories(cluster: HdfsCluster) -> None:
-    """Directories are entries too, and cost no block."""
+    """Create directories, which are also entries but use no blocks."""
     limit = asyncio.Semaphore(16)
     async with httpx.AsyncClient(timeout=60) as http:
 
@@ -331,7 +331,7 @@ def _hdfs_page(cluster: HdfsCluster) -> Callable[[httpx.AsyncClient], Awaitable[
 
 
 def _s3_page(address: S3Address, *, counted: bool = True) -> Callable[[httpx.AsyncClient], Awaitable[object]]:
-    """One page; `counted` with all the pages behind it, which the total of the contract (5.2) asks for as well."""
+    """Request one page; `counted` also requests all following pages, which the contract's total (5.2) needs."""
 
     async def page(http: httpx.AsyncClient) -> None:
         del http

@@ -39,7 +39,7 @@ ROUND = ("execute", "status", "page", "close", "autocomplete", "history")
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds of processor at one moment."""
+    """Processor seconds at one moment."""
 
     at: float
     servers_s: float
@@ -52,7 +52,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the servers and workers, one after the other, in MiB."""
+    """Memory of the servers and workers, counted individually, in MiB."""
 
     at_s: int
     shared_once: list[int]
@@ -65,7 +65,7 @@ class Memory:
 
 
 async def load(chosen: argparse.Namespace) -> bool:
-    """Whether all calls were answered as they must be. Prints the report and keeps it in bench-results/."""
+    """Run the load, print the report, store it in bench-results/, and return whether all responses were correct."""
     users = [f"user{number}" for number in range(chosen.users)]
     with tempfile.TemporaryDirectory(prefix="qsl") as folder:
         async with (
@@ -96,7 +96,7 @@ async def load(chosen: argparse.Namespace) -> bool:
 
 
 async def _alive_ms(fleet: Fleet) -> float:
-    """Processor of one `is_alive`, while nothing else goes on."""
+    """Return the processor time of one `is_alive` on an idle fleet."""
 
     async def some(number: int) -> None:
         async with Client(fleet.addresses[number % len(fleet.addresses)]) as client:
@@ -110,7 +110,7 @@ async def _alive_ms(fleet: Fleet) -> float:
 
 
 async def _measured(fleet: Fleet, plan: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Usage, Usage], list[Memory]]:
-    """What the users met, the usage at both ends of the measured time, and the memory minute by minute."""
+    """Return the users' results, the usage at both ends of the measured time, and the memory by minute."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -139,7 +139,7 @@ async def _measured(fleet: Fleet, plan: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def report(met: Mapping[str, Any], usage: tuple[Usage, Usage], memory: Sequence[Memory], alive_ms: float) -> list[str]:
-    """The lines of the report."""
+    """Return the report's lines."""
     first, last = usage
     seconds, rounds, took = last.at - first.at, max(met["rounds"], 1), met["took_ms"]
     alive, of_users = took.pop("is_alive", [0.0]), [ms for kind in took.values() for ms in kind]
@@ -176,7 +176,7 @@ def _percentile(took: Sequence[float], percent: int) -> float:
 
 
 async def _until(moment: float, users: asyncio.Task[Any]) -> None:
-    """Return at that moment; the users must be at work until then."""
+    """Wait until the given moment; the users must still be working then."""
     await asyncio.wait({users}, timeout=max(moment - time.monotonic(), 0))
     assert not users.done(), "the process of the users has ended early"
 
@@ -189,7 +189,7 @@ def _keep(facts: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """As the command line says."""
+    """Run with the command line's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""The users, in a process of their own: `python -m tests.load.users` reads a plan and prints what they met, as JSON.
+"""The users, in a separate process: `python -m tests.load.users` reads a plan and prints the results as JSON.
 
-Each user does a round every 5 to 10 s: execute, status (check_status with `wait`, until the end), page, close,
-autocomplete, history. Every fifth round has a listing of a directory besides. State and values are compared with what
-they must be; of the other answers only the status is read, so that the processor is left to the servers.
+Each user does a round every 5 to 10 s: execute, status (check_status with `wait`, until completion), page, close,
+autocomplete, history. Every fifth round also lists a directory. States and values are compared with the expected ones;
+for other responses only the status is read, which leaves the processor to the servers.
 """
 
 import asyncio
@@ -30,40 +30,41 @@ _PLACES = ("", "/customers", "/orders", "/order_items", "/products")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of the process. Times are those of the monotonic clock, which all processes share."""
+    """The process's input. Times are in monotonic time, which all processes share."""
 
     addresses: list[str]
     tokens: list[str]
     begins_at: float
     measured_from: float
-    """Calls that begin earlier count as errors when they fail, and in nothing else."""
+    """Earlier calls count as errors if they fail, and are otherwise ignored."""
     ends_at: float
     think_s: tuple[float, float]
     keeps_server: bool
-    """Whether all calls of a user go to one server, as behind a proxy with source affinity; otherwise in turns."""
+    """Whether all of a user's calls go to one server, as behind a proxy with source affinity; otherwise they
+    alternate."""
     places: int
-    """How many different completions each user asks for; answers are kept for a minute for each user and place."""
+    """How many different completions each user requests; responses are cached for a minute per user and place."""
     seed: int
 
 
 @dataclass
 class Met:
-    """What the users met."""
+    """The users' results."""
 
     took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By kind of call."""
     errors: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     processor_s: float = 0.0
-    """Of the process of the users, from its start."""
+    """The users' process's processor time, since its start."""
 
 
 class Failed(Exception):
-    """The round cannot go on; it is counted already."""
+    """The round cannot continue; it has already been counted."""
 
 
 class User:
-    """One user with one connection to each server."""
+    """A user with one connection to each server."""
 
     def __init__(self, plan: Plan, met: Met, number: int) -> None:
         self._plan, self._met = plan, met
@@ -74,7 +75,7 @@ class User:
         self._opened: set[Client] = set()
 
     async def run(self) -> None:
-        """Rounds until the end; the last one is completed."""
+        """Do rounds until the end; complete the last one."""
         longest = self._plan.think_s[1]
         await _until(self._plan.begins_at + self._random.uniform(0, longest))
         while time.monotonic() < self._plan.ends_at:
@@ -90,7 +91,7 @@ class User:
             await client.__aexit__()
 
     async def alive(self) -> None:
-        """The trivial call, beside the others."""
+        """Make the trivial call alongside the others."""
         await _until(self._plan.begins_at)
         while time.monotonic() < self._plan.ends_at:
             with suppress(Failed):
@@ -166,7 +167,7 @@ class User:
 
 
 def _code(body: bytes) -> str:
-    """The code of an error, or its status on the wire."""
+    """Return an error's code, or its status on the wire."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -179,7 +180,7 @@ async def _until(moment: float) -> None:
 
 
 async def everybody(plan: Plan) -> Met:
-    """All users side by side, and one who makes the trivial call."""
+    """Run all users concurrently, and one who makes the trivial call."""
     met = Met()
     async with asyncio.TaskGroup() as running:
         for number in range(len(plan.tokens)):
@@ -191,7 +192,7 @@ async def everybody(plan: Plan) -> Met:
 
 
 def main() -> None:
-    """Plan in, what was met out."""
+    """Read the plan and print the results."""
     plan = Plan(**json.load(sys.stdin))
     print(json.dumps(vars(uvloop.run(everybody(plan)))))
 
