@@ -108,7 +108,7 @@ async def test_waiting_statement_runs_after_token_revocation(ana: Caller) -> Non
     assert len((await ana.page(second))["data"]) == 2
 
 
-async def test_results_are_unavailable_after_the_user_loses_the_connector(api: Api) -> None:
+async def test_operations_are_denied_after_the_user_loses_the_connector(api: Api) -> None:
     """The user loses it before one statement starts and while another runs. Both can still be canceled."""
     user = await api.user("leaver", groups=("analysts",))
     program, _ = await program_of(user)

@@ -53,7 +53,7 @@ class TestEngines:
             body = await ana.told("editor/execute", operationId=body["history_uuid"], wait=30)
         # The client checks every failing body for internal details.
         assert (body["status"], body["query_status"]["state"]) == (1, "failed")
-        # The code for files outside all stores may be permission_denied.
+        # Access to files outside all stores may be denied.
         assert body["code"] in {"engine_error", "rejected", *(["permission_denied"] if dialect is DUCKDB else [])}
         assert body["message"]
         for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement"):

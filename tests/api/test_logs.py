@@ -109,7 +109,7 @@ async def test_result_downloads_and_refusals_are_audited(api: Api, audited: list
     assert told == [(ana.username, "ok", operation), (bob.username, "operation_not_found", operation)]
 
 
-async def test_range_download_is_audited_even_when_only_its_size_cannot_be_found(api: Api, audited: list[Event]):
+async def test_range_downloads_and_their_failures_are_audited(api: Api, audited: list[Event]):
     ana = await api.user("ana")
     operation = (await ana.run("mysql", "rows 30000 wide 500", limit=30_000))["history_uuid"]
     path, headers = f"editor/download/{operation}", {"Range": "bytes=5-9"}

@@ -160,7 +160,7 @@ _TABLES = 30_000
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """The longest time in seconds until the event loop returned here."""
+    """The longest time in seconds between two wake-ups of this coroutine."""
     longest, last = 0.0, time.monotonic()
     while not until.is_set():
         await asyncio.sleep(0.005)

@@ -46,7 +46,7 @@ class Line:
         return operation
 
     async def has(self, operation: str) -> bool:
-        """Wait until the peer executes the statement or it has ended; return whether the peer executes it."""
+        """Wait until the peer executes the statement or the statement ends; return whether it is executing."""
         is_there: list[bool] = []
 
         async def is_decided() -> bool:

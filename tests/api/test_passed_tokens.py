@@ -311,7 +311,7 @@ async def test_expired_token_is_deleted_and_not_used(setting: Passing, server: S
 
 
 async def session_that_ends_soon(setting: Passing) -> tuple[dict[str, Any], int]:
-    """A session and its token's expiry, which is as early as a busy machine allows for opening the session in time."""
+    """A session and its token's expiry, which is only as late as a busy machine needs to open the session."""
     for life_s in (2, 8, 32):
         expires_at = int(time.time()) + life_s
         soon = Caller(setting.api, "ana", {**setting.with_token.headers, "x-test-expires-at": str(expires_at)})

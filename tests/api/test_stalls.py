@@ -12,7 +12,7 @@ from tests.api.driving import Caller
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
-# `make bench` measures the figure of 0.2 s; a shared machine must not decide here.
+# The required limit of 0.2 s is measured by `make bench`; this limit allows for a slow shared machine.
 LONGEST_S = 1.0
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

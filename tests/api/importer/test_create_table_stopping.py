@@ -37,7 +37,7 @@ async def opened(
 
 @pytest.fixture
 async def tables(opened: Tables) -> Tables:
-    """The application with an empty engine that blocks no load, after all statements of earlier tests have ended."""
+    """The application with an empty engine that lets loads pass, after all statements of earlier tests have ended."""
     slow = opened.slow
     slow.refuse_drops = False
     slow.release()
@@ -155,7 +155,7 @@ async def test_concurrent_appends_to_a_missing_table_all_arrive(tables: Tables, 
     tables.slow.release()
     assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
     assert [table.rows for table in tables.slow.tables.values()] == [2 * ROWS]
-    # One load repeats because the other had already created the table.
+    # One load ran twice because the other had already created the table.
     assert tables.slow.loads == 3
     assert await leftovers(tables) == 0
 

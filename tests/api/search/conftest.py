@@ -1,4 +1,4 @@
-"""An application whose index only the current test fills, through what its users browse."""
+"""An application whose index contains only what the current test's users browse."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -26,7 +26,7 @@ WRONG = [("pagesize", "0"), ("pagesize", "-1"), ("pagesize", "x"), ("pagenum", "
 
 @pytest.fixture
 def eleven(files: Files) -> str:
-    """A directory with files named 1 to 11; each holds as many bytes as its name says."""
+    """A directory with files named 1 to 11; a file's name is its size in bytes."""
     place = files.place()
     for number in range(1, 12):
         (files.root / place / str(number)).write_bytes(b"x" * number)

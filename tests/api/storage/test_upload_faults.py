@@ -456,7 +456,7 @@ class TestStore:
                 "POST", "storage/upload/file?dest=file:///d", files={"file": ("a", b"x" * 4 * PIECE_BYTES)}
             )
             assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-            # The clean-up later looks for what the store could no longer remove.
+            # A later clean-up looks for files that the store could not remove.
             assert await unfinished(api, ana) == 1
 
     @pytest.mark.security("S10")

@@ -190,7 +190,7 @@ async def test_owners_are_emailed_about_long_statements(fleets: Fleets, desktop:
 
 
 def signed_well(call: tuple[Any, bytes]) -> bool:
-    """Verify a signature as docs/operations/schedules.md tells receivers to."""
+    """Verify a signature as docs/operations/schedules.md describes it for receivers."""
     headers, body = call
     parts = dict(part.split("=", 1) for part in headers["x-queryserver-signature"].split(","))
     digest = hmac.new(WEBHOOK_SECRET.encode(), f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
