@@ -189,7 +189,7 @@ class AzureFaults:
         await storage.delete(folder, recursive=False)
         await storage.mkdir(folder)
 
-    async def test_an_empty_file_in_parts_is_a_file(self, storage: Storage) -> None:
+    async def test_empty_multipart_file_is_created(self, storage: Storage) -> None:
         plan = PartPlan(self.path("empty"), 0, 1, 1)
         staging = await storage.begin_parts(plan)
         part = await storage.write_part(plan, staging, 0, body())

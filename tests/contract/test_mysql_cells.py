@@ -30,21 +30,21 @@ async def session(mariadb: ServerAddress) -> AsyncGenerator[EngineSession]:
     ],
     ids=["first", "later"],
 )
-async def test_a_huge_cell_is_refused_by_its_header(session: EngineSession, sql: str, row: int, column: str):
+async def test_huge_cell_is_refused_by_its_header(session: EngineSession, sql: str, row: int, column: str):
     with raises_code(
         "cell_too_large", match=f"in row {row} of column {column} is larger than the limit of {CELL_LIMIT} "
     ):
         await run(session, sql)
 
 
-async def test_a_row_of_many_cells_is_refused(session: EngineSession):
+async def test_row_of_many_cells_is_refused(session: EngineSession):
     row = ", ".join(["repeat('x', 900000)"] * 10)
     with pytest.raises(RowTooLarge, match="Row 0 is larger"):
         await run(session, f"SELECT {row}")
 
 
 @pytest.mark.parametrize("width", [10, 5_000, 900_000])
-async def test_rows_that_grow_within_a_chunk_come_whole_and_in_order(session: EngineSession, width: int):
+async def test_growing_rows_in_a_chunk_arrive_complete_and_in_order(session: EngineSession, width: int):
     count = min(20_000, 60_000_000 // width)
     sql = f"SELECT seq, repeat('x', IF(seq < {count // 4}, 3, {width})) AS t FROM seq_1_to_{count}"
     handle = await session.submit(sql)

@@ -345,7 +345,7 @@ async def test_rows_above_16_mib_are_joined(mariadb: ServerAddress):
         ("SELECT seq, CURDATE() AS d, repeat('x', IF(seq = ?, 1048577, 1)) AS big FROM seq_0_to_99", ["7"], 7, "big"),
     ],
 )
-async def test_a_huge_cell_is_refused_by_its_header(
+async def test_huge_cell_is_refused_by_its_header(
     session: EngineSession, sql: str, values: list[Any], row: int, column: str
 ):
     with raises_code(

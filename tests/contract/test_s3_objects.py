@@ -352,7 +352,7 @@ async def test_parts_larger_than_memory_are_sent_in_several(store, base):
     assert await store.storage.join_parts(plan, staging, parts, overwrite=False) == first
 
 
-async def test_an_empty_file_in_parts_is_a_file(store, base):
+async def test_empty_multipart_file_is_created(store, base):
     plan = PartPlan(f"{base}/empty", 0, PART, 1)
     staging = await store.storage.begin_parts(plan)
     part = await store.storage.write_part(plan, staging, 0, body())

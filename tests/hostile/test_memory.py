@@ -102,7 +102,7 @@ class TestPostgresql:
         ],
         ids=["first", "later", "third", "bytes"],
     )
-    async def test_a_huge_cell_is_refused_by_its_header(
+    async def test_huge_cell_is_refused_by_its_header(
         self, session: EngineSession, sql: str, row: int, column: str
     ) -> None:
         with raises_code(
@@ -110,7 +110,7 @@ class TestPostgresql:
         ):
             await read(session, sql)
 
-    async def test_a_row_of_many_cells_is_refused(self, session: EngineSession) -> None:
+    async def test_row_of_many_cells_is_refused(self, session: EngineSession) -> None:
         row = ", ".join(["repeat('x', 900000)"] * 50)
         with pytest.raises(RowTooLarge, match=f"Row 1 is larger than the limit of {2 * LIMIT} bytes"):
             await read(session, f"SELECT {', '.join(['NULL'] * 50)} UNION ALL SELECT {row}")
@@ -130,7 +130,7 @@ class TestPostgresql:
         assert sum(map(len, await session.logs(handle, start=0))) <= 2 * MIB
 
     @pytest.mark.parametrize("width", [10, 5_000, 200_000, 900_000])
-    async def test_rows_that_grow_within_a_chunk_come_whole_and_in_order(
+    async def test_growing_rows_in_a_chunk_arrive_complete_and_in_order(
         self, session: EngineSession, width: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(message_guard, "CHUNK_BYTES", 1 * MIB)
