@@ -97,7 +97,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     @pytest.mark.item(65)
     @pytest.mark.capability("Keys, formats, partitions")
     @pytest.mark.capability("Comments")
-    async def test_table_description_is_complete(
+    async def test_table_is_described(
         self, engine: Engine, catalog: Catalog, database: str, described: DescribedTable
     ) -> None:
         facts = self.catalog_facts

@@ -147,7 +147,9 @@ class TestHiveCatalog(CatalogContract):
         assert (await catalog.database(database)).comment == "Shop data"
 
     @pytest.mark.item(65)
-    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_description_includes_all_engine_metadata(
+        self, engine: Engine, catalog: Catalog, database: str
+    ) -> None:
         """Hive escapes texts like Java source; they are returned unescaped."""
         columns = '(id int COMMENT \'Zoë "q" \\\\ back\\tslash\', `x"y` int)'
         told = "COMMENT 'it\\'s; a\\ntable' STORED AS ORC TBLPROPERTIES ('k'='v, x=y]')"

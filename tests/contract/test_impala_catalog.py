@@ -56,7 +56,9 @@ class TestImpalaCatalog(ScriptedImpala, CatalogContract):
     catalog_facts = FACTS
 
     @pytest.mark.item(65)
-    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_description_includes_all_engine_metadata(
+        self, engine: Engine, catalog: Catalog, database: str
+    ) -> None:
         columns = "(id int, name string)"
         await self.execute(
             engine, [f"CREATE EXTERNAL TABLE {database}.items {columns} COMMENT 'It is\\'s; a table' STORED AS ORC"]

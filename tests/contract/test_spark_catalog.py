@@ -121,7 +121,9 @@ class TestSparkCatalog(SparkBasis, CatalogContract):
         assert (await catalog.database(database)).comment == "Shop data"
 
     @pytest.mark.item(65)
-    async def test_table_description_is_complete(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_description_includes_all_engine_metadata(
+        self, engine: Engine, catalog: Catalog, database: str
+    ) -> None:
         told = "COMMENT 'it\\'s; a\\ntable' TBLPROPERTIES ('k'='v, x=y]')"
         await self.execute(engine, [f"CREATE TABLE {database}.items (id int) USING orc {told}"])
         found = await catalog.table(database, "ITEMS")
