@@ -1,7 +1,7 @@
 """Disturbs a whole fleet under load, then proves that nothing was lost and nothing was done twice.
 
-`make chaos` takes ten minutes; `make chaos ARGS="--minutes 2 --clients 30 --seed 7"`. Exit code 1 when the ledger is
-not clean. The report, all facts as JSON and the logs of the processes are kept in chaos-results/.
+`make chaos` takes ten minutes; `make chaos ARGS="--minutes 2 --clients 30 --seed 7"`. The exit code is 1 if the ledger
+is not clean. The report, all facts as JSON and the processes' logs are stored in chaos-results/.
 """
 
 import argparse

@@ -34,7 +34,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
 
     @pytest.mark.item(65)
     @pytest.mark.capability("Comments")
-    async def test_the_comment_of_a_database_is_told(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_database_comment_is_reported(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         if not facts.comment_database:
             pytest.skip("the engine keeps no comments of databases")

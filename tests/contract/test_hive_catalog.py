@@ -141,7 +141,7 @@ class TestHiveCatalog(CatalogContract):
         assert (found.name, found.signature, found.is_builtin) == ("abs", "abs(x)", "BUILTIN")
 
     @pytest.mark.item(65)
-    async def test_the_comment_of_a_database_is_told(self, engine: Engine, catalog: Catalog, database: str) -> None:
+    async def test_database_comment_is_reported(self, engine: Engine, catalog: Catalog, database: str) -> None:
         """Hive has no statement to change it."""
         await self.execute(engine, [f"DROP DATABASE {database}", f"CREATE DATABASE {database} COMMENT 'Shop data'"])
         assert (await catalog.database(database)).comment == "Shop data"

@@ -1,7 +1,7 @@
 """A byte relay between a TCP port and a Unix socket: the way into a network namespace, which shares only files.
 
-python relay.py tcp:127.0.0.1:4000 unix:/tmp/door      outside: takes TCP, goes through the door
-python relay.py unix:/tmp/door tcp:127.0.0.1:14001     inside: takes what comes through the door
+python relay.py tcp:127.0.0.1:4000 unix:/tmp/door      outside: accepts TCP connections, connects to the socket
+python relay.py unix:/tmp/door tcp:127.0.0.1:14001     inside: accepts connections from the socket
 """
 
 import asyncio

@@ -1,14 +1,14 @@
-"""Many users at once on one server, or on several servers with workers; prints what they met and what it cost.
+"""Runs many concurrent users on one server, or on several servers with workers; prints their results and the cost.
 
-`make load` has 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` has the same load
-on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. Exit code 1 when a call failed or a value was wrong.
+`make load` runs 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` runs the same load
+on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was wrong.
 
 A round is six calls: execute, status, page, close, autocomplete, history (`users.py`). "Processor per round" is all
-processor time of the servers and workers, or of PostgreSQL, in the measured time by the number of rounds; every fifth
-round has a listing of a directory, and four times a second there is the trivial call `is_alive`: both are in it.
-PostgreSQL is the service database and the data source of the statements. Percentiles are of the time from the first
-byte sent to the last byte received, in the process of the users; `status` waits for the end of its statement.
-Memory of servers is without PostgreSQL and broker; of a page that processes share, each has its part.
+processor time of the servers and workers, or of PostgreSQL, in the measured time, divided by the number of rounds. It
+includes a directory listing in every fifth round, and the trivial call `is_alive` four times a second. PostgreSQL is
+both the service database and the statements' data source. Percentiles cover the time from the first byte sent to the
+last byte received, in the users' process; `status` waits for its statement's completion. The servers' memory excludes
+PostgreSQL and the broker; a page that processes share counts proportionally for each.
 """
 
 import argparse
