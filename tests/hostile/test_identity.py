@@ -76,7 +76,7 @@ async def named(api: Api, name: str) -> httpx.Response:
 
 
 async def administrator(api: Api) -> Caller:
-    """Create one of two administrators, who may be disabled."""
+    """Create two administrators and return one, who may then be disabled."""
     await api.user(admin=True)
     return await api.user(admin=True)
 

@@ -1,7 +1,7 @@
 """Runs many concurrent users on one server, or on several servers with workers; prints their results and the cost.
 
-`make load` runs 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` runs the same load
-on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was wrong.
+`make load` runs 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` runs the same
+load on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was wrong.
 
 A round is six calls: execute, status, page, close, autocomplete, history (`users.py`). "Processor per round" is all
 processor time of the servers and workers, or of PostgreSQL, in the measured time, divided by the number of rounds. It
