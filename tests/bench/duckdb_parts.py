@@ -32,8 +32,8 @@ _QUERY = re.compile(r"^-- Q(\d+)\n(.*?)(?=^-- Q|\Z)", re.MULTILINE | re.DOTALL)
 _SLOWEST = 10
 _ROUNDS = 5
 _LIMIT_S = 60
-_SMALL = "SELECT 1"
 """A statement that takes longer is canceled, and this time limits its rate."""
+_SMALL = "SELECT 1"
 _PAGE = 10_000
 _SMALL_TIMES, _WARM_UP = 200, 10
 

@@ -112,7 +112,7 @@ class BreaksContract(EngineBasis):
                     await reading
             await proxy.listen()
 
-    async def test_leaving_during_break_returns_immediately_and_leaves_nothing(
+    async def test_leaving_during_break_returns_promptly_and_leaves_nothing(
         self, engine: Engine, proxy: FaultProxy
     ) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:

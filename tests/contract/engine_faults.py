@@ -90,7 +90,7 @@ class FaultsContract(EngineBasis):
 
     @pytest.mark.item(70)
     @pytest.mark.parametrize("fault", [*BREAKS, Fault.SILENCE], ids=lambda fault: fault.name.lower())
-    async def test_engine_with_broken_protocol_is_unavailable(
+    async def test_engine_with_unusable_connection_is_unavailable(
         self, engine: Engine, proxy: FaultProxy, fault: Fault
     ) -> None:
         proxy.set_fault(fault)
