@@ -1,4 +1,4 @@
-"""Metadata of a SQLite database, read from table-valued pragmas (sqlite.org/pragma.html)."""
+"""Reads a SQLite database's metadata from table-valued pragmas (sqlite.org/pragma.html)."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _ARGUMENTS = "XYZ"
 
 
 class SqliteCatalog(SessionCatalog):
-    """A Catalog. The only database is `main`, because statements cannot attach others."""
+    """Implements `Catalog`. The only database is `main`, because statements cannot attach others."""
 
     no_nested = "SQLite has no nested values."
 
@@ -34,7 +34,7 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """Names match without regard to the case of A to Z, the only letters that SQLite folds."""
+        """Describe a table. Its name matches regardless of the case of A to Z, the only letters that SQLite folds."""
         _known(database)
         found = await self._rows(
             "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
@@ -75,7 +75,7 @@ class SqliteCatalog(SessionCatalog):
         return protocol.ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
-        """Functions belong to the connection; a database has none."""
+        """List the connection's functions; a database has no functions."""
         if database is not None:
             _known(database)
             return []
@@ -94,7 +94,7 @@ class SqliteCatalog(SessionCatalog):
         return f"ANALYZE {self._full_name(table)}"
 
     async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:
-        """Foreign keys, where one without target columns refers to the primary key."""
+        """Return the table's foreign keys; a key without target columns refers to the primary key."""
         rows = await self._rows(
             'SELECT k."from", k."table", coalesce(k."to", p.name)'
             f" FROM pragma_foreign_key_list({literal(table)}, 'main') k"
@@ -124,7 +124,10 @@ def _known(database: str) -> str:
 
 
 def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[protocol.TableColumn, ...]:
-    """The columns. A single INTEGER PRIMARY KEY is the rowid, which is never NULL and assigned by SQLite if omitted."""
+    """Describe the columns.
+
+    A single INTEGER PRIMARY KEY is the rowid: it is never NULL, and SQLite assigns an omitted value.
+    """
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
     described = (
@@ -135,7 +138,7 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
 
 
 def _arguments(count: int) -> str:
-    """A placeholder list of arguments, of which SQLite only reports the number; negative means any number."""
+    """Return a placeholder argument list, because SQLite only reports the argument count; negative means any number."""
     if count < 0:
         return "..."
     return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))

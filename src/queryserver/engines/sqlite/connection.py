@@ -1,4 +1,4 @@
-"""One SQLite connection: what it permits, conversion of its rows to Arrow, error translation. All calls block."""
+"""One SQLite connection: its permissions, conversion of its rows to Arrow, and error translation. All calls block."""
 
 import re
 import sys
@@ -31,7 +31,10 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 class SqliteWatch:
-    """Watches the disk use of one database file. `full` is the error for a statement that SQLite refused as full."""
+    """Watches the disk use of one database file with its log and temporary files.
+
+    `full` creates the error for a statement that SQLite refused as full.
+    """
 
     def __init__(self, file: Path, temporary: Path, *, quota_bytes: int, floor: DiskFloor) -> None:
         self._log = (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-journal"))
@@ -44,8 +47,9 @@ class SqliteWatch:
 
     @contextmanager
     def over(self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool]) -> Generator[None]:
-        """Watch work; below the floor, a query is only stopped if it may be writing, that is, if there are temporary
-        files.
+        """Watch running work.
+
+        Below the floor, a query is only stopped if it may be writing, that is, if temporary files exist.
         """
 
         def may_write() -> bool:
@@ -61,23 +65,26 @@ class SqliteWatch:
         return size_of(self._log) > LOG_BYTES
 
     def _beside_bytes(self) -> int:
-        """The log and the temporary files each have the full quota."""
+        """Return the larger of the log's and the temporary files' sizes, because each may use the full quota."""
         return max(size_of(self._log), temporary_bytes(self._temporary))
 
 
 def temporary_bytes(directory: Path) -> int:
-    """Disk use of this process's open temporary files; 0 if the system does not list them (macOS)."""
+    """Return the disk use of this process's open temporary files; 0 if the system does not list them (macOS)."""
     total, within = 0, f"{directory}/"
     with suppress(OSError):
         for descriptor in _OPEN_FILES.iterdir():
-            with suppress(OSError):  # closed in the meantime
+            with suppress(OSError):  # closed since it was listed
                 if str(descriptor.readlink()).startswith(within):
                     total += descriptor.stat().st_blocks * 512
     return total
 
 
 def keep_temporary_files_in(directory: Path, connection: apsw.Connection) -> None:
-    """Set the directory of temporary files, which is global to the process and by default the system's."""
+    """Set the directory for temporary files.
+
+    The setting is global to the process; the default is the system's directory.
+    """
     if connection.execute("PRAGMA temp_store_directory").get != str(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection.execute(f"PRAGMA temp_store_directory = {apsw.format_sql_value(str(directory))}")
@@ -113,13 +120,16 @@ _DEFINITIONS: Final = frozenset(
 
 
 class SqliteAuthorizer:
-    """Permits or denies the actions of a statement, and records what kind of statement it was."""
+    """Permits or denies a statement's actions, and records what kind of statement it was."""
 
     def __init__(self) -> None:
         self._changes_rows = False
         self._defines = False
         self.grows = False
-        """Whether the last statement needs storage; one that only deletes or drops is permitted on a full disk."""
+        """Whether the last statement needs storage.
+
+        A statement that only deletes or drops is permitted on a full disk.
+        """
 
     @property
     def counts_rows(self) -> bool:
@@ -132,7 +142,7 @@ class SqliteAuthorizer:
     def __call__(
         self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
     ) -> int:
-        """SQLITE_OK or SQLITE_DENY."""
+        """Return SQLITE_OK to permit an action, SQLITE_DENY to refuse it."""
         if action in _CHANGES and first is not None and not first.startswith("sqlite_"):
             self._changes_rows = True
             self.grows = self.grows or action != apsw.SQLITE_DELETE
@@ -163,7 +173,7 @@ _LOST = (
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Translate errors of opening a database, whose messages contain no path."""
+    """Translate errors on opening a database. Their messages contain no path."""
     try:
         yield
     except apsw.Error as error:
@@ -172,7 +182,7 @@ def opening_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
-    """Translate errors of a statement. `cell_max_bytes` is the limit to report for a value that is too large."""
+    """Translate statement errors. `cell_max_bytes` is the limit to report for a value that is too large."""
     try:
         yield
     except apsw.Error as error:
@@ -181,7 +191,7 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
         raise _domain_error(error) from error
     except UnicodeDecodeError as error:
         raise errors.StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
-    except ValueError as error:  # raised for the statement's text before it reaches SQLite
+    except ValueError as error:  # raised for the text before it reaches SQLite
         raise errors.StatementRejected("A statement must not hold U+0000 or half a character.") from error
 
 
@@ -197,7 +207,7 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     return known.at(errors.Octet(offset) if offset >= 0 else None)
 
 
-# SQLite has result codes. Mapped are those of constraints, and kinds of errors with a class in the standard.
+# SQLite has its own result codes. Constraint errors and the errors that have a class in the standard are mapped.
 _CONSTRAINTS = {
     apsw.SQLITE_CONSTRAINT_NOTNULL: "23502",
     apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "23503",
@@ -222,7 +232,10 @@ Cell = int | float | str | bytes | None
 
 
 def _bound_value(one: Parameter) -> Cell:
-    """The value to bind. SQLite has neither decimals nor times: decimals become numbers as in SQL text, times text."""
+    """Return the value to bind.
+
+    SQLite has neither decimals nor times: decimals become numbers as in SQL text, times become text.
+    """
     match one.value:
         case None | bool() | int() | float() | str() | bytes():
             return one.value
@@ -240,7 +253,7 @@ def _bound_value(one: Parameter) -> Cell:
             raise TypeError("SQLite has no arrays")
 
 
-# Tried in the order given by the contract.
+# Checked in the contract's order.
 _BY_WORD = (
     (("BOOL",), ResultType.BOOLEAN),
     (("DATETIME", "TIMESTAMP"), ResultType.TIMESTAMP),
@@ -255,8 +268,10 @@ _BY_STORAGE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType
 
 
 def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
-    """A column's type from words in its declared type (else text), or from an expression's first value that is not
-    NULL.
+    """Describe a result column.
+
+    Its type depends on words in the declared type, with text as the default. Without a declared type, that is, for an
+    expression, the first value that is not NULL determines the type.
     """
     if declared:
         upper = declared.upper()
@@ -278,7 +293,10 @@ _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
 
 
 def batch_of(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> pa.RecordBatch:
-    """Rows as one batch. A column with values of one class has a plain type, a mixed one becomes a dense union."""
+    """Convert rows to one batch.
+
+    A column whose values have one class gets a plain type; a mixed column becomes a dense union.
+    """
     by_column = zip(*rows, strict=True) if rows else [()] * len(columns)
     arrays = [_array(values, column.type) for values, column in zip(by_column, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
@@ -295,7 +313,7 @@ def _array(values: Sequence[Cell], declared: ResultType) -> pa.Array:
 
 
 def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
-    """A dense union with one member per class; NULLs belong to the first."""
+    """Build a dense union with one member per class; NULLs belong to the first member."""
     members: list[list[Any]] = [[] for _ in classes]
     number = {kind: index for index, kind in enumerate(classes)} | {type(None): 0}
     codes, offsets = list[int](), list[int]()
@@ -311,7 +329,7 @@ def _mixed(values: Sequence[Cell], classes: list[type]) -> pa.Array:
 
 _CHUNK_ROWS = 10_000
 _CHUNK_S = 0.2
-"""Rows of a slow query are returned after this time."""
+"""A slow query's rows are returned after this time."""
 
 _BUSY_PAUSE_S = 0.02
 _ROWS = "queryserver_rows"
@@ -331,7 +349,7 @@ class SqliteConnection:
     ) -> None:
         self._watch = watch
         self.native = connection
-        """The driver's connection, for the server's own statements, which are confined like those of users."""
+        """The driver's connection, for the server's own statements, which are confined like user statements."""
         self._cell_max_bytes = cell_max_bytes
         self._authorizer = SqliteAuthorizer()
         self._busy_timeout_s = busy_timeout_s
@@ -344,7 +362,7 @@ class SqliteConnection:
     takes_rows = True
 
     def run(self, statement: str | BoundStatement) -> "SqliteAnswer":
-        """Run a text of at most one statement (Contract security T23)."""
+        """Run a text that contains at most one statement (Contract security T23)."""
         self._interrupted = False
         if isinstance(statement, BoundStatement) and statement.rows:
             return self._run_rows(statement)
@@ -370,9 +388,9 @@ class SqliteConnection:
 
     @contextmanager
     def watched(self, *, grows: bool = False) -> Generator[None]:
-        """Wrap running work, which is stopped if the log, temporary files or the disk exceed their limits.
+        """Wrap running work, which is stopped if the log, the temporary files or the disk exceed their limits.
 
-        `grows` says that the work needs storage, whatever its statements are.
+        `grows` means that the work needs storage, regardless of its statements.
         """
         if self._watch is None or self._is_watched:
             yield
@@ -388,18 +406,18 @@ class SqliteConnection:
             raise
 
     def require_room(self) -> None:
-        """Check the free storage before the statement that has been prepared."""
+        """Check the free storage before the prepared statement runs."""
         if self._watch is not None and self._authorizer.grows and not (self._is_watched and self._has_room):
             self._watch.require_room(self._occupied)
             self._has_room = True
 
     def shrink_log(self) -> None:
-        """Truncate the log after a large change, even a cancelled one. Does not wait for other connections."""
+        """Truncate the log after a large change, even if it was cancelled. Does not wait for other connections."""
         if self._watch is not None and self._watch.has_long_log() and not self.native.in_transaction:
-            was_interrupted, self._interrupted = self._interrupted, True  # do not wait for locks
-            # If others are reading, a later statement truncates it.
+            was_interrupted, self._interrupted = self._interrupted, True  # makes the busy handler give up immediately
+            # If other connections are reading, a later statement truncates the log.
             with suppress(apsw.Error):
-                # A pending stop of the previous statement ends this first try, which clears it.
+                # If a stop of the previous statement is pending, it interrupts this first attempt, which clears it.
                 with suppress(apsw.InterruptError):
                     self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self.native.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -410,9 +428,11 @@ class SqliteConnection:
         return (pages - free) * page_bytes
 
     def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
-        """Run once per row of parameters, in a savepoint of the open transaction or in one of its own."""
+        """Run the statement once per parameter row, in a savepoint within the open transaction or its own
+        transaction.
+        """
         with self.watched():
-            # Watched as a whole, because a watch per row would take longer than the row.
+            # All rows are watched together, because a watch per row would take longer than the row.
             self._is_watched, self._has_room = True, False
             try:
                 changed = self._changed_by(statement)
@@ -431,7 +451,7 @@ class SqliteConnection:
                 self._check_interrupted()
                 answer = self._run_once(row)
                 while answer.next_batches():
-                    pass  # discards rows of RETURNING
+                    pass  # discards rows from RETURNING
                 answer.close()
                 changed += answer.modified_rows or 0
             self._control(f"RELEASE {_ROWS}")
@@ -451,7 +471,7 @@ class SqliteConnection:
         self._run_once(statement).close()
 
     def forget_interrupt(self) -> None:
-        """Clear an interrupt, so that statements wait for locks again."""
+        """Clear an earlier interrupt, so that statements wait for locks again."""
         self._interrupted = False
 
     def interrupt(self) -> None:
@@ -467,7 +487,10 @@ class SqliteConnection:
             self.native.close()
 
     def _keep_waiting(self, tries: int) -> bool:
-        """Called by SQLite while another connection holds a lock; a stop ends the wait."""
+        """Wait while another connection holds a lock, until a stop or the timeout.
+
+        SQLite calls this before each retry.
+        """
         now = clock.monotonic()
         if tries == 0:
             self._busy_since = now
@@ -478,7 +501,10 @@ class SqliteConnection:
 
 
 class SqliteAnswer(DriverAnswer):
-    """The rows of one statement. The first chunk is read in advance, because it determines the types of expressions."""
+    """Reads one statement's rows.
+
+    The first chunk is read in advance, because it determines the types of expressions.
+    """
 
     def __init__(
         self, owner: SqliteConnection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
@@ -496,10 +522,10 @@ class SqliteAnswer(DriverAnswer):
         self._ended = self._is_closed = False
 
     def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
-        """Run the statement up to its first rows. Raises what the driver raises."""
+        """Run the statement up to its first rows. Raises the driver's errors."""
         self._statement = statement
         self._cursor.exec_trace = self._before
-        # The authorizer is not called again for a cached statement.
+        # SQLite does not call the authorizer again for a cached statement.
         self._cursor.execute(statement, values, can_cache=False)
         self._ahead = self._chunk()
         if self._described:
@@ -514,7 +540,7 @@ class SqliteAnswer(DriverAnswer):
             return [batch_of(rows, self.columns or ())] if rows else []
 
     def close(self) -> None:
-        """Close the cursor, which would keep its snapshot of the database and prevent truncation of the log."""
+        """Close the cursor, which would otherwise keep its database snapshot and prevent truncation of the log."""
         self._ahead, self._ended = [], True
         self._cursor.close(True)
         if not self._is_closed:
@@ -522,7 +548,10 @@ class SqliteAnswer(DriverAnswer):
             self._owner.shrink_log()
 
     def _before(self, cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
-        """Called once the statement is prepared, before it does anything, and again for a comment after it."""
+        """Check the prepared statement before it runs.
+
+        The driver calls this again for a comment after the statement.
+        """
         if self._is_prepared:
             return True
         self._is_prepared = True

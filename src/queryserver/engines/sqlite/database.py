@@ -1,4 +1,4 @@
-"""A SQLite database: its connections, and imports into it. All calls block."""
+"""Opens connections to a SQLite database and imports tables into it. All calls block."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ _IS_VIRTUAL = """
 
 
 class SqliteWriter(TableWriter):
-    """Creates tables in a SQLite database. A failed load leaves its staging table."""
+    """Creates tables in a SQLite database. A failed load leaves its staging table behind."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
@@ -79,7 +79,7 @@ class SqliteWriter(TableWriter):
         self._connection.forget_interrupt()
         self.allow_interrupt(is_allowed=True)
         try:
-            # Otherwise a broken view, or one that refers to the new table, would prevent the rename.
+            # Without this pragma, a broken view, or a view that refers to the new table, would prevent the rename.
             self._native.execute("PRAGMA legacy_alter_table = ON")
             yield
         finally:
@@ -87,7 +87,7 @@ class SqliteWriter(TableWriter):
 
     @contextmanager
     def _transaction(self, *, is_last: bool) -> Generator[None]:
-        """An atomic transaction; if `is_last`, its commit cannot be interrupted."""
+        """Run the block in a transaction; if `is_last`, its commit cannot be interrupted."""
         self._native.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -139,7 +139,7 @@ _OPTIONS = (
 
 
 class SqliteDatabase:
-    """A database file below `root`; without `file`, each connection has an in-memory database."""
+    """A database file below `root`. Without `file`, each connection has its own in-memory database."""
 
     def __init__(
         self,

@@ -20,20 +20,20 @@ from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 _PROGRAM = "from queryserver.engines.sqlite.program import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""Memory of a process besides SQLite's heap, for rows as Arrow and the stacks of threads."""
+"""A process's memory in addition to SQLite's heap, for Arrow data and thread stacks."""
 
 
 def sqlite_processes() -> EngineProcesses:
-    """The processes of all SQLite engines of a server."""
+    """Create the pool of processes that a server's SQLite engines share."""
     return EngineProcesses(_PROGRAM)
 
 
 class SqliteEngine:
     """One database file; each session is a connection (Contract platform 5.11). Other processes may also use the file.
 
-    `path` is relative to `root`, or `:memory:`; then each session has a database of its own, discarded when it ends.
-    Statements can access no other file, no extension, and no setting beyond their session. Raises InvalidPath,
-    ConfigurationError.
+    `path` is relative to `root`. With `:memory:`, each session has its own database, which is discarded when the
+    session ends. Statements cannot access other files, extensions, or settings beyond their session. Raises
+    InvalidPath, ConfigurationError.
     """
 
     dialect = "sqlite"
@@ -78,7 +78,7 @@ class SqliteEngine:
     def session(
         self, user: User, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
-        """A session. The only database is `main`, and settings are not supported."""
+        """Open a session. The only database is `main`, and settings are not supported."""
         _check(options)
         return self._connections.session(user.id, options)
 
@@ -101,7 +101,7 @@ class SqliteEngine:
 
     @property
     def busy(self) -> int:
-        """Number of statements that are being run by a process."""
+        """Number of statements that processes are running."""
         return self._connections.busy
 
 

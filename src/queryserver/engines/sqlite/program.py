@@ -1,4 +1,4 @@
-"""The program of a process that serves one SQLite file, or the in-memory databases of one user."""
+"""Program of a process that serves one SQLite file, or one user's in-memory databases."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from queryserver.platform.disk_floor import DiskFloor
 
 
 class HostedSqlite:
-    """A HostedDatabase. `configuration` comes from `SqliteEngine`."""
+    """Implements `HostedDatabase`. `configuration` comes from `SqliteEngine`."""
 
     has_ended = False
 
@@ -40,7 +40,7 @@ class HostedSqlite:
         return SqliteWriter(connection)
 
     def close(self) -> None:
-        """Does nothing, because each session closes its connection."""
+        """Do nothing, because each session closes its connection."""
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
         if file is not None and root is not None:
             temporary = Path(root, TEMPORARY_DIRECTORY)
             temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A database file has its log next to it.
+            # SQLite keeps a database file's log next to it.
             folders = [temporary, Path(file).parent]
         confine_process(configuration, folders)
         return HostedSqlite(configuration)
