@@ -1,1 +1,1 @@
-"""Users, groups, rights, logins, tokens, external issuers, directories."""
+"""Users, groups, rights, logins, tokens, external issuers and directories."""

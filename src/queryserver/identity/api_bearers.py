@@ -23,7 +23,7 @@ _REMEMBERED = 4096
 _MOST_ADDRESSES = 50_000
 _NOTE_EVERY_S = 5.0
 _KNOWN_REFUSED_S = 10.0
-"""How long a refused token is refused again without a query."""
+"""How long the refusal of a token is cached."""
 
 
 class ApiTokenBearers:
@@ -35,9 +35,9 @@ class ApiTokenBearers:
         self._records = records
         self._failures = FailedTokens(auth.login_failures_per_address, auth.login_window_s, clock=clock)
         self._good = LruCache[bytes, bool](_REMEMBERED)
-        """Digests of tokens that were last accepted here; the throttle of their address does not apply to them."""
+        """Digests of recently accepted tokens; their address's throttle does not apply to them."""
         self._refused = LruCache[bytes, bool](_REMEMBERED, life_s=_KNOWN_REFUSED_S, clock=clock)
-        """Digests of unknown or ended tokens, but not those of inactive users, who may be enabled again."""
+        """Digests of invalid tokens, without those of inactive users, who may be enabled again."""
         self._used = set[UUID]()
 
     @asynccontextmanager
@@ -51,7 +51,7 @@ class ApiTokenBearers:
             log.warning("last uses of API tokens not noted: the database is out of reach")
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The authenticator `api_token`; None if there is no bearer or it is not an API token.
+        """Implement the authenticator `api_token`. Returns None without a bearer, or if it is not an API token.
 
         Raises InvalidToken, UserInactive, LoginThrottled, bad_authorization_header, DatabaseUnavailable.
         """
@@ -59,10 +59,10 @@ class ApiTokenBearers:
         return await self.user(token, request.client) if token is not None and is_api_token(token) else None
 
     async def user(self, token: str, client: str) -> User:
-        """The user of a token, with its current rights. Raises as `caller`."""
+        """Return the token's user with the token's current rights. Raises the same errors as `caller`."""
         digest = digest_of(token)
         if digest is None or self._refused.get(digest):
-            raise errors.InvalidToken  # costs no query, so it does not count as a failure
+            raise errors.InvalidToken  # without a query, so it does not count as a failure
         if self._good.get(digest) is None:
             self._failures.require_free(client)
         owner = await self._records.api_token(digest)
@@ -81,7 +81,7 @@ class ApiTokenBearers:
         return user
 
     async def note_uses(self) -> None:
-        """Write the last-use times outside of the calls. Raises DatabaseUnavailable."""
+        """Store the last-use times collected from calls. Raises DatabaseUnavailable."""
         used, self._used = self._used, set[UUID]()
         if used:
             try:

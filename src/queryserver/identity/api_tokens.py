@@ -1,4 +1,4 @@
-"""Creates, lists and revokes API tokens, the only way in for service accounts (ADR 62)."""
+"""Creates, lists and revokes API tokens, the only credentials of service accounts (ADR 62)."""
 
 import hashlib
 import re
@@ -32,7 +32,7 @@ def is_api_token(text: str) -> bool:
 
 
 def digest_of(token: str) -> bytes | None:
-    """The digest that the database stores; None if the text does not have the form of an API token.
+    """Compute the digest that the database stores. Returns None unless the text has the form of an API token.
 
     The token has 256 random bits, so it cannot be guessed and needs no slow, salted hash.
     """
@@ -44,7 +44,7 @@ class NewApiToken:
     name: str
     scopes: frozenset[model.Scope]
     connectors: frozenset[str] | None = None
-    """Keys of connectors; None for all that the user may use."""
+    """Connector keys; None for all connectors that the user may use."""
     days: int | None = None
     """Lifetime in days; None for `api_tokens_default_days`."""
 
@@ -66,7 +66,7 @@ class ApiToken:
     state: TokenState
 
 
-# The epoch is raised by a new password, `revoke-tokens` and disabling the user, which ends older tokens.
+# A new password, `revoke-tokens` and disabling the user raise the epoch, which ends older tokens.
 _IS_LIVE = "t.revoked_at is null and t.expires_at > now() and t.token_epoch = u.token_epoch"
 
 _SELECT = f"""
@@ -85,7 +85,7 @@ _COUNT = """
     select count(*) from api_tokens t join users u on u.id = t.user_id where $1::text is null or u.username_key = $1
 """
 
-# Locked, so that the second of two concurrent calls sees the token of the first.
+# The lock makes the second of two concurrent calls see the first one's token.
 _OWNER = f"""
     select u.id, u.is_active, u.token_epoch, {IS_ADMINISTRATOR} as is_admin
     from users u where u.username_key = $1 for no key update of u
@@ -111,7 +111,7 @@ _REVOKE = """
 class ApiTokens:
     """Creates, lists and revokes API tokens. Each change is audited with the id and name of the token.
 
-    User names are read by the case rule. All calls raise DatabaseUnavailable.
+    User names follow the case rule. All calls raise DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, auth: AuthSettings) -> None:
@@ -151,9 +151,9 @@ class ApiTokens:
     async def page(
         self, username: str | None, *, page: int = 1, limit: int = MAX_PAGE
     ) -> tuple[int, Sequence[ApiToken]]:
-        """The number of tokens of a user (None for all users), and one page of them: by user, oldest first.
+        """Return the number of a user's tokens (None for all users) and one page of them, by user, oldest first.
 
-        Ended tokens are listed for 30 days. Raises InvalidUsername.
+        Expired and revoked tokens are listed for 30 days. Raises InvalidUsername.
         """
         key = None if username is None else self._usernames.read(username).key
         rows = await self._database.fetch(_PAGE, key, min((page - 1) * limit, 2**62), limit)

@@ -1,4 +1,4 @@
-"""Builds the services of users, logins, tokens and secrets: all for a server, single ones for commands."""
+"""Builds the services for users, logins, tokens and secrets: all for a server, single services for commands."""
 
 import asyncio
 import secrets
@@ -67,7 +67,7 @@ class AccountServices:
 async def open_accounts(
     settings: Settings, database: Database, metrics: Metrics = UNMEASURED
 ) -> AsyncGenerator[AccountServices]:
-    """Open the services of users, and make sure that the default group exists.
+    """Open the user services, and make sure that the default group exists.
 
     Raises ConfigurationError, which lists everything that cannot be loaded, also if the database was used with another
     secret key; DatabaseUnavailable.
@@ -151,7 +151,7 @@ async def _open_bearers(settings: Settings, database: Database, stack: AsyncExit
 async def _login_sources(
     settings: Settings, records: AccountRepository, passwords: Passwords, stack: AsyncExitStack
 ) -> Sequence[LoginSource]:
-    """The entries of `desktop.auth.backend`. Raises ConfigurationError."""
+    """Open the entries of `desktop.auth.backend`. Raises ConfigurationError."""
     key, usernames = "desktop.auth.backend", UsernameRule.of(settings.desktop.auth)
     threads = stack.enter_context(closing(LimitedThreads(most_waiting=_MOST_LOGINS_WAITING)))
 
@@ -173,9 +173,9 @@ async def _login_sources(
 async def _callers(
     settings: Settings, bearers: _Bearers, own: CallerSource, api_token: CallerSource, stack: AsyncExitStack
 ) -> Callers:
-    """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
+    """Open the entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
-    # Not shared with the login back ends: slow logins of strangers must not hold up the calls of users.
+    # Not shared with the login back ends: strangers' slow logins must not delay users' calls.
     threads = stack.enter_context(closing(LimitedThreads()))
     challenges = list[Challenge]()
 
@@ -191,7 +191,7 @@ async def _callers(
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
         instance = await stack.enter_async_context(opened)
-        # A challenge only decorates a 401 that is certain, so it has a short timeout and threads of its own.
+        # A challenge only adds a header to a certain 401, so it has a short timeout and its own threads.
         for_challenges = stack.enter_context(closing(LimitedThreads(threads=2, limit_s=_CHALLENGE_LIMIT_S)))
         plugged = PlugInAuthenticator(name, instance, threads, for_challenges, bearers.provisioning)
         challenges.append(plugged.challenge)
@@ -219,7 +219,7 @@ def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
 
 
 def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> "LdapLogin":
-    """The back end for a directory. Sends nothing before the first login.
+    """Build the back end for a directory. It sends nothing before the first login.
 
     Raises ConfigurationError if ldap3 is not installed or the CA file is unusable.
     """
@@ -261,7 +261,7 @@ async def ensure_administrator(accounts: Accounts, given_password: str | None, s
 
 @asynccontextmanager
 async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
-    """User administration only, which needs no secret key."""
+    """Open only user administration, which needs no secret key."""
     auth = settings.desktop.auth
     async with open_service_database(settings) as database:
         with closing(Passwords()) as passwords:
@@ -270,14 +270,14 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
 
 @asynccontextmanager
 async def open_records(settings: Settings, kind: Callable[[Database, AuthSettings], T]) -> AsyncGenerator[T]:
-    """Administration of groups, identities or API tokens only."""
+    """Open only the administration of groups, identities or API tokens."""
     async with open_service_database(settings) as database:
         yield kind(database, settings.desktop.auth)
 
 
 @asynccontextmanager
 async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
-    """The token checks behind `queryserver auth explain`."""
+    """Open the token checks of `queryserver auth explain`."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         bearers = await _open_bearers(settings, database, stack, UNMEASURED)

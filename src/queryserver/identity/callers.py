@@ -1,4 +1,4 @@
-"""Identifies callers: users with their rights, own tokens, and the authenticators of `desktop.auth.api_auth`.
+"""Identifies callers by own tokens, API tokens and the authenticators of `desktop.auth.api_auth`.
 
 Contract platform 3.3, 4.2.
 """
@@ -54,13 +54,13 @@ class TokenKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """The current state of the user of a token."""
+    """The current state of a token's user."""
 
     user: User
     is_active: bool
     token_epoch: int
     is_revoked: bool
-    """The token itself or its family was revoked."""
+    """Whether the token itself or its family was revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +80,25 @@ class KnownCaller(TokenOwner):
     """The current state of a user found by a linked identity or else by name."""
 
     logged_in_recently: bool
-    """The last login was less than an hour ago."""
+    """Whether the last login was less than an hour ago."""
     is_linked: bool
-    """The identity is linked to this user; otherwise only the name matches."""
+    """Whether the identity is linked to this user; otherwise only the name matches."""
     has_password: bool
     has_identities: bool
-    """Some identity is linked to the user, this one or another."""
+    """Whether any identity is linked to the user."""
     is_service_account: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ApiTokenOwner(TokenOwner):
-    """The current state of an API token and its user, whose rights are narrowed to those of the token."""
+    """The current state of an API token and its user, whose rights are narrowed to the token's."""
 
     expires_at: datetime
     """UTC."""
     is_expired: bool
     made_in_epoch: int
     is_use_unknown: bool
-    """The last recorded use is more than a minute ago, or there is none."""
+    """Whether no use was recorded within the last minute."""
 
 
 _USER_NOW = """
@@ -197,7 +197,7 @@ _LEAVE = f"""
     where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
 """
 
-# Locks the groups against deletion until the memberships are written; groups deleted meanwhile are left out.
+# Locks the groups against deletion until the memberships are written; groups deleted before that are left out.
 _JOIN = f"""
     insert into group_members (user_id, group_id)
     select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
@@ -211,7 +211,7 @@ _GROUPS = """
 
 
 class CallerRepository:
-    """Finds callers by own token, API token or identity of another issuer, and revokes tokens.
+    """Finds callers by own token, API token or another issuer's identity, and revokes tokens.
 
     Concurrent calls share a query. All methods raise DatabaseUnavailable.
     """
@@ -227,12 +227,12 @@ class CallerRepository:
         return TokenOwner(*_state(row)) if row else None
 
     async def user(self, user_id: int) -> User | None:
-        """An active user with rights and groups; None if disabled or deleted."""
+        """Return an active user with rights and groups; None if disabled or deleted."""
         owner = await self.owner(TokenKey(user_id, "", ""))
         return owner.user if owner and owner.is_active else None
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
-        """The user that the identity is linked to, else the user with that name, else None."""
+        """Return the user that the identity is linked to, else the user with that name, else None."""
         row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
         return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
 
@@ -259,7 +259,7 @@ class CallerRepository:
         )
 
     async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
-        """Record the exchange of a refresh token; None the first time, afterwards the time since then."""
+        """Record a refresh token's exchange. Returns None the first time, and afterwards the time since then."""
         row = await self._database.row(_EXCHANGE, jti, expires_at)
         if row is None or row["is_first"]:
             return None
@@ -267,7 +267,7 @@ class CallerRepository:
         return row["since"] or timedelta(0)
 
     async def exchanged_for(self, jti: str) -> timedelta | None:
-        """The time since a refresh token was exchanged; None if it was not."""
+        """Return the time since a refresh token was exchanged; None if it was not."""
         return await self._database.value("select now() - rotated_at from rotated_tokens where jti = $1", jti)
 
     async def note_call(self, user_id: int) -> None:
@@ -292,13 +292,13 @@ class CallerRepository:
             return frozenset(await connection.fetchval(_GROUPS, user_id))
 
     async def aclose(self) -> None:
-        """Stop the queries in flight."""
+        """Cancel running queries."""
         for reader in (self._owners, self._callers, self._api_tokens):
             await reader.aclose()
 
 
 def _state(row: Row) -> tuple[User, bool, int, bool]:
-    """Convert a row with the columns of `_USER_NOW` to the fields of a `TokenOwner`."""
+    """Convert a row with the columns of `_USER_NOW` to `TokenOwner` fields."""
     rights = frozenset[str](row["rights"])
     user = User(
         id=row["id"],
@@ -316,7 +316,10 @@ Owner = TypeVar("Owner", bound=TokenOwner)
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The token of the `Authorization` header. Raises NotAuthenticated, bad_authorization_header, InvalidToken."""
+    """Return the bearer token in the `Authorization` header.
+
+    Raises NotAuthenticated, bad_authorization_header, InvalidToken.
+    """
     token = bearer_of(headers)
     if token is None:
         raise errors.NotAuthenticated
@@ -324,7 +327,7 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The token of the `Authorization` header; None without one, or with another scheme.
+    """Return the bearer token of the `Authorization` header; None without the header or with another scheme.
 
     Raises bad_authorization_header, InvalidToken (not ASCII).
     """
@@ -357,7 +360,7 @@ def require_valid(owner: Owner | None, epoch: int | None = None) -> Owner:
 
 
 def api_token_user(owner: ApiTokenOwner | None) -> User:
-    """The user of an API token, with its rights. The error for an ended token does not reveal its user.
+    """Return the user of an API token, with the token's rights. Errors for invalid tokens do not reveal the user.
 
     Raises InvalidToken, UserInactive.
     """
@@ -413,7 +416,7 @@ class JwtCodec:
         return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
 
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
-        """The claims of a valid token. Raises InvalidToken for a bad form, key, signature or time."""
+        """Return the claims of a valid token. Raises InvalidToken for a bad form, key, signature or time."""
         claims = self._good(token)
         if claims.expires_at <= self._clock() and not expired_too:
             raise errors.InvalidToken
@@ -459,7 +462,7 @@ def _claims(content: Mapping[str, Any]) -> TokenClaims:
 
 
 async def bearer(claims: TokenClaims, expected_type: TokenType, records: CallerRepository) -> User:
-    """The user of a token, which must be of the expected type.
+    """Return the user of a token, which must be of the expected type.
 
     Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
     """
@@ -475,10 +478,10 @@ class OwnBearers:
         self._records = records
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The authenticator `jwt`; None if there is no bearer or it is not an own token.
+        """Implement the authenticator `jwt`. Returns None without a bearer, or if it is not an own token.
 
-        Every call reads the database, so revocations take effect at once.
-        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
+        Every call reads the database, so revocations take effect immediately.
+        Raises NotAuthenticated and its subclasses, DatabaseUnavailable.
         """
         token = bearer_of(request.raw_headers)
         if token is None:
@@ -495,18 +498,21 @@ class OwnBearers:
 CallerSource: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, User | None]]
 """Returns the caller, or None to try the next entry. NotAuthenticated ends the search."""
 Challenge: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, str | None]]
-"""The text of an additional `WWW-Authenticate` if no entry knows the caller; takes 2 s at most, never raises."""
+"""Returns the text of an additional `WWW-Authenticate` if no entry knows the caller. Never raises; 2 s at most."""
 
 
 class Callers:
-    """The entries of `desktop.auth.api_auth`: the first one that knows the caller wins."""
+    """Tries the entries of `desktop.auth.api_auth` in order until one knows the caller."""
 
     def __init__(self, sources: Sequence[CallerSource], challenges: Sequence[Challenge] = ()) -> None:
         self._sources = sources
         self._challenges = challenges
 
     async def authenticate(self, request: AuthRequest) -> User:
-        """The caller. Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable."""
+        """Identify the caller.
+
+        Raises NotAuthenticated and its subclasses, KeyServerUnavailable, DatabaseUnavailable.
+        """
         try:
             for source in self._sources:
                 user = await source(request)
@@ -518,7 +524,7 @@ class Callers:
             # An explicit refusal needs no challenges.
             raise
         except errors.NotAuthenticated as refusal:
-            # Concurrently, so that slow ones do not add up.
+            # Concurrently, so that slow challenges do not add up.
             async with asyncio.TaskGroup() as group:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
             refusal.challenges = tuple(text for one in challenges if (text := one.result()))

@@ -14,7 +14,7 @@ from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenR
 from queryserver.identity.keys import Keyring
 
 API_TOKEN_CHECKS = ("form", "token", "times", "user", "rights")
-"""The checks of an API token, in order. `rights` never refuses; its text says what the token may do now."""
+"""The checks of an API token, in order. `rights` never fails; its text lists the token's current rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Runs the checks in order until one refuses."""
+    """Runs the checks in order until one fails."""
 
     keyring: Keyring
     records: CallerRepository
@@ -38,7 +38,7 @@ class Explainer:
     """None if `custom_jwt` is off."""
 
     async def explain(self, token: str) -> list[CheckResult]:
-        """A result for each of CHECKS, or of API_TOKEN_CHECKS for an API token. Raises DatabaseUnavailable."""
+        """Return a result for each of CHECKS, or of API_TOKEN_CHECKS for an API token. Raises DatabaseUnavailable."""
         if is_api_token(token):
             return await self._explain_api_token(token)
         try:
@@ -60,7 +60,7 @@ class Explainer:
         return [CheckResult(check, True, texts.get(check, "")) for check in API_TOKEN_CHECKS]
 
     async def _check_api_token(self, token: str, texts: dict[str, str]) -> None:
-        """Fills `texts` with facts. Raises TokenRefused."""
+        """Run the checks, and fill `texts` with facts about the token. Raises TokenRefused."""
         if not self.takes_api_tokens:
             raise TokenRefused("form", "API tokens are switched off by desktop.auth.api_auth")
         digest = digest_of(token)
@@ -85,7 +85,7 @@ class Explainer:
         texts["rights"] = f"scopes {scopes}; connectors {connectors}"
 
     async def _check(self, token: str) -> str:
-        """The algorithm of a valid token. Raises TokenRefused."""
+        """Check a token and return its algorithm. Raises TokenRefused."""
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")
@@ -138,7 +138,7 @@ class Explainer:
 
 
 def _refused(refused: TokenRefused, checks: Sequence[str], texts: Mapping[str, str] | None = None) -> list[CheckResult]:
-    """Results of the passed checks, the one that refused the token, and those not reached."""
+    """Return the results of the passed checks, the failed check and the checks not reached."""
     reached = checks.index(refused.check)
     return [
         *(CheckResult(check, True, (texts or {}).get(check, "")) for check in checks[:reached]),

@@ -27,20 +27,20 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings
 
-# Certificates of the signer (`x5c`), though ignored here, make for headers of several kilobytes.
+# The signer's certificates (`x5c`) are ignored, but headers that contain them have several kilobytes.
 _MAX_HEADER_CHARACTERS = 16 * 1024
 _HEADERS_REMEMBERED = 256
 
 
 def algorithm_of(token: str) -> object:
-    """The algorithm in the header of a token; None if the header is missing or unreadable."""
+    """Return the algorithm in a token's header; None if the header is missing or unreadable."""
     segment, dot, _ = token.partition(".")
     return header_of(segment).get("alg") if dot else None
 
 
 @lru_cache(_HEADERS_REMEMBERED)
 def header_of(segment: str) -> Mapping[str, Any]:
-    """Decode the first part of a token; empty if it is not a header. Tokens of an issuer share their header."""
+    """Decode a token's first part; empty if it is not a header. An issuer's tokens share their header."""
     return (object_of(segment) or {}) if len(segment) <= _MAX_HEADER_CHARACTERS else {}
 
 
@@ -50,14 +50,14 @@ def decoded(segment: str) -> bytes:
         raise ValueError("is not base64url")
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
-    # The decoder skips invalid characters, which would give one token several spellings.
+    # The decoder skips invalid characters, so one token would have several spellings.
     if len(content) != len(segment) * 3 // 4:
         raise ValueError("is not base64url")
     return content
 
 
 def object_of(segment: str) -> Mapping[str, Any] | None:
-    """The content of a part, such as the claims; None if it is not a JSON object."""
+    """Decode a part such as the claims; None if it is not a JSON object."""
     try:
         value: object = orjson.loads(decoded(segment))
     except (binascii.Error, ValueError):
@@ -92,7 +92,7 @@ Keys: TypeAlias = tuple[VerifyingKey, ...]
 
 
 def keys_in(document: bytes) -> Keys:
-    """The RS256 keys of at least 2048 bits; others are skipped. Raises ValueError unless this is a JWKS document."""
+    """Read RS256 keys of at least 2048 bits, and skip others. Raises ValueError unless this is a JWKS document."""
     content: object = orjson.loads(document)
     entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -103,7 +103,7 @@ def keys_in(document: bytes) -> Keys:
 
 
 def keys_named(keys: Keys, kid: str | None) -> Keys:
-    """The keys with that id; without an id, the only key if there is just one."""
+    """Return the keys with that id; without an id, the key if there is just one."""
     if kid is None:
         return keys if len(keys) == 1 else ()
     return tuple(key for key in keys if key.kid == kid)
@@ -134,17 +134,17 @@ _MAX_BYTES = 1024 * 1024
 
 
 class KeyServers:
-    """Key servers; the one that last succeeded is tried first. `ca` holds additional trusted authorities."""
+    """Fetches keys, first from the server that last succeeded. `ca` holds additional trusted authorities."""
 
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
         self._secured = HttpClient(rules, authorities=ca)
-        # DNS is under the control of others, so unencrypted keys are accepted from this machine only.
+        # Others control DNS, so unencrypted keys are accepted from this machine only.
         self._plain = HttpClient(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> Keys | None:
-        """The keys of the first server that answers properly, each with its own timeout; None if none does."""
+        """Fetch the keys from the first server that returns valid ones, each with its own timeout. None if all fail."""
         for url in list(self._urls):
             try:
                 keys = await self._from(url)
@@ -161,7 +161,7 @@ class KeyServers:
             await exchanges.__aexit__(None, None, None)
 
     async def _from(self, url: str) -> Keys:
-        """Raises EngineUnavailable, ValueError (not a JWKS document), OSError (the CA file)."""
+        """Fetch keys. Raises EngineUnavailable, ValueError (not a JWKS document), OSError (the CA file)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
             url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s
@@ -176,8 +176,9 @@ class KeyServers:
 
 
 def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
-    """The allowed loopback networks, all if the list is empty. Never returns an empty tuple, which allows
-    everything.
+    """Return the allowed loopback networks, or all loopback networks for an empty list.
+
+    The result is never empty, as an empty tuple would allow everything.
     """
     found = [network for network in LOOPBACK if not allowed]
     for network in LOOPBACK:
@@ -186,15 +187,15 @@ def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
     return tuple(found) or (ip_network("255.255.255.255/32"),)
 
 
-# If the key server is slow, stale keys are used after this wait.
+# Stale keys are used if the key server takes longer than this.
 _FETCH_WAIT_S = 1.0
-# Otherwise, without any keys, every call would fetch.
+# Without keys and without a pause, every call would fetch.
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class KeyCache:
-    """The keys of the source, fetched when stale or missing, one fetch at a time. The owner closes the cache.
+    """Caches the source's keys, and fetches them when stale or missing, one fetch at a time. Close it after use.
 
     Timeouts and lifetimes come from the settings.
     """
@@ -211,11 +212,11 @@ class KeyCache:
     _fetching: "asyncio.Task[bool] | None" = field(default=None, init=False)
 
     def still_good(self, key: VerifyingKey) -> bool:
-        """Whether the key is in the set and the set is still fresh."""
+        """Whether the key is among the cached keys, and these are fresh."""
         return key in self._known and self.clock() - self._fetched_at < self.settings.cache_s
 
     async def find(self, kid: str | None) -> Keys:
-        """The keys with that id, which may be empty; an unknown id may cause a fetch.
+        """Return the keys with that id, perhaps none. An unknown id may cause a fetch.
 
         Raises KeyServerUnavailable if there are no keys at all.
         """
@@ -241,7 +242,7 @@ class KeyCache:
         await self.source.aclose()
 
     async def _refreshed(self) -> bool:
-        """Fetch keys if missing or stale; whether new ones arrived."""
+        """Fetch keys if missing or stale. Returns whether new keys arrived."""
         now = self.clock()
         if self._keys is not None and now - self._fetched_at < self.settings.cache_s:
             return False
@@ -254,7 +255,7 @@ class KeyCache:
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
 
     async def _fetch(self, *, wait_s: float | None = None) -> bool:
-        """Join the running fetch or start one; whether new keys arrived within the wait."""
+        """Join the running fetch or start one. Returns whether new keys arrived within `wait_s`."""
         fetching = self._fetching
         if fetching is None:
             fetching = self._fetching = asyncio.create_task(self._fetch_now(), name="key-fetch")

@@ -32,7 +32,7 @@ CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
 _MOST_CHARACTERS = 16 * 1024
 _REMEMBERED = 4096
 _LATEST = 250_000_000_000  # in the year 9892: datetime ends with the year 9999
-# More than the clocks of servers and database can differ.
+# Longer than any clock difference between servers and database.
 _KEEP_BEYOND = timedelta(minutes=5)
 _REVOKED = "the token was revoked"
 
@@ -56,7 +56,7 @@ class ExternalClaims:
     refused_from: float
     """`exp` plus the accepted clock skew."""
     id: str = field(repr=False)
-    """The id for revocation: a digest of issuer and `jti`, or of the signed text if there is no `jti`."""
+    """The revocation id: a digest of issuer and `jti`, or of the signed text if there is no `jti`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,12 +75,12 @@ class ExternalBearers:
     )
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """The authenticator `custom_jwt`; None if there is no bearer of this kind. Raises as `user`."""
+        """Implement the authenticator `custom_jwt`. Returns None without a bearer of this kind. Raises like `user`."""
         token = bearer_of(request.raw_headers)
         return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
     async def user(self, token: str) -> model.User:
-        """The user of a token; the user carries the token along.
+        """Return the user of a token, with the token attached.
 
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
         """
@@ -105,7 +105,7 @@ class ExternalBearers:
         return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
 
     async def verify(self, token: str) -> None:
-        """Check that `user` would succeed, without creating a user. Raises as `user`."""
+        """Check that `user` would succeed, without creating a user. Raises the same errors."""
         try:
             await self.judge(token)
         except errors.IdentityRefused as refused:
@@ -113,7 +113,7 @@ class ExternalBearers:
             raise errors.InvalidToken from None
 
     async def judge(self, token: str) -> None:
-        """Like `verify`, but says why an identity is refused. Raises IdentityRefused, otherwise as `user`."""
+        """Like `verify`, but raises IdentityRefused, whose reason says why an identity is refused."""
         claims = await self._read(token)
         known = await self.provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
@@ -126,9 +126,9 @@ class ExternalBearers:
             raise errors.InvalidToken
 
     async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Refuse the token until it expires; `everything` also revokes all own tokens of its user.
+        """Revoke the token; `everything` also revokes all own tokens of its user.
 
-        Returns the name of its user, else its subject; None for an invalid token, which changes nothing.
+        Returns the user's name, or else the token's subject; None for an invalid token, which changes nothing.
         Raises KeyServerUnavailable, DatabaseUnavailable.
         """
         try:
@@ -145,7 +145,7 @@ class ExternalBearers:
         return known.user.username if known else claims.identity.subject
 
     async def _read(self, token: str) -> ExternalClaims:
-        """The content of a valid token. Raises TokenRefused, KeyServerUnavailable."""
+        """Return the content of a valid token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
             if (good := self._good.get(digest)) is None or not self.keys.still_good(good[1]):
@@ -213,11 +213,11 @@ class ExternalBearers:
         return int(expires_at)
 
     def _identity(self, content: Mapping[str, Any]) -> model.ExternalIdentity:
-        """The bearer, exactly as the issuer writes it."""
+        """Return the token's identity, spelled exactly as by the issuer. Raises TokenRefused."""
         name = self.rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
-            # Excludes what cannot be stored, such as U+0000 and lone surrogates.
+            # Excludes characters that cannot be stored, such as U+0000 and lone surrogates.
             if not isinstance(text, str) or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
                 raise TokenRefused(
                     "user", f"the claim {claim} is no text of at most {model.IDENTITIES_MAX_LENGTH} characters"
@@ -228,7 +228,7 @@ class ExternalBearers:
 
 
 def _form(token: str) -> tuple[str, bytes]:
-    """The signed text and the signature. Raises TokenRefused."""
+    """Split a token into signed text and signature. Raises TokenRefused."""
     if len(token) > _MOST_CHARACTERS or not token.isascii() or token.count(".") != 2:
         raise TokenRefused("form", f"it is no signed token of at most {_MOST_CHARACTERS} characters")
     signed, _, signature = token.rpartition(".")
@@ -257,12 +257,12 @@ def _shown(value: object) -> str:
 
 
 def _id(content: Mapping[str, Any], signed: str) -> str:
-    """The id for revocation. Excludes the signature, which can be encoded in more than one way."""
+    """Compute the revocation id, without the signature, which can be encoded in more than one way."""
     jti: object = content.get("jti")
     named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
     return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _log_refused(reason: str) -> None:
-    """Log like refusals of `_read` (Contract platform 3.9 rule 6)."""
+    """Log a refusal like those by `_read` (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)

@@ -1,4 +1,4 @@
-"""The secret of this deployment, and the keys derived from it (Contract platform 3.3)."""
+"""This deployment's secret and the keys derived from it (Contract platform 3.3)."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ class SecretKey:
 
     @classmethod
     def derive(cls, secret: Secret) -> "SecretKey":
-        """Derive the keys of a secret, the same in every process."""
+        """Derive the keys from a secret; every process gets the same keys."""
         source = secret.get_secret_value().encode()
         fingerprint = hashlib.sha256(_derived(source, b"fingerprint")).hexdigest()
         return cls(fingerprint, _derived(source, b"token signing"), _derived(source, b"secret sealing"))
@@ -95,7 +95,7 @@ def _keyring(desktop: DesktopSettings, secret: Secret) -> Keyring:
 
 
 async def open_keyring(desktop: DesktopSettings, database: Database) -> Keyring:
-    """The keys for this database. Raises ConfigurationError, DatabaseUnavailable."""
+    """Load the keys, and check that they fit this database. Raises ConfigurationError, DatabaseUnavailable."""
     keyring = await asyncio.to_thread(load_keyring, desktop)
     await require_known_key(keyring, FactRepository(database))
     return keyring
@@ -112,7 +112,7 @@ async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
 
 
 def key_mismatch(keyring: Keyring, known: str) -> str | None:
-    """Why these keys do not fit a database used with the key of that fingerprint; None if they do."""
+    """Explain why the keys do not fit a database used with the key of fingerprint `known`; None if they fit."""
     if any(key.fingerprint == known for key in keyring):
         return None
     return (
@@ -144,7 +144,7 @@ def _key_errors(file: Path) -> Generator[None]:
 
 
 def _make_secret(file: Path) -> None:
-    """Write under another name, then link, so that processes starting together all read the same key."""
+    """Write the file under another name, then link it, so that processes starting together read the same key."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         write_private(draft, secrets.token_urlsafe(_KEY_BYTES))
@@ -167,7 +167,7 @@ class AesSealer:
         self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
 
     def seal(self, secret: bytes) -> bytes:
-        """Encrypt with a fresh nonce, so every call has a different result."""
+        """Encrypt with a fresh nonce, so every result differs."""
         nonce = os.urandom(_NONCE_BYTES)
         return self._present + nonce + self._ciphers[self._present].encrypt(nonce, secret, self._present)
 

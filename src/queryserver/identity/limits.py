@@ -1,4 +1,4 @@
-"""Limits on calls per minute by user or address, and on long calls, which recheck their user regularly."""
+"""Limits calls per minute by user or address, and the number of long calls, which recheck their user regularly."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.networks import network_of
 from queryserver.platform.threads import background
 
-# Sorted, so that servers lock shared rows in the same order. Counts of a past minute are dropped.
+# Sorted, so that servers lock shared rows in the same order. Past minutes' counts are dropped.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
 select caller, $2, calls from unnest($1::text[], $3::int[]) as added (caller, calls) order by caller
@@ -43,12 +43,12 @@ class RequestCounts:
         self._database = database
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
-        """Add calls by caller for a minute (since 1970); return the totals of all servers for the same callers."""
+        """Add calls by caller for a minute (counted from 1970). Returns all servers' totals for the same callers."""
         rows = await self._database.fetch(_ADD, list(calls), minute, list(calls.values()))
         return {row["caller"]: row["requests"] for row in rows}
 
     async def forget(self) -> float:
-        """Delete the counts of past minutes; return the database's time in seconds since 1970."""
+        """Delete past minutes' counts. Returns the database's time in seconds since 1970."""
         return await self._database.value(_FORGET)
 
 
@@ -56,7 +56,7 @@ log = structlog.get_logger(__name__)
 
 _WINDOW_S = 60
 _EXCHANGE_EVERY_S = 1.0
-# Users are authenticated, addresses are not: a flood from more addresses must not fill the memory.
+# Addresses are not authenticated, so a flood of calls from many of them must not fill the memory.
 _MOST_ADDRESSES = 50_000
 
 
@@ -64,13 +64,13 @@ _MOST_ADDRESSES = 50_000
 class _Calls:
     own: int = 0
     sent: int = 0
-    """Calls already added to the totals in the database."""
+    """Calls already added to the database's totals."""
     others: int = 0
-    """Calls of other processes as of the last exchange."""
+    """Other processes' calls as of the last exchange."""
 
 
 class RequestLimits:
-    """Counts calls. Use `running()`. `most=0` disables the limit."""
+    """Counts and limits calls. Use `running()`. `most=0` disables the limit."""
 
     def __init__(self, counts: RequestCounts, *, most: int, clock: Callable[[], float] = time.time) -> None:
         self._counts = counts
@@ -87,7 +87,7 @@ class RequestLimits:
         return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
 
     def count_user(self, user_id: int) -> None:
-        """Count a call of a user. Raises TooManyRequests."""
+        """Count a user's call. Raises TooManyRequests."""
         if self.are_on:
             self._count(f"user {user_id}")
 
@@ -97,7 +97,7 @@ class RequestLimits:
             self._count(f"address {network_of(address)}", is_address=True)
 
     async def exchange(self) -> None:
-        """Add the counts since the last exchange to the totals of all processes. Raises DatabaseUnavailable."""
+        """Add the counts since the last exchange to the shared totals, and read these. Raises DatabaseUnavailable."""
         self._turn()
         minute, calls = self._minute, self._calls
         news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
@@ -110,11 +110,11 @@ class RequestLimits:
             one.others = max(sums.get(caller, 0) - one.sent, 0)
 
     async def follow_clock(self) -> None:
-        """Align minutes with the clock of the database, like all processes do. Raises DatabaseUnavailable."""
+        """Align minutes with the database's clock, as all processes do. Raises DatabaseUnavailable."""
         self._ahead_s = await self._counts.forget() - self._clock()
 
     def _count(self, caller: str, *, is_address: bool = False) -> None:
-        """Count a call. Refused calls do not count, so they do not raise the totals of other processes."""
+        """Count a call. Refused calls do not count, so they do not raise other processes' totals."""
         now = self._turn()
         one = self._calls.get(caller)
         if one is None:
@@ -146,7 +146,7 @@ class RequestLimits:
                 await self.exchange()
             except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
-            except Exception:  # last resort of a task: otherwise each server would count on its own from then on
+            except Exception:  # the task must survive: without it, each server would only count its own calls
                 log.exception("counts of calls not exchanged")
             await asyncio.sleep(_EXCHANGE_EVERY_S)
 
@@ -175,7 +175,7 @@ class StreamSlot:
     async def recheck(self, permits: Permits = _anything) -> None:
         """Read the user and the rights again if due; call this at each step of the work.
 
-        Raises UserNotFound, UserInactive, InvalidToken, and what `permits` raises.
+        Raises UserNotFound, UserInactive, InvalidToken, and the errors of `permits`.
         """
         if self._clock() < self._due:
             return
@@ -183,14 +183,14 @@ class StreamSlot:
         permits(await self._user_now())
 
     async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
-        """Yield the pieces as long as the user may continue. Raises as `recheck`."""
+        """Yield the chunks as long as the user may continue. Raises the same errors as `recheck`."""
         async with aclosing(pieces):
             async for piece in pieces:
                 await self.recheck(permits)
                 yield piece
 
     async def _user_now(self) -> User:
-        """The caller with current rights; unchanged while the database is unreachable."""
+        """Return the caller with current rights, or unchanged while the database is unavailable."""
         user = self._user
         try:
             if user.api_token is not None:
@@ -207,9 +207,7 @@ class StreamSlot:
 
 @dataclass(eq=False, repr=False)
 class Streams:
-    """Slots for long calls (Contract editor 13: `max_streams_per_user`), which reread their user at interval
-    `every`.
-    """
+    """Slots for long calls (Contract editor 13: `max_streams_per_user`), which reread their user every `every`."""
 
     max_per_user: int
     records: CallerRepository

@@ -1,6 +1,6 @@
-"""The login throttle: limits on failures by name and by address (Contract platform 3.8).
+"""The login throttle: limits on failed logins by name and by address (Contract platform 3.8).
 
-The limits and windows are set by `AuthSettings` in `platform/settings/desktop.py`.
+`AuthSettings` in `platform/settings/desktop.py` sets the limits and windows.
 """
 
 import hashlib
@@ -46,20 +46,21 @@ _ADD = f"""
 
 
 _MOST_NETWORKS = 20
-"""Networks remembered per name, which bounds the extra guesses that known addresses allow."""
+"""Networks remembered per name. This bounds the extra guesses that known addresses allow."""
 
 
 class LoginThrottle:
-    """Counts failures by name, by address and by both, across all servers. Unknown names count like known ones.
+    """Counts failures by name, by address and by both, across all servers. Unknown names count like known names.
 
     An address from which the user has logged in within 30 days has its own limit for that user. Failures from there do
-    not count for the name as a whole, and the limit of the name does not apply there, so guesses by another client lock
-    a user out of new addresses only. Guesses for a name stay bounded: `per_user` from all unknown addresses together,
-    and `per_user_and_address` from each of the few known ones.
+    not count for the name as a whole, and the name's limit does not apply there, so another client's guesses lock a
+    user out of new addresses only. Guesses for a name stay bounded: `per_user` from all unknown addresses together,
+    and `per_user_and_address` from each of the few known addresses.
 
-    For IPv6, /64 networks count, because a client that has one never runs out of addresses. Spellings that a directory
-    may take for the same name are counted together. Known addresses belong to the exact name, lest those of `aná` push
-    out those of `ana`. The database stores digests only. All calls raise DatabaseUnavailable.
+    IPv6 addresses are counted by /64 network, because a client with such a network never runs out of addresses.
+    Spellings that a directory may take for the same name are counted together. Known addresses belong to the exact
+    name, so that `aná` does not push out the addresses of `ana`. The database stores digests only. All calls raise
+    DatabaseUnavailable.
     """
 
     def __init__(self, database: Database, limits: AuthSettings) -> None:
@@ -73,12 +74,12 @@ class LoginThrottle:
     async def count(self, username_key: str, address: str) -> None:
         """Count a failure. Raises LoginThrottled if concurrent attempts have used up the limit.
 
-        Concurrent attempts are counted one by one, so those above a limit are noticed.
+        Concurrent attempts are counted one by one, so attempts above the limit are noticed.
         """
         await self._refuse(_ADD, username_key, address)
 
     async def succeeded(self, username_key: str, address: str) -> None:
-        """Record a success: resets the failures of the name at this address, and makes the address known."""
+        """Record a success: reset the name's failures at this address, and remember the address as known."""
         await self._database.execute("delete from login_failures where key = $1", _both_key(username_key, address))
         try:
             ip_address(address)
@@ -100,7 +101,7 @@ class LoginThrottle:
             )
 
     async def unlock(self, username_key: str) -> None:
-        """Reset the failures of a name at all addresses. Failures of an address with other names still count."""
+        """Reset a name's failures at all addresses. The addresses' failures with other names still count."""
         key = _user_key(username_key)
         await self._database.execute(
             "delete from login_failures where key = $1 or starts_with(key, $2)", key, f"{key} "
@@ -113,7 +114,7 @@ class LoginThrottle:
             raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
     async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
-        """The keys of an attempt and their limits."""
+        """Return the attempt's keys and their limits."""
         limits, network = self._limits, _network(address)
         every = {f"address {network}": limits.login_failures_per_address}
         # One query whether or not the user exists, so that response times reveal nothing (Rule T15).
@@ -134,7 +135,7 @@ class LoginThrottle:
 
 
 def _user_key(username_key: str) -> str:
-    """The key without case and accents, whatever the case rule; otherwise each spelling would allow more guesses."""
+    """Drop case and accents whatever the case rule; otherwise each spelling would allow more guesses."""
     name = username_key
     for _ in range(2):  # folding may yield marks, and decomposition may yield capitals
         name = unicodedata.normalize("NFKD", name).casefold()

@@ -1,4 +1,4 @@
-"""From name and password to tokens (Contract platform 3.2, 3.8, 3.10, 4.1)."""
+"""Logs users in with name and password, and issues tokens (Contract platform 3.2, 3.8, 3.10, 4.1)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ class LoginSource:
     creates_users: bool = False
     """Whether an accepted user is created at the first login."""
     issuer: str | None = None
-    """The issuer of the accepted identities; None if they are users of the service database."""
+    """The issuer of accepted identities; None if they are the service database's own users."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """`username` as typed, and the `key` under which it is stored and counted."""
+    """A login attempt: the `username` as typed, and the `key` under which it is stored and counted."""
 
     username: str
     key: str
@@ -68,7 +68,7 @@ class Logins:
         self._usernames = UsernameRule.of(self.auth)
 
     async def log_in(self, username: str, password: str, request: RequestInfo) -> TokenPair:
-        """The tokens of a new login.
+        """Log in, and issue tokens.
 
         Raises AuthenticationFailed, LoginThrottled, LoginBackendUnavailable, DatabaseUnavailable.
         """
@@ -93,7 +93,7 @@ class Logins:
         return pair
 
     async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
-        """Log in; the user, and the name of the back end that accepted the login."""
+        """Log in. Returns the user and the name of the back end that accepted the login."""
         throttle, key, request = self.throttle, attempt.key, attempt.request
         await throttle.require_free(key, request.client)
         try:
@@ -127,7 +127,7 @@ class Logins:
         return login, source.name
 
     async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
-        """Provision the user with the groups of the back end, and return the name. Raises AuthenticationFailed."""
+        """Provision the user with the back end's groups, and return the user name. Raises AuthenticationFailed."""
         if source.issuer is None:
             return accepted.username
         identity = identity_of(source.issuer, accepted.username)
@@ -140,14 +140,14 @@ class Logins:
         return user.username
 
     async def _try_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
-        """The first back end that accepts the login. Raises AuthenticationFailed, LoginBackendUnavailable."""
+        """Find the first back end that accepts the login. Raises AuthenticationFailed, LoginBackendUnavailable."""
         is_out_of_reach = is_refused = False
         for source in self.backends:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
                     accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
             except errors.AuthenticationFailed:
-                # Drops the text of the back end, so that all refused logins look alike (Rule T15).
+                # Drops the back end's text, so that all refused logins look alike (Rule T15).
                 raise errors.AuthenticationFailed from None
             except (errors.LoginBackendUnavailable, TimeoutError) as error:
                 log.warning("login back end out of reach", backend=source.name, reason=str(error))
@@ -158,13 +158,13 @@ class Logins:
                 is_refused = True
         if is_out_of_reach:
             if is_refused:
-                # An outage of one back end must not allow unlimited guesses at the others.
+                # One back end's outage must not allow unlimited guesses at the others.
                 await self.throttle.count(attempt.key, attempt.request.client)
             raise errors.LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
         raise errors.AuthenticationFailed
 
     async def _create_first(self, attempt: _Attempt) -> None:
-        """Create the first user, in an empty database only, and only one who can log in afterwards.
+        """Create the user if the database has no users and local logins are enabled.
 
         Without local logins, nothing would prove the identity of the first client.
         """
@@ -183,13 +183,13 @@ class Logins:
         AUDIT.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
 
     async def _users_known(self) -> bool:
-        """Whether there are users. Cached once true, because users are never deleted."""
+        """Whether any user exists. Cached once true, because users are never deleted."""
         if not self._users_exist:
             self._users_exist = await self.records.has_users()
         return self._users_exist
 
     def _key(self, username: str) -> str:
-        """The key under which failures are counted; for an illegal name, the folded name itself."""
+        """Return the key under which failures are counted; for an illegal name, the folded name itself."""
         try:
             return self._usernames.read(username).key
         except errors.InvalidUsername:
@@ -197,7 +197,7 @@ class Logins:
 
 
 class LocalLogin:
-    """The back end of the service database. Refusals take equal time, whatever their reason (Rule T15)."""
+    """Checks logins in the service database. Refusals take equal time, whatever their reason (Rule T15)."""
 
     def __init__(self, records: AccountRepository, passwords: Passwords, rule: UsernameRule) -> None:
         self._records = records

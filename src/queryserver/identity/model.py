@@ -23,7 +23,7 @@ ANY_CONNECTOR = "connector:*"
 
 @dataclass(frozen=True, slots=True)
 class ExternalToken:
-    """The token of another issuer sent with a call (Contract platform 3.9). Never logged."""
+    """Another issuer's token, sent with a call (Contract platform 3.9). Never logged."""
 
     text: str = field(repr=False)
     expires_at: int
@@ -40,24 +40,24 @@ class SealedToken:
 
 
 BigNumbers: TypeAlias = Literal["number", "text"]
-"""The form of numbers that may exceed the precision of a double."""
+"""How responses show numbers that may exceed the precision of a double."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Preferences of a user, for calls that do not state them."""
+    """A user's preferences, which apply to calls that do not state them."""
 
     big_numbers: BigNumbers = "number"
 
 
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
-    """Read the stored form; values unknown to this version count as absent."""
+    """Read stored preferences; values unknown to this version count as absent."""
     big_numbers: object = stored.get("big_numbers")
     return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
 
 
 class Scope(StrEnum):
-    """What an API token may be used for. operations.yaml names the scope of each call; no scope implies another."""
+    """A permitted use of an API token. operations.yaml names each call's scope; no scope implies another."""
 
     QUERY = "query"
     FILES_READ = "files:read"
@@ -74,20 +74,20 @@ class ApiTokenLimits:
     name: str
     scopes: frozenset[Scope]
     connectors: frozenset[str] | None
-    """Keys of the connectors that the token may use; None for all those of the user."""
+    """Keys of the connectors that the token may use; None for all that the user may use."""
     digest: bytes = field(repr=False, compare=False)
-    """The key for reading the token again."""
+    """The digest by which the token is read again."""
     is_of_administrator: bool = False
 
     @property
     def stored(self) -> Mapping[str, Any]:
-        """The form stored with a statement."""
+        """Convert the limits to the form stored with a statement."""
         connectors = None if self.connectors is None else sorted(self.connectors)
         return {"id": str(self.id), "name": self.name, "scopes": sorted(self.scopes), "connectors": connectors}
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the result of `stored`. Drops scopes unknown to this version."""
+        """Read limits from a result of `stored`. Drops scopes unknown to this version."""
         scopes = frozenset(scope for scope in Scope if scope in stored["scopes"])
         connectors = None if stored["connectors"] is None else frozenset[str](stored["connectors"])
         return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"")
@@ -105,21 +105,21 @@ class User:
     connectors_version: int = field(default=0, compare=False)
     """The version of the stored connectors when the rights were read; this process must be at least as current."""
     external_token: ExternalToken | None = field(default=None, compare=False)
-    """For engines that accept the caller's token instead of a login; None for a caller with an own token."""
+    """Passed to engines that accept the caller's token instead of a login; None for a caller with an own token."""
     token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """The ids for revoking the token of the call: its family's and its own; empty if there is none."""
+    """The revocation ids of the call's token: its family's and its own; empty if there is none."""
     token_epoch: int | None = field(default=None, compare=False, repr=False)
-    """The epoch of the own token; None for a caller without one."""
+    """The own token's epoch; None for a caller without an own token."""
     preferences: Preferences = field(default=Preferences(), compare=False)
     api_token: ApiTokenLimits | None = None
-    """None for a caller with another kind of token, or without one."""
+    """None for a caller without an API token."""
 
     def may(self, right: str) -> bool:
-        """Whether the user has the right; administrators have all."""
+        """Whether the user has the right; administrators have all rights."""
         return self.is_admin or right in self.rights
 
     def may_use(self, connector_right: str) -> bool:
-        """Whether a stored connector is granted, by itself or through `connector:*`, within the limits of the token."""
+        """Whether a stored connector is granted, by itself or through `connector:*`, and the token permits it."""
         if not self.reaches(connector_right.removeprefix("connector:")):
             return False
         return self.is_admin or connector_right in self.rights or ANY_CONNECTOR in self.rights
@@ -130,20 +130,20 @@ class User:
         return is_administrator or not self.groups.isdisjoint(groups)
 
     def reaches(self, connector: str) -> bool:
-        """Whether the token of the call permits the connector."""
+        """Whether the call's token permits the connector."""
         return self.reached is None or connector in self.reached
 
     @property
     def reached(self) -> Collection[str] | None:
-        """The connectors that the token of the call is limited to; None without a limit."""
+        """The connectors that the call's token is limited to; None without a limit."""
         return None if self.api_token is None else self.api_token.connectors
 
     def has_scope(self, scope: Scope) -> bool:
-        """Whether the token of the call has the scope; tokens other than API tokens have all."""
+        """Whether the call's token has the scope; tokens other than API tokens have all scopes."""
         return self.api_token is None or scope in self.api_token.scopes
 
     def narrowed(self, token: ApiTokenLimits) -> Self:
-        """The user with the current rights, narrowed to the scopes of the token.
+        """Return the user with current rights, narrowed to the token's scopes.
 
         Without the scope `admin`, an administrator has every right except administration. The scope has no effect once
         the user is no longer an administrator.
@@ -168,11 +168,11 @@ class AuthenticatedUser:
     last_name: str = ""
     email: str = ""
     groups: Sequence[str] | None = None
-    """Names that replace all groups of the user; None leaves the groups unchanged."""
+    """Group names that replace all of the user's groups; None leaves the groups unchanged."""
 
 
 STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
-"""Each grants access to one file store; hdfs needs no right."""
+"""Rights that grant access to one file store each; hdfs needs no right."""
 
 _NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
 # Only the canonical form, since grants are compared as text. Ids are bigints.
@@ -214,7 +214,7 @@ class UsernameRule:
 
     def read(self, text: str) -> Username:
         """Normalize a name; surrounding blanks are ignored. Raises InvalidUsername."""
-        # Compatibility forms are one name, as in directories: otherwise full-width letters would allow more guesses.
+        # As in directories, compatibility forms make one name; otherwise full-width letters would allow more guesses.
         name = unicodedata.normalize("NFKC", text.strip())
         if self.force_lowercase:
             name = name.lower()
@@ -227,8 +227,8 @@ class UsernameRule:
     def read_exact(self, text: str) -> Username:
         """Like `read`, but requires `text` to be in normal form already.
 
-        A name that differs from its normal form, say in full width, capitals or blanks, may be another person at
-        another issuer, and must not become the user with the normalized name. Raises InvalidUsername.
+        A name that differs from its normal form, say in width, case or blanks, may belong to a different person at
+        another issuer, so it must not become the user with the normalized name. Raises InvalidUsername.
         """
         name = self.read(text)
         if name.shown != text:
@@ -239,27 +239,27 @@ class UsernameRule:
 LDAP = "ldap"
 """The issuer of identities from the directory."""
 ANY = "*"
-"""The setting of issuer or audience that accepts any."""
+"""Accepts any value if set as issuer or audience."""
 
 IDENTITIES_MAX_LENGTH = 255
-"""The longest subject, in characters."""
+"""The maximum length of a subject, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalIdentity:
-    """A subject of an issuer. Both are case-sensitive; see `identity_of`."""
+    """An issuer's subject. Both names are case-sensitive; see `identity_of`."""
 
     issuer: str
     subject: str
 
 
 def identity_of(issuer: str, subject: str) -> ExternalIdentity:
-    """The identity of a subject. Directories ignore case, so `Ana` and `ana` are the same there."""
+    """Return a subject's identity. Directories ignore case, so `Ana` and `ana` are the same there."""
     return ExternalIdentity(issuer, subject.casefold() if issuer == LDAP else subject)
 
 
 def jwt_issuer(issuer: str) -> str:
-    """The issuer of tokens whose claim `iss` is `issuer`."""
+    """Return the issuer name for tokens whose claim `iss` is `issuer`."""
     return f"jwt:{issuer}"
 
 
@@ -269,7 +269,7 @@ def is_import_path(name: str) -> bool:
 
 
 def plug_in_issuer(path: str) -> str:
-    """The issuer name of a plug-in of `desktop.auth`, the same for both spellings of its path."""
+    """Return the issuer name of a `desktop.auth` plug-in, the same for both spellings of its path."""
     return path.replace(":", ".")
 
 
@@ -278,7 +278,7 @@ class RequestInfo:
     """The facts about a call that are passed to login back ends."""
 
     client: str
-    """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
+    """The client's address: the peer's, or the one reported by a trusted proxy; `unknown` if unclear."""
 
 
 class LoginBackend(Protocol):
@@ -287,13 +287,13 @@ class LoginBackend(Protocol):
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
         """Return the user, or None to try the next back end.
 
-        AuthenticationFailed ends the search; any other exception counts as "out of reach".
+        AuthenticationFailed ends the search; any other exception means that the back end is unavailable.
         """
         ...
 
 
 class CallHeaders(Protocol):
-    """Headers of a call by case-insensitive name."""
+    """A call's headers by case-insensitive name."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -321,12 +321,10 @@ class AuthRequest(Protocol):
 
     @property
     def client(self) -> str:
-        """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
+        """The client's address: the peer's, or the one reported by a trusted proxy; `unknown` if unclear."""
         ...
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is in `desktop.trusted_proxies`; otherwise its headers are just claims of the caller
-        (T19).
-        """
+        """Whether the peer is in `desktop.trusted_proxies`; otherwise its headers prove nothing (T19)."""
         ...

@@ -11,7 +11,7 @@ from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.threads import LimitedThreads
 
 _ESTIMATED_CHARACTERS = 72
-"""Estimates take quadratic time, and a password with a strong beginning is strong as a whole."""
+"""Only this many characters are estimated: the time is quadratic, and a strong beginning makes a strong password."""
 _THREADS = 2
 _MOST_CALLS = 500
 
@@ -26,7 +26,7 @@ class Strength:
 
 def strength(password: str, *, name: str) -> Strength:
     """Estimate with zxcvbn, which knows common passwords, words, repetitions, sequences, keyboard rows and dates."""
-    # Costs 14 MB and 0.2 s, and few processes ever set a password.
+    # Imported here: it takes 14 MB and 0.2 s, and few processes ever set a password.
     from zxcvbn import zxcvbn  # noqa: PLC0415 as above
 
     found = zxcvbn(password[:_ESTIMATED_CHARACTERS], user_inputs=[name, "queryserver"])
@@ -47,14 +47,14 @@ class Passwords:
         self._threads = LimitedThreads("passwords", threads=_THREADS, most_waiting=_MOST_CALLS - _THREADS)
         self.close = self._threads.close
         self._hasher = hasher or self.hasher
-        # Compared with the password of an unknown user, so that it takes as long as for a known one.
+        # Verified for unknown users, so that they take as long as known users.
         self._dummy_hash = self._hasher.hash("nobody's password")
 
     async def hash(self, password: str) -> str:
         return str(await self._in_thread(lambda: self._hasher.hash(password)))
 
     async def strength(self, password: str, *, name: str) -> Strength:
-        """How hard the password is to guess for somebody who knows the user name."""
+        """Estimate how hard the password is to guess for somebody who knows the user name."""
         return cast("Strength", await self._in_thread(lambda: strength(password, name=name)))
 
     async def verify(self, password_hash: str | None, password: str) -> bool:
@@ -69,7 +69,7 @@ class Passwords:
         return await self._in_thread(matches) is True and password_hash is not None
 
     def is_outdated(self, password_hash: str) -> bool:
-        """Whether the hash was made with different parameters than today's."""
+        """Whether the hash was made with parameters other than the current ones."""
         return self._hasher.check_needs_rehash(password_hash)
 
     async def _in_thread(self, work: Callable[[], object]) -> object:

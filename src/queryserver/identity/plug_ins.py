@@ -26,7 +26,7 @@ _POSITIONAL = (
 
 
 def is_well_formed(person: model.AuthenticatedUser) -> bool:
-    """Whether the result of a plug-in holds storable strings, since its code may not be type-checked."""
+    """Whether a plug-in's result consists of storable strings. Its code may not be type-checked."""
     texts: list[object] = [person.username, person.first_name, person.last_name, person.email]
     groups: object = person.groups
     if isinstance(groups, Collection) and not isinstance(groups, str | bytes | Mapping):
@@ -44,12 +44,12 @@ def is_well_formed(person: model.AuthenticatedUser) -> bool:
 async def open_plug_in(
     key: str, name: str, *, settings: Settings, threads: LimitedThreads, method: str
 ) -> AsyncGenerator[object]:
-    """Instantiate the class of that name as the contract says, and close it with the context.
+    """Instantiate a class as the contract specifies, and close the instance on exit.
 
     Raises ConfigurationError with `key` if the class cannot be loaded or built, or has no `method`.
     """
     try:
-        # In a thread, because imports read files and may pull in a lot.
+        # In a thread, because imports read files and may take long.
         kind = await asyncio.to_thread(_load, name)
         parameters = inspect.signature(kind).parameters.values()
         instance = kind(settings) if any(one.kind in _POSITIONAL for one in parameters) else kind()
@@ -82,7 +82,7 @@ def _load(name: str) -> Callable[..., object]:
 
 @dataclass(eq=False, repr=False)
 class PlugInAuthenticator:
-    """An authenticator: calls `authenticate` of a plug-in, sync or async."""
+    """Authenticates callers with a plug-in's sync or async `authenticate`."""
 
     name: str
     instance: object
@@ -96,10 +96,10 @@ class PlugInAuthenticator:
         self._challenge = getattr(self.instance, "authenticate_header", None)
 
     async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """The user named by the class, created at the first call; None if it names none.
+        """Return the user named by the plug-in, created at the first call; None if it names none.
 
         Raises AuthenticationFailed, UserNotFound (no such user), UserInactive, DatabaseUnavailable; RuntimeError or
-        TypeError if the class fails or takes too long, and the call fails with an internal error.
+        TypeError if the plug-in fails or takes too long, which fails the call with an internal error.
         """
         try:
             returned = await self.threads.call(self._authenticate, request)
@@ -121,7 +121,7 @@ class PlugInAuthenticator:
             raise
 
     async def challenge(self, request: model.AuthRequest) -> str | None:
-        """The text of `authenticate_header`; None if it fails or is not a valid header."""
+        """Return the text of `authenticate_header`; None if that fails or is not a valid header."""
         if not callable(self._challenge):
             return None
         try:
@@ -136,7 +136,7 @@ class PlugInAuthenticator:
 
 
 class PlugInLogin:
-    """A login back end: calls `login` of a plug-in, sync or async."""
+    """Logs users in with a plug-in's sync or async `login`."""
 
     def __init__(self, name: str, instance: object, threads: LimitedThreads, usernames: model.UsernameRule) -> None:
         self._name = name
@@ -145,7 +145,7 @@ class PlugInLogin:
         self._threads = threads
 
     async def login(self, username: str, password: str, request: model.RequestInfo) -> model.AuthenticatedUser | None:
-        """The user accepted by the class; None for an illegal name. Passes names normalized by the case rule.
+        """Return the user accepted by the plug-in; None for an illegal name. It gets names normalized by the case rule.
 
         Raises AuthenticationFailed, and LoginBackendUnavailable for any other exception and under overload.
         """

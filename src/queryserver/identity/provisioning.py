@@ -1,4 +1,4 @@
-"""Just-in-time provisioning: maps identities of other issuers to users (Contract platform 3.9 rule 7, 4.2)."""
+"""Just-in-time provisioning: maps other issuers' identities to users (Contract platform 3.9 rule 7, 4.2)."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +24,9 @@ _MOST_SETTLED = 4096
 class Provisioning:
     """Finds the users of external identities, and creates new ones.
 
-    New users are active, not administrators, without a password, in the default group, and linked to the identity.
-    An existing user is linked at the first call with a matching name, except for one who has a password, is an
-    administrator, or is linked to another identity: linking these takes an administrator.
+    New users are active ordinary users without a password, in the default group, and linked to the identity.
+    An existing user is linked at the first call with a matching name. Only an administrator can link service accounts,
+    administrators, and users with a password or another identity.
     """
 
     callers: CallerRepository
@@ -39,7 +39,7 @@ class Provisioning:
         self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
             _MOST_SETTLED, life_s=_SETTLED_S, clock=self.clock
         )
-        """The groups last named for each user, and the resulting memberships."""
+        """Each user's last named groups, and the resulting memberships."""
 
     async def user(
         self,
@@ -49,10 +49,10 @@ class Provisioning:
         token_id: str = "",
         may_create: bool = True,
     ) -> User:
-        """The current user of an identity, with the groups of `person`. Takes one query if the identity is linked.
+        """Return the current user of an identity, in the groups of `person`. Takes one query if the identity is linked.
 
-        Raises IdentityRefused, UserNotFound (unknown, and must not be created), UserInactive, InvalidToken (the token
-        with that id was revoked), DatabaseUnavailable.
+        Raises IdentityRefused, UserNotFound (unknown, and `may_create` is false), UserInactive, InvalidToken (the token
+        was revoked), DatabaseUnavailable.
         """
         person = person or AuthenticatedUser(identity.subject)
         key = self._key(identity, person.username, token_id)
@@ -75,7 +75,7 @@ class Provisioning:
         return known.user
 
     async def known(self, identity: ExternalIdentity, *, token_id: str = "") -> KnownCaller | None:
-        """The user that `user` would return, in any state, or None. Raises IdentityRefused."""
+        """Return the user that `user` would return, in any state, or None. Raises IdentityRefused."""
         key = self._key(identity, identity.subject, token_id)
         return self._permitted(identity, identity.subject, await self.callers.caller(key))
 
@@ -107,7 +107,7 @@ class Provisioning:
         return known
 
     def _wrong_name(self, text: str) -> str | None:
-        """Why no user can have the name; None if one can."""
+        """Explain why no user can have the name; None if the name is valid."""
         try:
             name = self._usernames.read(text)
         except errors.InvalidUsername:
@@ -135,9 +135,9 @@ class Provisioning:
         AUDIT.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
-        """Make the user a member of exactly the named groups; whether that changed anything.
+        """Make the user a member of exactly the named groups. Returns whether that changed anything.
 
-        Skips the write if the same names led to the user's present groups within the last minute.
+        Skips the write if the same names resulted in the user's present groups within the last minute.
         """
         settled = self._settled.get(user.id)
         if settled == (named, user.groups):

@@ -13,7 +13,7 @@ from queryserver.platform.database import Connection, Database
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as listed for administrators."""
+    """A user in lists for administrators."""
 
     id: int
     username: str
@@ -44,7 +44,7 @@ class NewAccount:
     identity: ExternalIdentity | None = None
     """An identity to link to the user right away."""
     by_administrator: bool = False
-    """Whether the identity is linked by an administrator rather than a first call."""
+    """Whether an administrator links the identity, rather than a first call."""
     is_service_account: bool = False
 
 
@@ -65,7 +65,7 @@ IS_ADMINISTRATOR = """
         select from group_members m join group_rights r using (group_id)
         where m.user_id = u.id and r."right" = 'admin'))
 """
-"""Condition on a row `u` of users: administrator by own flag or by a group."""
+"""Condition on a row `u` of users: an administrator by own flag or by group."""
 
 ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {IS_ADMINISTRATOR})"
 
@@ -125,7 +125,7 @@ _NEW_GROUP = """
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
 """
 
-# Locked, so that only one of two concurrent first calls from different issuers is linked.
+# The lock lets only one of two concurrent first calls from different issuers be linked.
 _FREE_USER = f"""
     select u.id from users u
     where u.id = $1 and u.password_hash is null and not u.is_service_account and not {IS_ADMINISTRATOR}
@@ -158,21 +158,21 @@ class AccountRepository:
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
-        """Store a fresh hash of the same password, unless the password has changed meanwhile."""
+        """Store a fresh hash of the same password, unless the password has changed since."""
         await self._database.execute(
             "update users set password_hash = $3 where id = $1 and password_hash = $2", user_id, old, new
         )
 
     async def create(self, account: NewAccount, *, default_group: str) -> int:
-        """Create a user, who also joins the default group, and return the id.
+        """Create a user in the default group and any other given groups, and return its id.
 
-        Raises NameTaken (of the user or the identity), UnknownGroup.
+        Raises NameTaken (the user's name or the identity), UnknownGroup.
         """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
 
     async def create_first(self, account: NewAccount, *, default_group: str) -> bool:
-        """Create the very first user; False if there is one already. Only one of several concurrent calls succeeds."""
+        """Create the very first user; False if a user exists already. Only one of several concurrent calls succeeds."""
         async with self._database.transaction() as connection:
             await connection.execute(TAKE_TURNS)
             if await connection.fetchval("select exists (select from users)"):
@@ -194,7 +194,7 @@ class AccountRepository:
         return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
-        """All user names and all group names, sorted. Raises DatabaseUnavailable."""
+        """Return all user names and all group names, sorted. Raises DatabaseUnavailable."""
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
@@ -207,9 +207,9 @@ class AccountRepository:
         password_hash: str | None = None,
         ends_tokens: bool = False,
     ) -> bool:
-        """Change what is not None; False if there is no such user.
+        """Change the given properties; None leaves one unchanged. Returns False if there is no such user.
 
-        Raises last_administrator, service_account (which cannot have a password).
+        Raises last_administrator, and service_account for a password.
         """
         values = (is_active, is_admin, password_hash, int(ends_tokens))
         is_service = "select is_service_account from users where username_key = $1"
@@ -219,11 +219,11 @@ class AccountRepository:
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
     async def end_all_tokens(self) -> int:
-        """End the tokens of all users; the number of users."""
+        """End all users' tokens. Returns the number of users."""
         return await self._database.execute("update users set token_epoch = token_epoch + 1")
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
-        """Create the group with these rights; an existing group keeps its own."""
+        """Create the group with these rights; an existing group keeps its own rights."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
     async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
@@ -234,7 +234,7 @@ class AccountRepository:
         async with self._database.transaction() as connection:
             if await connection.fetchval(_FREE_USER, user_id) is None:
                 return False
-            # A separate statement has a fresh snapshot, and so sees links made while this one waited for the lock.
+            # A separate statement has a fresh snapshot, so it sees links made while the first one waited for the lock.
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
 
 
@@ -252,7 +252,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     )
     if user_id is None:
         raise NameTaken(f"User {account.username.shown} exists already.")
-    # Locked against deletion until the memberships are written.
+    # The lock prevents the groups' deletion until the memberships are written.
     rows = await connection.fetch(
         "select id, name from groups where name = any($1::text[]) order by id for key share",
         [default_group, *account.groups],

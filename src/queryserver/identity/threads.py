@@ -1,4 +1,4 @@
-"""Threads for blocking work in logins and calls: password hashing, the directory, plug-ins."""
+"""Threads for blocking work in logins and calls: password hashing, directory access and plug-ins."""
 
 import asyncio
 import inspect
@@ -14,16 +14,16 @@ _Outcome: TypeAlias = tuple[object, BaseException | None]
 
 
 class TooManyWaiting(LoginBackendUnavailable):
-    """So many calls are waiting for a thread that another one would time out."""
+    """Raised if so many calls wait for a thread that another call would time out."""
 
     def __init__(self) -> None:
         super().__init__("Too many logins at once.")
 
 
 class LimitedThreads:
-    """Threads for blocking functions: 8 by default, and 10 s per call including the wait.
+    """Runs blocking functions in threads: 8 by default, with 10 s per call including the wait.
 
-    With `most_waiting`, further calls raise TooManyWaiting at once.
+    Once `most_waiting` calls wait, further calls raise TooManyWaiting.
     """
 
     def __init__(
@@ -39,9 +39,10 @@ class LimitedThreads:
         self._running: set[asyncio.Task[_Outcome]] = set()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """The result of a sync or async function. Raises its Exceptions, TimeoutError, TooManyWaiting.
+        """Call a sync or async function, and return its result. Raises its Exceptions, TimeoutError, TooManyWaiting.
 
-        Runs in a task of its own, because it may raise what would end this server, or ignore cancellation.
+        The function runs in its own task, because it may raise an error that would end this server, or ignore
+        cancellation.
         """
         running = asyncio.create_task(self._outcome(function, arguments), name=self._name)
         self._running.add(running)
@@ -60,7 +61,7 @@ class LimitedThreads:
         return result
 
     def close(self) -> None:
-        """Shut down without waiting for running calls, whose callers are gone."""
+        """Shut down without waiting for running calls, which nobody awaits."""
         for running in self._running:
             running.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -70,7 +71,7 @@ class LimitedThreads:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments), None
             result, error = await self._in_thread(function, arguments)
-            # A decorated coroutine function cannot be told from an ordinary one.
+            # A decorated coroutine function looks like an ordinary function.
             return (await result if inspect.isawaitable(result) else result), error
         except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
@@ -92,7 +93,7 @@ class LimitedThreads:
             except BaseException as error:  # noqa: BLE001 raised by the caller
                 return None, error
 
-        def give_back(_: object) -> None:  # in the thread, perhaps after the end of the loop
+        def give_back(_: object) -> None:  # in the thread, perhaps after the loop was closed
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._free.release)
 

@@ -30,7 +30,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
-# A client that lost our response, or sent the call twice, may present a token that it has just exchanged.
+# A client that lost the response, or sent the call twice, may present a token that it has just exchanged.
 _REUSE_GRACE = timedelta(seconds=30)
 # Tokens issued under longer lifetimes must not outlive their revocation.
 _KEEP_REVOCATIONS = timedelta(days=90)
@@ -52,7 +52,10 @@ class RenewedTokens:
 
 @dataclass(slots=True, eq=False)
 class Tokens:
-    """Tokens of one login form a family and are revoked together. `are_bearers`: own tokens are accepted as bearers."""
+    """Issues and checks own tokens. The tokens of one login form a family and are revoked together.
+
+    `are_bearers`: whether own tokens are accepted as bearers.
+    """
 
     codec: JwtCodec
     records: CallerRepository
@@ -65,7 +68,7 @@ class Tokens:
     clock: Callable[[], float] = time.time
 
     def issue(self, login: StoredLogin) -> TokenPair:
-        """The first tokens of a login; the id of the refresh token names the family."""
+        """Issue a login's first tokens; the refresh token's id names the family."""
         family = uuid4().hex
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
 
@@ -87,7 +90,7 @@ class Tokens:
             raise _detailed(error, TokenType.ACCESS) from None
 
     async def refresh(self, token: str) -> RenewedTokens:
-        """A new access token, and with rotation a new refresh token.
+        """Issue a new access token, and with rotation a new refresh token.
 
         Raises InvalidToken, UserNotFound, UserInactive.
         """
@@ -105,8 +108,8 @@ class Tokens:
     async def revoke(self, token: str, *, everything: bool) -> None:
         """Revoke the family of a token, or all tokens of its user. An invalid token changes nothing.
 
-        An expired token still revokes its family, but only a live one revokes everything. API tokens are unaffected,
-        since ending a login must not disturb other users of the token. Raises KeyServerUnavailable.
+        An expired token still revokes its family, but only a valid token revokes everything. API tokens are unaffected,
+        since a logout must not disturb other programs that use the API token. Raises KeyServerUnavailable.
         """
         if self.external and algorithm_of(token) == EXTERNAL:
             username = await self.external.revoke(token, everything=everything)
@@ -175,7 +178,7 @@ def _is_alive(owner: TokenOwner | None, epoch: int) -> bool:
 
 
 def _detailed(error: InvalidToken, kind: TokenType) -> InvalidToken:
-    """Token calls describe the error in `detail` (Contract platform 3.4, 3.5)."""
+    """Add the `detail` that token calls return (Contract platform 3.4, 3.5)."""
     return InvalidToken(error.message, token_type=kind.value, detail=error.message)
 
 

@@ -19,7 +19,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user in a list. `groups` are sorted names; `is_admin` is by flag or by group."""
+    """A user in a list. `groups` are sorted names; `is_admin` is true by flag or by group."""
 
     id: int
     username: str
@@ -37,7 +37,7 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class UserDetails:
-    """A user to be offered or shown. `groups` are sorted by name, and empty unless requested."""
+    """Details of a user. `groups` are sorted by name, and empty unless requested."""
 
     id: int
     username: str
@@ -48,10 +48,10 @@ class UserDetails:
     groups: tuple[GroupName, ...] = ()
 
 
-# Sorted by code points in every database, whatever its collation.
+# Sorted by code points, whatever the database's collation.
 _BY_NAME = 'order by u.username_key collate "C"'
 
-# The key is folded by Python, but only if names ignore case; otherwise lower() of the database must do.
+# Python folds the key only if names ignore case; otherwise the database's lower() has to do.
 _MATCHING = f"""
     with matching as materialized (
         select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account from users u
@@ -103,7 +103,7 @@ MAX_PAGE = 1000
 
 
 class Users:
-    """Lists of users and groups by name, and preferences. All calls raise DatabaseUnavailable."""
+    """Lists users and groups by name, and changes preferences. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -118,9 +118,9 @@ class Users:
         page: int | None = None,
         limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
-        """The number of matches, and one page of them, or all without page and limit.
+        """Return the number of matching users, and one page of them, or all without page and limit.
 
-        `username` ignores case, `groups` matches members of any of them, and None matches everything.
+        `username` ignores case, `groups` matches members of any of these groups, and None matches all users.
         """
         offset, size = 0, limit
         if page is not None or limit is not None:
@@ -162,7 +162,7 @@ class Users:
         return None if stored is None else preferences_of(stored)
 
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """The users with these ids, each once; unknown ids are left out."""
+        """Return the users with these ids, each once; unknown ids are left out."""
         rows = await self._database.fetch(
             f"select {_DETAILS} from users u where u.id = any($1::bigint[]) {_BY_NAME}", list(ids)
         )
@@ -178,9 +178,9 @@ class Users:
         with_caller: bool,
         only_groups_of_caller: bool,
     ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Active users and groups whose names contain the typed text, ignoring case; at most `count` of each.
+        """Find active users and groups whose names contain the typed text, ignoring case; at most `count` of each.
 
-        `with_groups` includes the groups of the users.
+        `with_groups` includes the users' groups.
         """
         text = unicodedata.normalize("NFKC", typed)
         without = None if with_caller else caller.id
@@ -189,7 +189,7 @@ class Users:
         if with_groups:
             for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
                 groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
-        # Compared in Python, because with collation C lower() handles ASCII only. Groups are few.
+        # Compared in Python, because lower() handles ASCII only with collation C. There are few groups.
         names = await self._database.fetch(_GROUP_NAMES, caller.id if only_groups_of_caller else None)
         return (
             [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
@@ -198,7 +198,7 @@ class Users:
 
 
 MAX_PASSWORD_BYTES = 1024
-"""The longest password that a login accepts (Contract platform 3.2)."""
+"""The maximum password length that a login accepts (Contract platform 3.2)."""
 
 DEFAULT_RIGHTS = (
     "filebrowser.s3_access",
@@ -209,7 +209,7 @@ DEFAULT_RIGHTS = (
     "download",
     "metadata",
 )
-"""The initial rights of the default group (Contract platform 4.3)."""
+"""The default group's initial rights (Contract platform 4.3)."""
 
 
 class Accounts:
@@ -227,7 +227,7 @@ class Accounts:
         self._usernames = model.UsernameRule.of(auth)
 
     async def ensure_default_group(self) -> None:
-        """Create the group that new users join with its initial rights; an existing group keeps its own."""
+        """Create the group that new users join, with its initial rights; an existing group keeps its own rights."""
         await self._records.ensure_group(self._auth.default_user_group, DEFAULT_RIGHTS)
 
     async def create(
@@ -239,9 +239,9 @@ class Accounts:
         is_admin: bool = False,
         is_service_account: bool = False,
     ) -> model.Username:
-        """Create a user. Users with an identity of another issuer and service accounts have no password.
+        """Create a user. Users with another issuer's identity and service accounts have no password.
 
-        Raises InvalidPassword, NameTaken (of the user or the identity), UnknownGroup.
+        Raises InvalidPassword, NameTaken (the user's name or the identity), UnknownGroup.
         """
         username = self._usernames.read(person.username)
         account = NewAccount(
@@ -265,13 +265,13 @@ class Accounts:
         Raises InvalidPassword.
         """
         if await self._records.has_users():
-            return False  # every start passes the same password, which later rules may reject
+            return False  # checked first: every start passes the same password, which stricter rules may reject later
         username = self._usernames.read(name)
         account = NewAccount(username, await self._hash(password, username.shown), is_admin=True)
         return await self._records.create_first(account, default_group=self._auth.default_user_group)
 
     async def disable(self, name: str) -> None:
-        """Refuse all logins of the user, and end all tokens. Raises unknown_user, last_administrator."""
+        """Refuse the user's logins, and end all of the user's tokens. Raises unknown_user, last_administrator."""
         _require_known(name, await self._records.change(self._key(name), is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
@@ -283,16 +283,16 @@ class Accounts:
         _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
-        """Replace the password; all tokens end. Raises unknown_user, InvalidPassword, service_account."""
+        """Replace the password, and end all tokens. Raises unknown_user, InvalidPassword, service_account."""
         new = await self._hash(password, name)
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
-        """Reset the failed logins of a name, which need not exist."""
+        """Reset a name's failed logins. The user need not exist."""
         await self._throttle.unlock(self._key(name))
 
     async def end_tokens(self, name: str) -> None:
-        """End all tokens of a user. Raises unknown_user."""
+        """End all of a user's tokens. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), ends_tokens=True))
 
     async def _hash(self, password: str, name: str) -> str:
@@ -330,7 +330,7 @@ class GroupGrants:
     members: int
 
 
-# Locked against deletion until the membership or right that needs it is written.
+# The lock prevents the group's deletion until the membership or right is written.
 _GROUP = "select id from groups where name = $1 for key share"
 
 _GRANTS = """
@@ -354,7 +354,7 @@ class Groups:
 
     async def create(self, name: str) -> None:
         """Create a group without rights. Raises invalid_group_name, NameTaken."""
-        # Groups are listed with commas in between, and the output of commands is separated by tabs.
+        # Lists of groups are separated by commas, and command output by tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise errors.invalid_group_name(
@@ -373,13 +373,13 @@ class Groups:
                 raise errors.UnknownGroup(name)
 
     async def add(self, username: str, group: str) -> None:
-        """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
+        """Add a user to a group. Raises InvalidUsername, unknown_user, UnknownGroup."""
         await self._change_member(
             username, group, "insert into group_members (user_id, group_id) values ($1, $2) on conflict do nothing"
         )
 
     async def remove(self, username: str, group: str) -> None:
-        """End a membership. Raises InvalidUsername, unknown_user, UnknownGroup, last_administrator."""
+        """Remove a user from a group. Raises InvalidUsername, unknown_user, UnknownGroup, last_administrator."""
         await self._change_member(username, group, "delete from group_members where user_id = $1 and group_id = $2")
 
     async def grant(self, group: str, right: str) -> None:
@@ -393,7 +393,7 @@ class Groups:
         await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
-        """One group, or all sorted by name. Raises UnknownGroup."""
+        """Return one group, or all groups sorted by name. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
             raise errors.UnknownGroup(group)
@@ -419,7 +419,7 @@ async def _group_id(connection: Connection, name: str) -> int:
 
 
 def checked_identity(auth: AuthSettings, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
-    """The identity of a subject at a configured issuer; the subject defaults to the user name.
+    """Return a subject's identity at a configured issuer; the subject defaults to the user name.
 
     Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal subject).
     """
@@ -447,7 +447,7 @@ class LinkedIdentity:
     issuer: str
     subject: str
     by_administrator: bool
-    """Linked by a command rather than at the first call of the identity."""
+    """Whether a command created the link, rather than the identity's first call."""
     linked_at: datetime
 
 
@@ -472,7 +472,7 @@ _LINKED = """
 
 
 class Identities:
-    """Links between users and identities of other issuers. User names follow the case rule.
+    """Links users to other issuers' identities. User names follow the case rule.
 
     All calls raise DatabaseUnavailable.
     """
@@ -483,7 +483,7 @@ class Identities:
         self._usernames = model.UsernameRule.of(auth)
 
     async def link(self, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
-        """Link the subject of an issuer to this user, effective from its next call. Idempotent.
+        """Link an issuer's subject to this user, effective from the subject's next call. Idempotent.
 
         The subject defaults to the name. Raises InvalidUsername, InvalidParameter (no such issuer, or an illegal
         subject), unknown_user, service_account, NameTaken.
@@ -498,8 +498,9 @@ class Identities:
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """Remove the links of a user or of all users, optionally of one issuer; their number. Raises
-        InvalidUsername.
+        """Remove the links of one user or all users, optionally of one issuer only. Returns their number.
+
+        Raises InvalidUsername.
         """
         key = None if name is None else self._usernames.read(name).key
         if issuer is not None and subject is not None:
@@ -507,13 +508,13 @@ class Identities:
         return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """The links of one user or of all, sorted by user name, issuer and subject. Raises InvalidUsername."""
+        """Return the links of one user or all users, by user name, issuer and subject. Raises InvalidUsername."""
         key = None if name is None else self._usernames.read(name).key
         return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
 
 
 async def _user_id(connection: Connection, username_key: str) -> int:
-    """The id of the user, whose row is locked against deletion until the end of the transaction."""
+    """Return the user's id, and lock its row against deletion until the end of the transaction."""
     user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
     if user_id is None:
         raise errors.unknown_user(username_key)

@@ -36,7 +36,7 @@ class _NamedTls(ldap3.Tls):
 
 
 class Ldap3Session:
-    """One connection, encrypted by StartTLS for `ldap://`. The deadline counts from its creation. Close it."""
+    """One connection, encrypted by StartTLS for `ldap://`. The time limit starts at its creation. Close after use."""
 
     def __init__(self, url: str, timeout_s: float, context: ssl.SSLContext) -> None:
         address = urlsplit(url)
@@ -93,7 +93,7 @@ class Ldap3Session:
         plain = self._connection.socket
         if plain is not None:
             with suppress(OSError):
-                # Not the method of the TLS socket, which would drop the TLS state that the other thread is using.
+                # The TLS socket's own method would drop the TLS state that the other thread is using.
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Ldap3Session:
             leaked.close()
 
     def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
-        # The server limits small results; large ones are paged, as servers return only a thousand entries at a time.
+        # Large results are read in pages, as servers return only a thousand entries per search.
         limits: dict[str, Any] = {"size_limit": search.most}
         if search.most >= _PAGE:
             limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
@@ -137,7 +137,7 @@ class Ldap3Session:
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
-        """Run one exchange within the deadline; the first one connects. Raises LoginBackendUnavailable."""
+        """Run one exchange within the deadline; the first exchange connects. Raises LoginBackendUnavailable."""
         try:
             if self._connection.closed:
                 self._connection.open(read_server_info=False)

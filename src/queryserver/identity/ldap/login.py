@@ -1,4 +1,4 @@
-"""Logins with an LDAP directory. Its calls block, so they run in threads."""
+"""Logins with an LDAP directory. Directory calls block, so they run in threads."""
 
 import secrets
 import unicodedata
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 MOST_GROUPS = 5000
 _LIMIT_S = 10.0
-"""Time limit of a login, all steps included."""
+"""Time limit of a whole login."""
 _PERSON = ("givenName", "sn", "mail")
 _MAX_CHARACTERS = 254
 _MOST_WAITING = 200
@@ -26,7 +26,7 @@ _MOST_WAITING = 200
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry: its distinguished name, and the requested attributes with lower-case names."""
+    """A directory entry: its distinguished name, and the requested attributes by lower-case name."""
 
     dn: str
     attributes: dict[str, tuple[str, ...]]
@@ -47,23 +47,23 @@ class LdapSearch:
 
 
 class DirectorySession(Protocol):
-    """One connection. Every call raises LoginBackendUnavailable at the deadline of the session."""
+    """One connection. Every call raises LoginBackendUnavailable once the session's deadline has passed."""
 
     def bind(self, name: str, password: str) -> bool:
         """Log in; False if the directory refuses this login. Raises ValueError for an empty password."""
         ...
 
     def entries(self, search: LdapSearch) -> Sequence[Entry]:
-        """The matching entries; referrals to other servers are not followed."""
+        """Return the matching entries. Does not follow referrals to other servers."""
         ...
 
     def abort(self) -> None:
-        """End the connection while another thread waits for it."""
+        """Shut down the connection while another thread waits for it."""
         ...
 
 
 Directory: TypeAlias = Callable[[], AbstractContextManager[DirectorySession]]
-"""Creates connections to an authenticated server; each opens on first use."""
+"""Creates connections to an authenticated server; each connection opens on first use."""
 
 
 def filter_value(text: str) -> str:
@@ -77,7 +77,7 @@ def name_value(text: str) -> str:
 
 
 def _escaped(text: str, special: str) -> str:
-    """Escape in hexadecimal, which both grammars allow; blanks too, since libraries and servers strip them."""
+    """Escape in hexadecimal, which both grammars allow. Blanks are escaped too, as libraries and servers strip them."""
     pieces = list[str]()
     for character in text:
         is_special = character in special or character.isspace()
@@ -86,7 +86,7 @@ def _escaped(text: str, special: str) -> str:
 
 
 def both(*filters: str) -> str:
-    """The conjunction of filters, whose outer parentheses may be missing, as in settings."""
+    """Combine filters with "and". Their outer parentheses may be missing, as in settings."""
     return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
 
 
@@ -101,7 +101,7 @@ class LdapLogin:
         self.close = self._threads.close
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The person with that name and password in the directory. Raises LoginBackendUnavailable."""
+        """Return the directory's user with that name and password, else None. Raises LoginBackendUnavailable."""
         del request
         try:
             name = self._usernames.read(username)
@@ -122,14 +122,14 @@ class LdapLogin:
         except TimeoutError:
             raise LoginBackendUnavailable("The directory did not answer in time.") from None
         finally:
-            # Sessions that answered are closed already; this frees a thread that is still waiting.
+            # Finished sessions are already closed; this frees a thread that is still waiting.
             for session in opened:
                 session.abort()
 
     def _authenticate(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
-        """The person, or None if unknown, with a wrong password, or in none of `login_groups`.
+        """Return the user; None if the name is unknown, the password wrong, or the user in none of `login_groups`.
 
-        The name is the one in the entry, because the directory may accept several spellings.
+        The returned name comes from the entry, because the directory may accept several spellings.
         """
         find = self._search_and_bind if self._settings.search_bind_authentication else self._direct_bind
         entry = find(session, username, password)
@@ -151,7 +151,7 @@ class LdapLogin:
         return self._settings.sync_groups_on_login or bool(self._settings.login_groups)
 
     def _search_and_bind(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """Search and bind: find the entry with the service account, then log in as the entry."""
+        """Search and bind: find the user's entry with the service account, then log in as that entry."""
         self._log_in_service(session)
         entry = self._only(session, self._settings.base_dn, username)
         # Bind even without an entry, so that an unknown name takes as long as a wrong password (Rule T15).
@@ -192,15 +192,15 @@ class LdapLogin:
         return entries[0] if entries else None
 
     def _name(self, entry: Entry, typed: Username) -> str | None:
-        """The name of the entry that was typed, or else its first legal one."""
+        """Return the entry's name that matches the typed one, or else its first legal name."""
         legal: list[Username] = []
         for value in entry.values(self._settings.users.user_name_attr):
             try:
                 name = self._usernames.read(value)
             except InvalidUsername:
                 continue
-            # Directories ignore case, so names that differ in case are one person; full width or blanks may make
-            # another.
+            # Directories ignore case, so names that differ only in case belong to one user. Names that differ in
+            # width or blanks may belong to different users.
             if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
                 legal.append(name)
         if not legal:
@@ -209,7 +209,7 @@ class LdapLogin:
         return next((name for name in legal if name.key == typed.key), legal[0]).shown
 
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
-        """Names of the groups that contain the entry directly; nested groups are not resolved."""
+        """Return the names of groups that contain the entry directly; nested groups are not resolved."""
         groups = self._settings.groups
         # RFC 2307 groups list names instead of entries.
         holds_names = groups.group_member_attr.lower() == "memberuid"
