@@ -243,7 +243,7 @@ async def test_canceled_write_removes_its_bytes(service, storage):
     assert service.trees["con"].entries == {}
 
 
-async def test_path_through_file_is_reported_for_every_account_error(storage):
+async def test_path_through_file_raises_not_a_directory(storage):
     await put(storage, "con/file")
     for call in (storage.mkdir("con/file/a/b"), put(storage, "con/file/a/b")):
         with pytest.raises(NotADirectory):

@@ -48,7 +48,7 @@ async def place(
         yield place
 
 
-async def test_kill_while_spooling_and_downloading(place: Installation) -> None:
+async def test_kill_during_spooling_and_download_keeps_finished_results_only(place: Installation) -> None:
     async with place.server() as victim:
         kept = await victim.finished("postgresql", NOISE.format(rows=300_000), limit=300_000)
         whole = await victim.file(kept)
@@ -80,7 +80,7 @@ async def test_kill_while_spooling_and_downloading(place: Installation) -> None:
         await eventually(lambda: _answer(not [one for one in place.spooled() if spooling in str(one)]))
 
 
-async def test_power_cut_of_embedded_server(tmp_path: Path) -> None:
+async def test_embedded_server_recovers_immediately_after_power_cut(tmp_path: Path) -> None:
     """A server that is alone on its database waits for no lease after a restart."""
     password = "a password of the test"
     operations: dict[str, str] = {}

@@ -207,7 +207,7 @@ async def give_password(place: Installation, username: str, password: str) -> No
 
 
 @pytest.mark.platform(25)
-async def test_token_works_and_expires_on_both_instances(place: Installation, pair: tuple[Node, Node]) -> None:
+async def test_token_is_valid_and_revoked_on_both_instances(place: Installation, pair: tuple[Node, Node]) -> None:
     first, second = pair
     await give_password(place, "eve", "the password of eve")
     history = "/api/v1/editor/get_history"

@@ -158,7 +158,7 @@ async def test_leftovers_of_killed_server_and_nothing_else_are_removed_by_next_o
 
 @pytest.mark.storage(86)
 @pytest.mark.storage(90)
-async def test_kill_while_uploading(place: Installation) -> None:
+async def test_kill_during_upload_keeps_finished_parts_only(place: Installation) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     uuid = str(uuid4())
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:

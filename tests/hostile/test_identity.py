@@ -167,7 +167,7 @@ class TestNamesOfOtherIssuers:
         (linked,) = await _links(external).all("ana")
         assert not linked.by_administrator
 
-    async def test_only_one_of_two_concurrent_links_is_created(self, external: Api) -> None:
+    async def test_only_one_of_several_concurrent_links_is_created(self, external: Api) -> None:
         records = AccountRepository(external.database)
         user_id = await records.create(NewAccount(Username("ana", "ana")), default_group="default")
         identities = [ExternalIdentity(f"issuer {n}", "ana") for n in range(5)]
@@ -235,7 +235,7 @@ class TestDisabledUsers:
         assert await state_of(quick, operations[0]) == ("canceled", "Canceled: the user is no longer active.")
         assert await bob.state(operations[1]) == "running"
 
-    async def test_wait_with_expired_token_ends(self, quick: Api) -> None:
+    async def test_wait_with_revoked_token_ends(self, quick: Api) -> None:
         ana = await quick.user()
         operation = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
         waiting = asyncio.create_task(ana.post("editor/check_status", operationId=operation, wait="60"))
