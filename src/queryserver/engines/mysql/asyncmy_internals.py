@@ -1,22 +1,23 @@
-"""The parts of asyncmy that its documentation does not describe. No other file uses them (ADR 80).
+"""The undocumented parts of asyncmy that the MySQL adapter needs. No other file uses them (ADR 80).
 
-The names that are used, and why:
+The names used, and the reason for each:
 
-- `Connection._client_flag`: asyncmy always permits several statements in one text; its option `client_flag` only adds.
-- `_transport`: asyncmy reads from its socket without end, and would keep all rows that a slow reader has not taken.
+- `Connection._client_flag`: asyncmy always permits several statements in one text; its option `client_flag` can only
+  add flags.
+- `_transport`: asyncmy reads from its socket continuously and would buffer all rows for a slow reader.
 - `_fill_buffer`, `_proto` (`buffer`, `pos`, `length`): asyncmy receives packets of any size. The method is called with
-  the size of a packet before the packet is received, and the buffer has its first bytes.
-- `_result` (`fields`, `field_count`, `warning_count`, `_take_pending_rows`): the documented methods return the columns
-  without the flags of their types, and either one row at a time or a number of rows of any size.
+  the size of a packet before the packet is received, and the buffer contains the packet's first bytes.
+- `_result` (`fields`, `field_count`, `warning_count`, `_take_pending_rows`): the documented methods return columns
+  without type flags. They fetch either a single row or a fixed number of rows, whatever their size.
 - `_execute_command`, `_read_query_result`, `_read_ok_packet`, `PreparedStatement._execute_header`,
   `Cursor._do_get_result`, `parse_binary_rows_from_buffer`, `MysqlPacket.read_binary_row`, `_next_seq_id`,
   `_deprecate_eof`, `MySQLResult._check_packet_is_eof`, `unbuffered_active`, `connection`: a documented prepared
   statement reads its whole result at once. `_execute_command` and `_read_ok_packet` also reset a session, for which
   there is no documented method.
-- `MysqlPacket.is_auth_switch_request`: asyncmy takes some rows for the end of a result.
+- `MysqlPacket.is_auth_switch_request`: asyncmy mistakes some rows for the end of a result.
 - `_stream_broken`: `connected` remains true when the server has closed the connection.
 
-`tests/unit/engines/mysql/test_asyncmy_internals.py` fails when one of them changes.
+`tests/unit/engines/mysql/test_asyncmy_internals.py` fails when one of these names changes.
 """
 
 import asyncio
@@ -38,14 +39,14 @@ class Packet(MysqlPacket):
     """Corrects how asyncmy detects the last packet of a text result."""
 
     def is_auth_switch_request(self) -> bool:
-        """A row whose first value has 16 MiB or more starts with the same byte, but is longer."""
+        """Check the length too: a row whose first value has 16 MiB or more starts with the same byte, but is longer."""
         return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _LONGEST_PART
 
 
 class RawConnection(Connection):
-    """A connection that runs one statement per text, gives rows as they arrive, and can be paused.
+    """A connection that runs one statement per text, returns rows as they arrive, and can be paused.
 
-    `options` are those of `asyncmy.connect`.
+    `options` are passed to `asyncmy.Connection`.
     """
 
     # Missing in the driver's stubs.
@@ -70,7 +71,7 @@ class RawConnection(Connection):
         return not self.connected or self._stream_broken
 
     def pause(self) -> None:
-        """Leave further rows with the server until `resume`."""
+        """Stop receiving rows until `resume` is called."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -80,27 +81,27 @@ class RawConnection(Connection):
 
     @property
     def fields(self) -> Sequence[Any]:
-        """asyncmy's field descriptors of the result set; empty without one."""
+        """asyncmy's field descriptors for the result set; empty if there is no result set."""
         result = self._result
         return () if result is None or not result.field_count else result.fields
 
     @property
     def warning_count(self) -> int:
-        """Of the result set that has been read to its end."""
+        """The number of warnings for the last result set, valid once it has been read completely."""
         return 0 if self._result is None else self._result.warning_count
 
     async def execute_prepared(self, statement: Any, values: bytes, cursor: Any) -> None:
-        """Run a prepared statement up to its first result set or its end. `values` are packed for COM_STMT_EXECUTE."""
+        """Run a prepared statement up to its first result set or its completion. `values` come packed."""
         await self._execute_command(_COM_STMT_EXECUTE, statement._execute_header + values)  # noqa: SLF001
         await self._read_query_result(True)
         await cursor._do_get_result()  # noqa: SLF001
 
     def take_received_rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """Rows of a text result, at most `count`, that have been received after the row that was fetched last."""
+        """Return up to `count` rows of a text result that were received after the last fetched row."""
         return self._result._take_pending_rows(count)  # noqa: SLF001
 
     async def next_binary_rows(self, specs: tuple[Spec, ...]) -> list[tuple[Any, ...]]:
-        """The rows of a binary result that have been received, or else the next row; empty at the end."""
+        """Return the received rows of a binary result, or wait for the next row; empty after the last row."""
         proto, rows = self._proto, list[tuple[Any, ...]]()
         proto.pos, self._next_seq_id = parse_binary_rows_from_buffer(
             proto.buffer, proto.pos, proto.length, specs, self._next_seq_id, rows, self._deprecate_eof
@@ -114,22 +115,22 @@ class RawConnection(Connection):
         return rows
 
     async def reset_session(self) -> None:
-        """Reset the session to its state after the login; older servers raise an error."""
+        """Reset the session to its state after login. Older servers raise an error."""
         await self._execute_command(_COM_RESET_CONNECTION, b"")
         await self._read_ok_packet()
 
     async def read_packet(self, packet_type: Any = Packet) -> Any:
-        """Called by asyncmy for each packet, except for rows that are completely buffered."""
+        """Read a packet. asyncmy calls this for each packet, except for completely buffered rows."""
         return await super().read_packet(packet_type)
 
     async def check_size(self, need: int) -> None:
-        """Called before `need` bytes are awaited: a header, or the rest of a packet or of a part of one.
+        """Check a size before `need` bytes are awaited: a header, or the rest of a packet or packet part.
 
-        To be overridden. After an error the rest of the packet is not received.
+        Subclasses override this method. If it raises an error, the rest of the packet is not received.
         """
 
     async def received(self, size: int) -> bytes:
-        """The first `size` bytes of the packet that is awaited, without consuming them."""
+        """Return the first `size` bytes of the awaited packet without consuming them."""
         await self._fill(size)
         proto = self._proto
         return bytes(proto.buffer[proto.pos : proto.pos + size])

@@ -1,7 +1,7 @@
-"""Metadata of a MySQL or MariaDB server, read from information_schema, which shows what the login may see.
+"""Metadata of a MySQL or MariaDB server, read from information_schema, which shows only objects visible to the login.
 
-Whether names may differ only in case depends on the server's settings: an exact match wins, then the only match without
-regard to case. Lists read only columns for which the server need not open every table.
+Whether names may differ only in case depends on the server's settings: an exact match wins, otherwise a unique
+case-insensitive match. Lists only read columns for which the server need not open every table.
 """
 
 import json
@@ -49,7 +49,7 @@ class MysqlCatalog(queries.SessionCatalog):
         return [name for (name,) in await self._rows("SELECT schema_name FROM information_schema.schemata")]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
-        """The comment of a database exists on MariaDB since release 10.5."""
+        """Describe a database. Only MariaDB 10.5 and later support database comments."""
         name = await self._database(database)
         comment = ""
         if await self._rows(_HAS_DATABASE_COMMENTS):
@@ -108,7 +108,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Statistics from histograms or, for a login that may not read those, from indexes."""
+        """Return statistics from histograms, or from indexes if there is no histogram or the login may not read it."""
         if table.kind.is_view:
             return protocol.ColumnStatistics(message="A view has no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
@@ -142,7 +142,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         return None if chosen is None else found[chosen]
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """The statement differs for the histograms of MariaDB."""
+        """Return the ANALYZE statement, which differs between MySQL and MariaDB for a single column."""
         statement = f"ANALYZE TABLE {self._full_name(table)}"
         if column is None:
             return statement
@@ -151,7 +151,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         return f"{statement} UPDATE HISTOGRAM ON {queries.backquoted(column)}"
 
     def _order(self, value: str, direction: str) -> str:
-        """MySQL has no NULLS LAST."""
+        """Sort nulls last by an extra sort key, because MySQL has no NULLS LAST."""
         return f"{value} IS NULL, {value} {direction}"
 
     async def _current_database(self) -> str | None:
@@ -166,9 +166,9 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         return found
 
     async def _table(self, schema: str, table: str) -> str:
-        """The table's own spelling. Reads all names only if there is no exact match."""
+        """Return the table's own spelling. All names are read only if there is no exact match."""
         names = f"SELECT table_name FROM information_schema.tables WHERE table_schema = {literal(schema)}"
-        # The server may match other spellings, too.
+        # The comparison in Python is needed because the server may also match other spellings.
         if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
             return table
         found = queries.choose(table, [name for (name,) in await self._rows(names)], queries.Folding.CASELESS)
@@ -193,7 +193,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
                 type=kind,
                 comment=comment or "",
                 nullable=nullable == "YES",
-                # MariaDB returns an expression, which is `NULL` without a default.
+                # MariaDB returns an expression, which is `NULL` for a column without a default.
                 default=None if self._mariadb and default == "NULL" else default,
                 autoincrement=None if is_view else "auto_increment" in extra.lower(),
                 primary_key=key == "PRI",
@@ -260,9 +260,9 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
         ]
 
     async def _builtin_functions(self) -> Sequence[protocol.FunctionDescription]:
-        """Functions listed by MariaDB (since release 10.6), or by MySQL's help tables if the login may read them.
+        """Return the functions listed by MariaDB 10.6 and later, or by MySQL's help tables if the login may read them.
 
-        Empty if neither is possible.
+        The list is empty if neither source can be read.
         """
         sources = (_EXPLAINED_MARIADB_FUNCTIONS, _MARIADB_FUNCTIONS)
         for query in sources if self._mariadb else (_EXPLAINED_MYSQL_FUNCTIONS,):
@@ -280,12 +280,12 @@ def _of(database: str, table: str) -> str:
 
 
 def _comment(table_type: str, comment: str | None) -> str:
-    """The comment of a table, without the `VIEW` that servers return for views."""
+    """Return a table's comment, omitting the text `VIEW` that servers return for views."""
     return "" if table_type in _VIEWS else comment or ""
 
 
 def _signature(name: str, text: str) -> str:
-    """The signatures in the syntax section of a help text: `ABS(X)`, separated by commas or line breaks."""
+    """Extract the signatures, such as `ABS(X)`, from a help text, where commas or line breaks separate them."""
     calls: list[str] = []
     syntax = text.partition("\nDescription")[0] if text.startswith("Syntax") else ""
     for line in syntax.splitlines()[:_SYNTAX_LINES]:
@@ -311,7 +311,7 @@ def read_histogram(text: str, rows: int | None) -> protocol.ColumnStatistics:
 
 
 def _bound(value: object) -> str:
-    """A bound as text; strings are stored as `base64:type254:…`."""
+    """Convert a bound to text. Strings are stored as `base64:type254:…`."""
     text = str(value)
     return b64decode(text.rpartition(":")[2]).decode(errors="replace") if text.startswith("base64:") else text
 

@@ -1,8 +1,8 @@
 """An asyncmy connection with raw values, flow control, one statement per text, and session reset.
 
 asyncmy keeps reading from its socket, so a slow reader would accumulate the whole result in memory. The transport is
-therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the limit of a
-row is rejected by its header.
+therefore paused while no rows are requested. asyncmy also reads packets of any size, so a packet above the row limit is
+rejected when its header arrives.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.splitter_scan import first_word
 
 INTERRUPTED = 1317
-"""ER_QUERY_INTERRUPTED: the error of a statement stopped by KILL QUERY."""
+"""ER_QUERY_INTERRUPTED, the error number for a statement stopped by KILL QUERY."""
 
 LOGIN_REFUSED = 2059
 """The driver's own error number for an unsupported login method."""
@@ -56,10 +56,10 @@ _WANTS_TLS = 3159
 _TIME_LIMITS = frozenset({1205, 1969, 3024})
 # 1053 shutdown, 1927 and 3169 connection killed, 1152 to 1161 broken packets, 4031 idle too long.
 _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1927, 3169, 4031})
-# 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine: denied to this login.
+# Access denied to this login: 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
-# Errors of a prepare call that do not mean that the statement cannot be prepared.
+# Errors during preparation that do not imply that the statement cannot be prepared.
 _NO_REFUSAL = frozenset({INTERRUPTED}) | _TIME_LIMITS | _CONNECTION_LOST
 _NUMBER_BYTES = 8
 _NEAR = re.compile(r" near '.*' at line (?=\d+\s*\Z)", re.DOTALL)
@@ -68,7 +68,7 @@ _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
+    """Translate connection errors to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -85,11 +85,11 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[None]:
-    """Translate errors of a statement; `started` says whether the server may have begun to execute it.
+    """Translate statement errors. `started` tells whether the server may have begun to execute the statement.
 
-    Without `shows_text`, excerpts of the statement are removed from messages, because they may contain parameters.
-    Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if a time limit of the server ended
-    the statement, else StatementRejected or StatementDenied with the server's message.
+    Without `shows_text`, statement excerpts are removed from messages, because they may contain parameters. Raises
+    SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits ended the
+    statement, otherwise StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
@@ -101,7 +101,7 @@ def statement_errors(*, started: bool, shows_text: bool = True) -> Generator[Non
 
 
 def number_of(error: BaseException | None) -> int:
-    """The error number of the server, or of the driver (2000 to 2999); 0 without one."""
+    """Return the server's or the driver's (2000 to 2999) error number, or 0 if there is none."""
     if isinstance(error, driver.MySQLError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return 0
@@ -122,7 +122,7 @@ def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     return known.at(location_in(text, NEAR)).classed(_sqlstate_of(error))
 
 
-# asyncmy drops the server's SQLSTATE, and chooses the class of its exception by the error number.
+# asyncmy drops the server's SQLSTATE and chooses the exception class by the error number.
 _SQLSTATES: Mapping[type[Exception], str] = {
     driver.IntegrityError: "23000",
     driver.DataError: "22000",
@@ -136,13 +136,13 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _is_of_the_driver(error: Exception) -> bool:
-    """Whether the error is not the server's: the connection is broken or its stream is out of sync."""
+    """Whether the driver raised the error itself, because the connection is broken or its stream is out of sync."""
     number = number_of(error)
     return number == 0 or (number in _CLIENT_NUMBERS and number not in _REFUSED_LOGIN)
 
 
 def _text_of(error: Exception) -> str:
-    """The server's message, without the client address that it contains."""
+    """Return the server's message without the client's address."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return _CLIENT_HOST.sub("'", text) or "MySQL gave no reason."
 
@@ -167,11 +167,11 @@ class _RefusedLogin:
 class MysqlConnection(RawConnection):
     """A connection that returns the server's raw bytes and reads results in chunks.
 
-    If `is_private`, that is, safe from eavesdropping, the server may request the password in clear text.
+    With `is_private`, the connection is safe from eavesdropping, and the server may request the password in clear text.
     """
 
     cell_max_bytes: int | None = None
-    """Largest value of a row; None for no limit."""
+    """Size limit for a single value in a row; None for no limit."""
 
     def __init__(self, *, is_private: bool, **options: Any) -> None:
         methods = {} if is_private else dict.fromkeys(_IN_CLEAR_TEXT, _RefusedLogin)
@@ -181,19 +181,19 @@ class MysqlConnection(RawConnection):
         self._cursor: Any = None
         self._prepared: Any = None
         self._specs: tuple[Spec, ...] = ()
-        """Column specs of a result with binary rows; empty for text rows."""
+        """Column specs for a result with binary rows; empty for text rows."""
         self._binary_rows: list[tuple[Any, ...]] = []
-        """Rows that were unpacked but not returned yet."""
+        """Unpacked rows that have not been returned yet."""
         self._warnings: list[str] = []
         self._warning_count = 0
         self._packet_bytes = 0
         self._row_count = 0
         self.has_ended = True
         self.may_read_otherwise = True
-        """Whether a statement may have changed the character set or collation of texts."""
+        """Whether a statement may have changed the session's character set or collation for texts."""
 
     async def set_up(self) -> None:
-        """Initialize a new or reset session: autocommit, and UTF-8 as character set."""
+        """Enable autocommit and select UTF-8 in a new or reset session."""
         await self.run("SET NAMES utf8mb4, autocommit = 1")
         self.may_read_otherwise = False
 
@@ -203,14 +203,14 @@ class MysqlConnection(RawConnection):
         await self.drain()
 
     async def start(self, sql: str) -> None:
-        """Run a statement up to its first result set or its end."""
+        """Run a statement up to its first result set or its completion."""
         cursor = await self._begin()
         await cursor.execute(sql)
         if not self.fields:
             await self._drop_further_results()
 
     async def prepare_bound(self, statement: BoundStatement) -> bool:
-        """Prepare a statement with parameter markers; False if the server does not accept one of them."""
+        """Prepare a statement with parameter markers. Return False if the server does not accept the markers."""
         await self._begin()
         text = statement.render(prepared.mark).encode(errors="surrogateescape")
         try:
@@ -222,7 +222,7 @@ class MysqlConnection(RawConnection):
         return self._prepared.parameter_count == sum(map(prepared.is_bound, statement.values_in_order))
 
     async def start_prepared(self, statement: BoundStatement) -> None:
-        """As `start`, for the last prepared statement. The driver's own method would read all rows at once."""
+        """Run the last prepared statement like `start`. The driver's own method would read all rows at once."""
         await self.execute_prepared(self._prepared, prepared.packed(statement.values_in_order), self._cursor)
         self._specs = row_specs(self.fields)
         if not self._specs:
@@ -237,7 +237,7 @@ class MysqlConnection(RawConnection):
         return not self.may_read_otherwise
 
     async def _begin(self) -> Any:
-        """Reset the state of the last statement and return a cursor for the next."""
+        """Reset the last statement's state and return a cursor for the next statement."""
         self.resume()
         self._warnings, self._warning_count = [], 0
         self._row_count, self.has_ended = 0, False
@@ -257,14 +257,14 @@ class MysqlConnection(RawConnection):
         return taken
 
     async def show_warnings(self) -> None:
-        """Store the warnings. asyncmy calls this itself, and would log them, although they contain users' data."""
+        """Store the warnings. asyncmy calls this method and would log them, although they contain user data."""
         for level, code, message in await super().show_warnings():
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
     async def rows(self, count: int) -> list[tuple[Any, ...]]:
-        """The next rows, at most `count` and some MiB; `has_ended` is set with the last ones.
+        """Return up to `count` more rows and at most some MiB. `has_ended` is set after the last row.
 
-        Values are bytes or None, and numbers too in binary rows. Further result sets of a procedure are discarded.
+        Values are bytes or None; binary rows also contain numbers. A procedure's further result sets are discarded.
         Raises cell_too_large, RowTooLarge.
         """
         if self._cursor is None:
@@ -286,7 +286,7 @@ class MysqlConnection(RawConnection):
         return chunk
 
     async def _next_rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """The next row and those that have been received after it; empty at the end."""
+        """Return the next row and the rows already received after it; empty after the last row."""
         part = await self._cursor.fetchmany(1)
         return part + self.take_received_rows(count - 1) if part else part
 
@@ -302,13 +302,13 @@ class MysqlConnection(RawConnection):
         try:
             return await super().read_packet(packet_type)
         except UnicodeDecodeError:
-            # A column name, in the middle of a response.
+            # A column name cannot be decoded, and the response has only been read in part.
             self.close()
             message = "The answer cannot be read: the name of a column is not UTF-8 (character_set_results)."
             raise errors.OutcomeUnknown(message) from None
 
     async def check_size(self, need: int) -> None:
-        """Refuse a value or row above the limit. A part of a packet has at most 16 MiB - 1."""
+        """Refuse a value or row above the limit. A packet part has at most 16 MiB - 1."""
         if self.cell_max_bytes is None or need <= _PACKET_HEADER_BYTES:
             return
         try:
@@ -332,7 +332,7 @@ class MysqlConnection(RawConnection):
             raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
 
     async def drain(self) -> None:
-        """Read and discard the rest of the last statement's results."""
+        """Read and discard the last statement's remaining results."""
         self.resume()
         if self._cursor is not None and self.fields and not self._specs:
             while await self._cursor.fetchmany(1000):
@@ -340,7 +340,7 @@ class MysqlConnection(RawConnection):
         await self._drop_further_results()
 
     async def clean(self) -> bool:
-        """Reset the session to its state after login; False if that may have failed, as on servers without reset."""
+        """Reset the session to its state after login. Return False if that may have failed."""
         if self.is_closed():
             return False
         try:
@@ -359,7 +359,7 @@ class MysqlConnection(RawConnection):
             return False
 
     async def shut(self) -> None:
-        """Close the connection, by force if the server does not respond."""
+        """Close the connection, forcibly if the server does not respond."""
         with suppress(*DRIVER_ERRORS):
             if not self.is_closed():
                 self.resume()
@@ -387,11 +387,11 @@ def _text(value: bytes | str | None) -> str:
 
 _DROPPED_ROWS = 1000
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
-"""Statements whose result rows, with `RETURNING` (MariaDB), are the changed rows."""
+"""Statements that change rows; with `RETURNING` (MariaDB), their result rows are the changed rows."""
 
 
 class MysqlStatement(StatementSource):
-    """A statement on a MySQL connection. `interrupt_thread` stops the thread of that id at the server."""
+    """A statement on a MySQL connection. `interrupt_thread` stops the server thread with the given id."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class MysqlStatement(StatementSource):
             await self._run_once()
 
     async def _run_rows(self, statement: BoundStatement, go_on: Callable[[], None]) -> None:
-        """Run once per row of parameters, in the open transaction or its own; rows of RETURNING are discarded."""
+        """Run once per parameter row, in the open transaction or a new one. Rows from RETURNING are discarded."""
         connection, changed = self._connection, 0
         is_own = connection.get_autocommit() and not connection.get_transaction_status()
         try:
@@ -466,7 +466,7 @@ class MysqlStatement(StatementSource):
                 await self._finish(self._connection.affected_rows())
 
     async def _prepared(self) -> BoundStatement | None:
-        """The statement, if it was prepared for bound values; None if they must be sent as literals."""
+        """Prepare the statement for bound values and return it; None if its values must be sent as literals."""
         sql = self._sql
         if isinstance(sql, str) or not prepared.may_be_prepared(sql, self._keyword):
             return None
@@ -504,14 +504,14 @@ class MysqlStatement(StatementSource):
         try:
             with statement_errors(started=True):
                 await self._connection.drain()
-                # A late stop signal hits this statement instead of the next one.
+                # A late interrupt hits this statement instead of the next one.
                 await self._connection.run("DO 0")
         except errors.EngineError as error:
             if not self.was_interrupted(error):
                 raise
 
     async def _finish(self, rows: int) -> None:
-        """After the last row, record the row count and the warnings."""
+        """Record the row count and the warnings after the last row."""
         if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
             self.modified_rows = rows
         self.log_lines = await self._connection.take_warnings()

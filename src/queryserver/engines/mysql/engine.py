@@ -1,4 +1,4 @@
-"""One MySQL or MariaDB server as an Engine."""
+"""Implements `Engine` for one MySQL or MariaDB server."""
 
 import asyncio
 import re
@@ -23,12 +23,12 @@ from queryserver.sql.literals import mysql_text as literal
 
 @dataclass(frozen=True, slots=True)
 class MysqlAddress(DatabaseAddress):
-    """One server. Without `ssl` the connection is unencrypted, and passwords are never sent in clear text."""
+    """The address of one server. Without `ssl` connections are unencrypted and never send passwords in clear text."""
 
     product: ClassVar[str] = "MySQL"
     ssl: tls.SSLContext | None = None
     read_timeout_s: int | None = None
-    """How long the server may be silent; None for no limit, because a statement may take any time."""
+    """Limit for the server's silence; None, the default, sets no limit, because a statement may take any time."""
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
@@ -55,7 +55,7 @@ class MysqlAddress(DatabaseAddress):
                     await connection.connect()
                     await connection.set_up()
                 connection.cell_max_bytes = self.cell_max_bytes
-            except BaseException:  # the connection must not stay open, whatever failed
+            except BaseException:  # the connection must not stay open after any failure
                 connection.close()
                 raise
         return connection
@@ -65,7 +65,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class MysqlEngine:
-    """Runs statements on one server. `SessionOptions.database` is the name of a database."""
+    """Runs statements on one server. `SessionOptions.database` is a database name."""
 
     dialect = "mysql"
     lists_functions = True
@@ -79,7 +79,7 @@ class MysqlEngine:
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL only has the login
-        """A session in the database of `options`; leaving the context stops what still runs."""
+        """Open a session in the database given by `options`. Leaving the context stops a running statement."""
         login = self._login(options)
         interrupt = partial(self._interrupt, login)
         new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
@@ -108,13 +108,13 @@ class MysqlEngine:
         return replace(self._address.login(options.credentials), database=database)
 
     async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
-        """Stop a statement from another connection of the same user, in any database."""
+        """Stop a statement through another connection of the same user, whose database does not matter."""
         anywhere = replace(login, database=self._address.database)
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))
 
 
 async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
-    """Apply the settings. Names are quoted, and texts hexadecimal, which is valid in every `sql_mode`."""
+    """Apply the settings. Names are quoted and texts are hexadecimal, which is valid in every `sql_mode`."""
     if options.settings:
         texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
         connection.may_read_otherwise = True

@@ -1,4 +1,4 @@
-"""Loads tables of MySQL from Arrow batches: multi-row INSERTs into a staging table, which is then renamed.
+"""Loads Arrow batches into MySQL tables: multi-row INSERTs fill a staging table, which is then renamed or copied.
 
 DDL commits implicitly in MySQL, so other clients see the staging table until it is renamed or dropped.
 """
@@ -25,14 +25,14 @@ _kernels: Any = pyarrow.compute
 
 _STATEMENT_BYTES = 1024 * 1024
 _ROOM_FOR_THE_REST = 64 * 1024
-"""Allowance for the text around the rows of a statement."""
+"""Space reserved for the statement text around the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
     """Writes rows as `(…)` for INSERT.
 
-    `escape` escapes a text for use between quotes in its session. Raises StatementRejected for NaN, infinity, and rows
+    `escape` escapes a text for use between quotes in the session. Raises StatementRejected for NaN, infinity, and rows
     larger than the server accepts.
     """
 
@@ -40,9 +40,7 @@ class RowWriter:
     largest_bytes: int
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The rows in order. Numbers and times are quoted too, because the server converts them to the column's
-        type.
-        """
+        """Convert the rows in order. Numbers and times are quoted too; the server converts them to the column type."""
         literals = [
             self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
@@ -76,7 +74,7 @@ _LAST_CHARACTER_OF_NAMES = "\uffff"
 
 
 class MysqlLoader(loading.StatementLoader):
-    """A TableLoader. `fresh_session` opens another session like its own, to clean up if that is lost."""
+    """Implements `TableLoader`. `fresh_session` opens a similar session for the clean-up if `session` is lost."""
 
     mark = "`"
 
@@ -94,7 +92,7 @@ class MysqlLoader(loading.StatementLoader):
     async def drop(self, table: TableName) -> None:
         try:
             await super().drop(table)
-        except (SessionLost, OutcomeUnknown):  # dropping a table that no longer exists does no harm
+        except (SessionLost, OutcomeUnknown):  # DROP TABLE IF EXISTS is idempotent
             async with self._fresh_session() as session:
                 await loading.execute(session, f"DROP TABLE IF EXISTS {self.place(table)}")
 
@@ -112,7 +110,7 @@ class MysqlLoader(loading.StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in kinds)
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Also refuses to append to a table without transactions, and to replace one that foreign keys refer to."""
+        """Refuse also to append to a table without transactions and to replace a table that foreign keys reference."""
         table = load.target
         await super().refuse_existing(load)
         if load.append and ("NO",) in await self._rows(
@@ -140,10 +138,10 @@ class MysqlLoader(loading.StatementLoader):
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
         await loading.execute(self._session, _STRICT)
         ((largest_bytes,),) = await self._rows("SELECT @@max_allowed_packet")
-        self._row_writer = RowWriter(escape_str, largest_bytes)  # escaping that fits the mode `_STRICT`
+        self._row_writer = RowWriter(escape_str, largest_bytes)  # escaping that fits the mode set by `_STRICT`
         self.max_statement_bytes = min(largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
         definitions = loading.column_definitions(columns, backquoted)
-        # The table accepts all characters, whatever the default of the database is.
+        # The table accepts all characters, whatever the database's default character set is.
         sql = f"CREATE TABLE {self.place(table)} ({definitions}) DEFAULT CHARACTER SET utf8mb4"
         await loading.execute(self._session, sql)
         return [column.declared for column in columns]
@@ -159,7 +157,7 @@ class MysqlLoader(loading.StatementLoader):
         return True
 
     async def _append(self, load: TableLoad, staging: loading.Staging) -> None:
-        """Copy in a transaction, so that a cancellation before its end undoes even a completed copy."""
+        """Copy the rows in a transaction, so that a cancellation before the commit undoes even a completed copy."""
         await loading.execute(self._session, "START TRANSACTION")
         try:
             await super()._append(load, staging)
@@ -172,15 +170,15 @@ class MysqlLoader(loading.StatementLoader):
         """Roll back. If that fails on a live connection, the staging table is left in the ledger."""
         try:
             async with asyncio.timeout(_LAST_STEP_S):
-                with suppress(EngineError):  # a late stop signal hits this statement instead of the next
+                with suppress(EngineError):  # a late interrupt hits this statement instead of the next
                     await loading.execute(self._session, "DO 0")
                 await loading.execute(self._session, "ROLLBACK")
         except (EngineError, TimeoutError):
             staging.is_cleared = await self._session.is_alive()
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
-        """Swap the tables in a single atomic RENAME, then drop the old one."""
-        await self.refuse_existing(load)  # it may have become a view in the meantime
+        """Swap the tables in a single atomic RENAME, then drop the old table."""
+        await self.refuse_existing(load)  # the target may have become a view since the first check
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         source, target = self.place(load.staging), self.place(load.target)
         async with loading.staged(old, ledger, partial(self.drop, old)):
@@ -198,6 +196,6 @@ class MysqlLoader(loading.StatementLoader):
 
 
 def _is(table: TableName, prefix: str = "table") -> str:
-    """The SQL condition for one table in information_schema."""
+    """Return the SQL condition that selects one table in information_schema."""
     database = literal(table.database) if table.database else "DATABASE()"
     return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"

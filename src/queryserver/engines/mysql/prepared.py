@@ -1,4 +1,4 @@
-"""Server-side prepared statements (COM_STMT_EXECUTE): which statements to prepare, their markers and their values."""
+"""Server-side prepared statements (COM_STMT_EXECUTE): which statements to prepare, and their markers and values."""
 
 import re
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from queryserver.sql.parameters import Parameter, digits_of
 PLAIN = frozenset({"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "EXPLAIN", "DESCRIBE", "DESC"})
 """First keywords of statements to prepare. None of them changes how the session interprets texts.
 
-MariaDB would prepare others with wrong effects: it stores a trigger with the parameter markers in its text, and returns
-the OUT parameters of a procedure as rows.
+MariaDB would prepare other statements with wrong effects: it stores a trigger with the parameter markers in its text,
+and returns a procedure's OUT parameters as rows.
 """
 _VALUES = re.compile(r"\bVALUES\b", re.IGNORECASE)
 _ROWS = re.compile(r"\b(?:INSERT|REPLACE)\b[^()'\"]*(?:\([^()]*\))?\s*VALUES?\s*\((.*)", re.IGNORECASE | re.DOTALL)
@@ -23,8 +23,8 @@ _VALUE_OF_COLUMN = re.compile(r"\bVALUES\s*\(\s*[\w`$.]+\s*\)", re.IGNORECASE)
 _QUERY = re.compile(r"\b(?:SELECT|WITH)\b", re.IGNORECASE)
 _UNLIKE_LITERALS = re.compile(
     r"/\*M?!"  # executable comments, whose content is not parsed
-    r"|\bTIME(?:STAMP)?\s*\("  # lose the fraction of seconds if the value is unknown when preparing
-    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are reset by statements sent in advance
+    r"|\bTIME(?:STAMP)?\s*\("  # lose fractional seconds if the value is unknown during preparation
+    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are reset by statements sent before this one
     re.IGNORECASE,
 )
 _BEFORE_MARK = re.compile(r"(\w+|[`\"])\s+\(\?\)")
@@ -33,16 +33,16 @@ _BEFORE_EXPRESSION = re.compile(
     "|INTERVAL|ESCAPE|BY|LIMIT|OFFSET|FROM|FOR|LEADING|TRAILING|BOTH|RETURNING",
     re.IGNORECASE,
 )
-"""Keywords before a marker in parentheses. After other words, `(?)` would be a call, as in `DATE (?)` or `MD5 (?)`."""
+"""Keywords allowed before a marker in parentheses. After other words, `(?)` would be a call: `DATE (?)`, `MD5 (?)`."""
 _MOST_SCALE = 30
-"""Largest scale of a decimal in MySQL; MariaDB has 38."""
+"""Maximum decimal scale in MySQL; in MariaDB it is 38."""
 
 
 def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
     """Whether markers mean the same as literals in this statement, which starts with `keyword`.
 
-    A `VALUES` table that is not the row list of an INSERT gets its types on MariaDB without regard to the parameters:
-    `VALUES (?), (2)` converts a text to 0. False in case of doubt, such as for a quoted word.
+    A `VALUES` table that is not the row list of an INSERT gets its types on MariaDB regardless of the parameters:
+    `VALUES (?), (2)` converts a text to 0. The result is False in case of doubt, such as for a quoted word.
     """
     text = statement.statement
     if keyword not in PLAIN or _UNLIKE_LITERALS.search(text) or not any(map(is_bound, statement.values)):
@@ -57,17 +57,17 @@ def may_be_prepared(statement: BoundStatement, keyword: str) -> bool:
 def is_bound(one: Parameter) -> bool:
     """Whether a value is bound; integers, TRUE, FALSE and NULL are written as literals instead.
 
-    Bound, they would have wider types and not be Booleans, and MariaDB would take a LIMIT of -1 for no limit.
+    As bound values, they would have wider types and lose the Boolean type, and MariaDB would read LIMIT -1 as no limit.
     """
     is_whole = isinstance(one.value, Decimal) and digits_of(one.value)[1] == 0
     return not (is_whole or isinstance(one.value, int | None))
 
 
 def mark(number: int, one: Parameter) -> str:
-    """The marker of a value, cast to the type of its literal.
+    """Return the marker for a value, cast to its literal's type.
 
-    The parentheses are for MariaDB, where `LIMIT ?` accepts a text, but `LIMIT (?)` is a syntax error, as with a
-    literal.
+    MariaDB needs the parentheses: it accepts a text in `LIMIT ?`, but rejects `LIMIT (?)` as a syntax error, just as
+    with a literal.
     """
     if not is_bound(one):
         return MYSQL.write(number, one)
@@ -94,7 +94,7 @@ def _fraction(value: datetime | time) -> int:
 
 
 def packed(values: Sequence[Parameter]) -> bytes:
-    """The bound values, encoded for the body of COM_STMT_EXECUTE."""
+    """Encode the bound values for the COM_STMT_EXECUTE packet."""
     return pack_binary_params(tuple(_sent(one) for one in values if is_bound(one)), "utf8")
 
 

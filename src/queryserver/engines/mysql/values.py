@@ -1,7 +1,7 @@
-"""Columns and values of MySQL: names and types (Contract editor 6.3), and readers of text and binary rows.
+"""MySQL columns and values: names and types (Contract editor 6.3), and readers of text and binary rows.
 
 The server sends a type code, flags, a length in bytes and a character set, from which the declared type is derived.
-asyncmy unpacks rows, except dates and times of binary rows, because Python has no 0000-00-00.
+asyncmy unpacks rows, except dates and times in binary rows, because Python cannot represent 0000-00-00.
 """
 
 import struct
@@ -29,7 +29,7 @@ _INTEGERS = {
     FIELD_TYPE.LONG: ("int", (ResultType.INT, pa.int32()), (ResultType.BIGINT, pa.int64())),
     FIELD_TYPE.LONGLONG: ("bigint", (ResultType.BIGINT, pa.int64()), (ResultType.BIGINT, pa.uint64())),
 }
-"""Name, and the signed and unsigned types."""
+"""The type name, and its signed and unsigned types."""
 _TIMES = {
     FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
     FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
@@ -84,7 +84,7 @@ def declare(field: Any) -> DeclaredColumn:
 
 
 def _decimal(field: Any) -> DeclaredColumn:
-    """A decimal column, whose length includes a sign unless unsigned, and a point if it has a scale."""
+    """Declare a decimal column. Its length includes the sign unless unsigned, and the point if it has a scale."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
@@ -113,7 +113,7 @@ def _size(length: int) -> str:
 
 
 def _bytes_per_character(charset_id: int) -> int:
-    """Bytes per character in the result's character set; ids unknown to asyncmy are newer utf8mb4 collations."""
+    """Return the bytes per character. Ids unknown to asyncmy belong to newer utf8mb4 collations."""
     try:
         return _BYTES_PER_CHARACTER.get(charset_by_id(charset_id).name, 1)
     except KeyError:
@@ -121,12 +121,12 @@ def _bytes_per_character(charset_id: int) -> int:
 
 
 def column_reader(declared: DeclaredColumn) -> ColumnReader:
-    """A reader of the column's values, which arrive as bytes."""
+    """Return a reader for column values that arrive as bytes."""
     return _misfit_reader(declared, _read_texts)
 
 
 def _misfit_reader(declared: DeclaredColumn, read: Callable[[pa.DataType, Values], pa.Array]) -> ColumnReader:
-    """A reader around `read`, which raises pa.ArrowInvalid for values that the column's type cannot represent."""
+    """Return a reader that uses `read`, which raises pa.ArrowInvalid for values outside the column type's range."""
     name, native = declared.column.name, declared.column.native_type
     refusal = (
         f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
@@ -148,7 +148,7 @@ def _read_texts(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 Spec = tuple[int, bool, int, None, None]
-"""asyncmy's description of a column: type code, whether it is unsigned, and no decoding of texts."""
+"""asyncmy's column description: the type code, whether it is unsigned, and settings that leave texts undecoded."""
 
 _WIDTHS = {
     FIELD_TYPE.TINY: 1,
@@ -160,11 +160,11 @@ _WIDTHS = {
     FIELD_TYPE.FLOAT: 4,
     FIELD_TYPE.DOUBLE: 8,
 }
-"""Width of numbers in bytes; all other values are preceded by their length."""
+"""Byte widths of numbers; all other values are preceded by their length."""
 
 
 def row_specs(fields: Sequence[Any]) -> tuple[Spec, ...]:
-    """Specs that make asyncmy unpack numbers, and return all other values, including dates and times, as bytes."""
+    """Return specs that make asyncmy unpack numbers and return other values, including dates and times, as bytes."""
     return tuple(
         (
             field.type_code if field.type_code in _WIDTHS else FIELD_TYPE.VAR_STRING,
@@ -182,7 +182,10 @@ _NULL = 0xFB
 
 
 def length_at(row: bytes, offset: int) -> tuple[int, int] | None:
-    """A length and the offset after it (MySQL: Protocol::LengthEncodedInteger); None if its bytes are missing."""
+    """Read a length and return it with the offset after it, or None if bytes are missing.
+
+    MySQL calls this format Protocol::LengthEncodedInteger.
+    """
     if offset >= len(row):
         return None
     width = _LENGTH_BYTES.get(row[offset], 0)
@@ -193,7 +196,7 @@ def length_at(row: bytes, offset: int) -> tuple[int, int] | None:
 
 
 def long_text_value(row: bytes, limit: int) -> int | None:
-    """The index of the first value longer than `limit` in a text row, of which `row` may be only the beginning."""
+    """Return the index of the first value longer than `limit` in a text row; `row` may be only its beginning."""
     offset, number = 0, 0
     while prefix := length_at(row, offset):
         is_null = row[offset] == _NULL
@@ -206,7 +209,7 @@ def long_text_value(row: bytes, limit: int) -> int | None:
 
 
 def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | None:
-    """As `long_text_value` for a binary row: a header byte, a NULL bitmap, and the values."""
+    """Do the same as `long_text_value` for a binary row: a header byte, a NULL bitmap, and the values."""
     offset = 1 + (len(specs) + 9) // 8
     nulls = int.from_bytes(row[1:offset], "little") >> 2
     for number, (code, *_) in enumerate(specs):
@@ -231,7 +234,7 @@ _MOST_DIGITS = 6
 
 
 def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
-    """A reader of the column's values in binary rows."""
+    """Return a reader for the column's values in binary rows."""
     code = field.type_code
     if code in _WIDTHS:
         return _misfit_reader(declared, _read_numbers)
@@ -250,7 +253,7 @@ def _read_numbers(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 _PARTS = {size: struct.Struct(form).unpack for size, form in ((4, "<HBB"), (7, "<HBBBBB"), (11, "<HBBBBBI"))}
-"""Formats by length: trailing zeros are not sent."""
+"""Unpacking functions by value length, which varies because trailing zeros are not sent."""
 
 
 def _read_moments(kind: type[date], text: Callable[[bytes], str], wanted: pa.DataType, values: Values) -> pa.Array:
@@ -267,7 +270,7 @@ def _read_as_texts(text: Callable[[bytes], str], wanted: pa.DataType, values: Va
 
 
 def date_text(value: bytes) -> str:
-    """A date in the format of the text protocol; `value` has 0, 4, 7 or 11 bytes."""
+    """Format a date as in the text protocol; `value` has 0, 4, 7 or 11 bytes."""
     value = value.ljust(4, b"\0")
     return f"{int.from_bytes(value[:2], 'little'):04}-{value[2]:02}-{value[3]:02}"
 
@@ -282,7 +285,7 @@ _CLOCK = struct.Struct("<BIBBB").unpack_from
 
 
 def time_text(value: bytes, digits: int) -> str:
-    """A time as text. `value` has sign, days, hours, minutes, seconds and microseconds, in 0, 8 or 12 bytes."""
+    """Format a time as text; `value` has sign, days, hours, minutes, seconds and microseconds in 0, 8 or 12 bytes."""
     negative, days, hours, minutes, seconds = _CLOCK(value.ljust(8, b"\0"))
     text = "%02d:%02d:%02d" % (days * 24 + hours, minutes, seconds)  # noqa: UP031 half the time of an f-string
     return f"{'-' if negative else ''}{text}{_fraction_text(value[8:], digits) if digits else ''}"

@@ -1,1 +1,1 @@
-"""PostgreSQL through asyncpg: server-side portals, rows to Arrow by column."""
+"""PostgreSQL through asyncpg: reads rows from server-side portals and converts them to Arrow by column."""

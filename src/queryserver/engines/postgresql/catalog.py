@@ -1,7 +1,7 @@
-"""Metadata of a PostgreSQL database, read as the session's role. `<DB>` is a schema.
+"""Metadata of a PostgreSQL database, read with the session's role. `<DB>` in the API is a schema.
 
 The queries read PostgreSQL's own catalog (manual, chapter 53), which is much faster than information_schema. Names are
-only inserted through `literal`. All result columns are plain texts, numbers or booleans in every release.
+always escaped by `literal`. All result columns are plain texts, numbers or booleans in every release.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _ORDERED = frozenset({
 
 
 def literal(text: str) -> str:
-    """A string literal that is valid for any value of `standard_conforming_strings`."""
+    """Return a string literal that is valid for any `standard_conforming_strings` setting."""
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"E'{escaped}'"
 
@@ -62,10 +62,10 @@ _INTERNAL = f"ARRAY[{', '.join(map(literal, _INTERNAL_TYPES))}]::regtype[]::oid[
 
 
 class PostgresqlCatalog(SessionCatalog):
-    """A Catalog."""
+    """Implements `Catalog` for PostgreSQL."""
 
     async def databases(self) -> Sequence[str]:
-        """The schemas that the role may use."""
+        """Return the schemas that the role may use."""
         return [name for (name,) in await self._rows(_SCHEMAS)]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
@@ -73,7 +73,7 @@ class PostgresqlCatalog(SessionCatalog):
         return protocol.DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """Tables on which the role has any privilege, in a single join that only calls the privilege check per row."""
+        """List the tables on which the role has any privilege, calling only the privilege check per row."""
         oid, *_ = await self._schema(database)
         rows = await self._rows(f"""
 SELECT c.relname, c.relkind::text, d.description
@@ -87,7 +87,7 @@ SELECT c.relname, c.relkind::text, d.description
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """The row count of a table that was never analyzed is -1 since release 14, and was 0 before."""
+        """Describe a table. The server reports -1 rows, or 0 before release 14, for a table that was never analyzed."""
         schema_oid, schema, *_ = await self._schema(database)
         names = spellings(table, Folding.LOWER)
         found = await self._rows(f"""
@@ -132,7 +132,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Statistics from pg_stats, which shows the columns that the role may read."""
+        """Return statistics from pg_stats, which shows only columns that the role may read."""
         declared = table.column(column)
         if table.kind.is_view and "numRows" not in table.statistics:
             return protocol.ColumnStatistics(message="A view has no statistics.")
@@ -153,7 +153,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             least, most = await self._extremes(source, declared.type)
         counts = _counts(common, parts, rows) if declared.type == "boolean" else {}
         if distinct <= 0:
-            # Positive is a count, negative a fraction of the rows, 0 unknown (manual 53.27).
+            # A positive value is a count, a negative one a fraction of the rows, and 0 means unknown (manual 53.27).
             distinct = None if not distinct or rows is None else -distinct * rows
         return protocol.ColumnStatistics(
             min=least,
@@ -176,7 +176,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        """A nested path can only lead to the elements of an array. Unordered values are sorted as text."""
+        """Return a sample query. A nested path can only lead to array elements. Unordered values are sorted as text."""
         source = qualified(table.database, table.name)
         if column is None:
             return sample_query(source, None, kind)
@@ -199,7 +199,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 
     async def _schema(self, database: str) -> Row:
-        """Oid, name, whether it may be used, owner and comment of a schema; `""` is the first in the search path."""
+        """Find a schema; return its oid, name, usage privilege, owner and comment. `""` is the current schema."""
         names = spellings(database, Folding.LOWER)
         found = await self._rows(f"""
 SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n.nspowner),
@@ -230,10 +230,8 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
         return table_columns(rows, is_view=is_view)
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
-        """The smallest and largest value in the statistics, in the order of the column's type."""
-        with suppress(
-            errors.StatementRejected
-        ):  # a type whose values have no order, or whose name is not visible any more
+        """Return the smallest and largest value in the statistics, in the column type's order."""
+        with suppress(errors.StatementRejected):  # the type's values have no order, or its name is no longer visible
             ((least, most),) = await read_rows(
                 self._session,
                 f"""
@@ -246,7 +244,7 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
         return None, None
 
     async def _functions(self, database: str | None, condition: str = "") -> list[protocol.FunctionDescription]:
-        """The functions of a schema, or all visible without a schema name; overloads share the first one's data."""
+        """List a schema's functions, or without `database` all visible ones. Overloads are merged."""
         scope = "pg_function_is_visible(p.oid)"
         if database is not None:
             scope = f"p.pronamespace = {(await self._schema(database))[0]:d}"
@@ -264,7 +262,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
         return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
-        """Whether the server can plan the statement, which fails if it sorts values of an unordered type."""
+        """Whether the server can plan the statement. Planning fails if it sorts values of an unordered type."""
         try:
             await read_rows(self._session, f"EXPLAIN {statement}")
         except errors.StatementRejected:
@@ -273,7 +271,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
 
 
 def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
-    """The number of true and false values of a boolean column, from `{t,f}` and `{0.75,0.25}`."""
+    """Count a boolean column's true and false values from texts such as `{t,f}` and `{0.75,0.25}`."""
     if common is None or parts is None or rows is None:
         return {}
     values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")

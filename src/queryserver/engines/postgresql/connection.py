@@ -50,9 +50,9 @@ from queryserver.sql.splitter_scan import first_word
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
-"""bool, bytea, name, integers, oid, floats and the text family, for which asyncpg's own decoders are cheapest."""
+"""bool, bytea, name, integers, oid, floats and the text family: for these types asyncpg's own decoders are cheapest."""
 _AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
-"""date, timestamp and timestamptz are read as days or microseconds since 2000, as Arrow needs; infinity survives."""
+"""Codecs that read date, timestamp and timestamptz as days or microseconds since 2000, which preserves infinity."""
 
 _COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
 _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
@@ -63,7 +63,7 @@ class PostgresqlConnection(TappedConnection):
     """A connection that returns complete column descriptions and passes notices to `on_notice`."""
 
     clean_up_s: float = 5
-    """How long a server may take to confirm the end of a transaction or of the connection."""
+    """Time limit for the server to confirm that a transaction has ended or the connection is closed."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
@@ -77,9 +77,9 @@ class PostgresqlConnection(TappedConnection):
             self.decode_as(codec, oid)
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
-        """Prepare a statement and return it with its columns, which are empty without a result set. Executes nothing.
+        """Prepare a statement and return it with its columns, or no columns without a result set. Executes nothing.
 
-        The statement is a named one, so that the server notices a table that changes before the rows are read.
+        The statement has a name, so that the server notices table changes made before the rows are read.
         """
         known = _NATIVE | _AS_INTEGERS.keys() | self._as_text
         with self.tapped(RowDescriptionTap(self.receiver, known, self._read_as_text)) as tap:
@@ -91,7 +91,7 @@ class PostgresqlConnection(TappedConnection):
         )
 
     async def type_names(self, oids: Sequence[int]) -> Sequence[str]:
-        """The names of types for use in a cast that does not truncate: `bpchar`, because `character` has length 1."""
+        """Return type names for casts that do not truncate: `bpchar`, because `character` has length 1."""
         rows = await self.fetch(
             "SELECT pg_catalog.format_type(number, -1) AS name"
             " FROM unnest($1::text::oid[]) WITH ORDINALITY AS wanted (number, place) ORDER BY place",
@@ -101,9 +101,9 @@ class PostgresqlConnection(TappedConnection):
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Wrap a COPY to detect at once that the server has rejected a row, which asyncpg only detects at the end.
+        """Wrap a COPY to detect a rejected row immediately; asyncpg only detects it when the COPY completes.
 
-        Raises ConnectionResetError instead of the event loop's RuntimeError for writing to a lost connection.
+        Writing to a lost connection raises ConnectionResetError instead of the event loop's RuntimeError.
         """
         with self.tapped(RefusalTap(self.receiver)) as tap:
             try:
@@ -119,7 +119,7 @@ class PostgresqlConnection(TappedConnection):
         return self.tapped(CompletionTap(self.receiver))
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
-        """Let the operating system detect a lost server, for which a statement would otherwise wait for ever."""
+        """Let the operating system detect a lost server, since a statement would otherwise wait for it forever."""
         connected: socket.socket | None = self.transport.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
@@ -136,7 +136,7 @@ class PostgresqlConnection(TappedConnection):
         return is_clean and await self._confirms("DISCARD ALL")
 
     async def end_transaction(self) -> bool:
-        """Roll back the open transaction, if any; False if the server did not confirm."""
+        """Roll back the open transaction, if any. Return False if the server did not confirm."""
         return await self._confirms("ROLLBACK")
 
     async def _confirms(self, command: str) -> bool:
@@ -148,16 +148,16 @@ class PostgresqlConnection(TappedConnection):
         return True
 
     async def shut(self) -> None:
-        """Close the connection, by force if the server does not respond."""
+        """Close the connection, forcibly if the server does not respond."""
         self.on_notice = None
         self.guard.drop_rest()
         with suppress(*_DRIVER_ERRORS):
             await self.close(timeout=self.clean_up_s)
 
     def _read_as_text(self, oids: set[int]) -> None:
-        """Receive the values of all other types as the server's text, to be shown or parsed here.
+        """Receive values of these types in the server's text format (records in binary), to be shown or parsed here.
 
-        asyncpg would query the catalog for these types, and cannot decode all of them.
+        asyncpg would query the catalog for these types and cannot decode all of them.
         """
         if RECORD in oids:
             self.decode_as("bytea", RECORD)
@@ -172,7 +172,7 @@ class PostgresqlConnection(TappedConnection):
 
 
 async def make_ready(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
-    """Apply role, schema and settings in one round trip each; without them there is none.
+    """Apply role, schema and settings, each in one round trip; options that are not set need none.
 
     The role must be set again because DISCARD ALL resets it.
     """
@@ -192,9 +192,9 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
 
 
 class PostgresqlStatement(StatementSource):
-    """A statement with a portal that is open from `execute` until its last row is read or `end` is called.
+    """A statement whose portal is open from `execute` until the last row is read or `end` is called.
 
-    `interrupt_process` sends the stop signal to a server process.
+    `interrupt_process` cancels the statement running in a server process.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class PostgresqlStatement(StatementSource):
         connection = self._connection
         with statement_errors(started=False):
             if self._read_only:
-                # Set for each statement, because an earlier one may have changed the default by set_config().
+                # Set for each statement, because an earlier one may have changed the default with set_config().
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await self._prepare(self._sql, self._values)
             declared = await declare(connection, fields) if fields else ()
@@ -251,8 +251,8 @@ class PostgresqlStatement(StatementSource):
             return
         if not fields or self._keyword == "CALL":
             go_on()
-            # Not in a transaction of ours, in which the server would refuse a procedure's commit; its result is one
-            # row.
+            # Runs without our own transaction, because the server would refuse a COMMIT inside a procedure there. A
+            # procedure's result is a single row.
             with canceled_as(self._canceled), refusals(connection.guard, self._names), statement_errors(started=True):
                 self._whole = await prepared.fetch(*self._sent)
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
@@ -278,7 +278,7 @@ class PostgresqlStatement(StatementSource):
         return prepared, fields
 
     async def fetch(self, count: int) -> Rows:
-        """At most some MiB of rows. After the last ones the transaction is committed.
+        """Return more rows, at most some MiB. After the last row the transaction is committed.
 
         Raises cell_too_large, RowTooLarge.
         """
@@ -317,7 +317,7 @@ class PostgresqlStatement(StatementSource):
     async def _end(self, verb: str) -> None:
         self.is_open = False
         if self._keyword in _CHANGES_ROWS:
-            # asyncpg exposes no command tag for a portal, but every changed row was returned.
+            # asyncpg does not expose a portal's command tag, but every changed row was returned.
             self.modified_rows = self._rows_read
         if self._connection.guard.pending is not None:
             self._connection.guard.drop_rest()
@@ -344,7 +344,7 @@ class _GuardedPortal(Portal):
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
-    """A reader of the column. The first values determine the dimensions of arrays and the fields of records."""
+    """Return a reader for a column. The first values determine array dimensions and record fields."""
     convert: Callable[[Values], pa.Array] | None = None
 
     def read(wanted: pa.DataType, values: Values) -> pa.Array:
@@ -375,7 +375,7 @@ def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], 
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """Translate the loss of a connection that the guard has closed to the guard's reason.
+    """Translate the error after the guard has closed the connection to the guard's reason.
 
     `rows_read` is the number of rows in earlier chunks.
     """
@@ -396,7 +396,7 @@ def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) ->
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
 _CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')
-"""Matches the client's address as seen by the server."""
+"""Matches the client's address in the server's messages."""
 _NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 _TIME_LIMITS = (
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -417,7 +417,7 @@ _CONNECTION_LOST = (
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
+    """Translate connection errors to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         yield
     except _REFUSED_LOGIN as error:
@@ -435,10 +435,10 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Translate errors of a statement; `started` says whether the server may have begun to execute it.
+    """Translate statement errors. `started` tells whether the server may have begun to execute the statement.
 
-    Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if a time limit of the server ended
-    the statement, else StatementRejected or StatementDenied with the server's message.
+    Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits
+    ended the statement, otherwise StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
@@ -448,9 +448,9 @@ def statement_errors(*, started: bool) -> Generator[None]:
 
 @contextmanager
 def canceled_as(canceled: Callable[[], errors.EngineError] | None) -> Generator[None]:
-    """Replace the error of a cancelled statement by that of `canceled`, with the server's error as its cause.
+    """Replace a cancelled statement's error by the error from `canceled`, with the server's error as its cause.
 
-    Also replaces a disk-full error, which can precede the cancellation by the sample server's watch and names files.
+    A disk-full error is replaced too: it names files, and can occur before the sample server's watch cancels.
     """
     try:
         yield
@@ -472,14 +472,14 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     known = (
         errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
     )(text_of(error))
-    # Counted in characters from 1. Positions inside function bodies are in `internal_position` instead.
+    # Positions count characters from 1. Those inside function bodies are in `internal_position` instead.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
     known.classed(getattr(error, "sqlstate", None))
     return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:
-    """The server's message, followed by detail, hint and position, if any, on separate lines."""
+    """Return the server's message, followed by detail, hint and position, if any, on separate lines."""
     if not isinstance(error, asyncpg.PostgresError):
         return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
     fields = error.as_dict()

@@ -1,4 +1,4 @@
-"""One PostgreSQL database as an Engine."""
+"""Implements `Engine` for one PostgreSQL database."""
 
 import asyncio
 import hmac
@@ -35,9 +35,9 @@ from queryserver.platform.threads import Tasks
 
 _CHECK_WITHIN_S = 5
 _KNOWN_FOR_S = 60.0
-"""How long an identity is cached, because a moved or restored database gets a new one."""
+"""How long an identity is cached. It expires because a moved or restored database gets a new identity."""
 _AGAIN_S = 5.0
-"""Pause after a failed attempt; each takes up to twice `_CHECK_WITHIN_S`, during which all requests wait."""
+"""Pause after a failed attempt. An attempt takes up to twice `_CHECK_WITHIN_S`, and all requests wait for it."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
@@ -45,40 +45,41 @@ SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {clus
 _WITH_CLUSTER = _DATABASE.format(cluster="(SELECT system_identifier FROM pg_catalog.pg_control_system())")
 _WITHOUT_CLUSTER = _DATABASE.format(cluster="NULL::bigint")
 _NO_IDENTITY = (asyncpg.SyntaxOrAccessError, asyncpg.FeatureNotSupportedError)
-"""Errors of servers that only speak PostgreSQL's protocol, and of servers where the function was revoked."""
+"""Errors from servers that only speak PostgreSQL's protocol, or where the login may not call the function."""
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _NO_ANSWER = "The database of this service did not answer."
 
 
 class Queries(Protocol):
-    """An asyncpg connection, or a fake."""
+    """The query method of an asyncpg connection, which tests can fake."""
 
     async def fetchrow(self, query: str, *, timeout: float | None = None) -> asyncpg.Record | None:
-        """The first row."""
+        """Run a query and return its first row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """The identity of a database at its server, which replicas share and copies do not."""
+    """A database's identity. Replicas share it; copies do not."""
 
     name: str
     number: int
     cluster: int | None
-    """None if the login may not read it."""
+    """The server's system identifier; None if the login may not read it."""
 
     def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
-        """Whether both are the same database; `on_one_server` says whether their addresses are the same server."""
+        """Whether both are the same database. `on_one_server` tells whether both addresses belong to one server."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
         return (self.cluster, self.number) == (other.cluster, other.number)
 
 
 class OwnDatabase:
-    """The service's own database, at the address `dsn`. Connects when its identity is first needed.
+    """The service's own database at the address `dsn`. Connects when the database's identity is first needed.
 
-    While it is unreachable, its last known identity is used for connections to other servers, so that statements there
-    can be stopped, and connections to its own server are refused. `tasks` must be closed after the engines that use it.
+    While the database is unreachable, connections to its server are refused. Connections to other servers are checked
+    against its last known identity, so that statements there can be stopped. `tasks` must be closed after the engines
+    that use this object.
     """
 
     def __init__(self, dsn: str, tasks: Tasks, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,17 +87,17 @@ class OwnDatabase:
         self._clock = clock
         self._tasks = tasks
         self._reading: asyncio.Task[None] | None = None
-        """Shared by all callers, so the cancellation of one must not end it. It is limited by its timeouts."""
+        """A task shared by all callers, so cancelling one caller must not end it. Its timeouts limit its duration."""
         self._known: DatabaseIdentity | None = None
         self._failure = ""
-        """Message of the last failed attempt to read the identity."""
+        """Message from the last attempt to read the identity; empty if it succeeded."""
         self._read_again_at: float | None = None
 
     async def require_other(self, connection: Queries, *, on_own_server: bool) -> None:
-        """Raises HostRefused if `connection` is to the service's database, EngineUnavailable if that is unknown.
+        """Check that `connection` does not lead to the service's own database.
 
-        With `on_own_server`, which means that its address is that of the service's server, a database without identity
-        is refused.
+        `on_own_server` tells that the address is one of the service's database server; a database there must have an
+        identity. Raises HostRefused, or EngineUnavailable if the check is impossible.
         """
         try:
             found = await _identity(connection)
@@ -110,7 +111,7 @@ class OwnDatabase:
             self._reading = self._tasks.start(self._refresh(), "own-database")
         if (reading := self._reading) is not None:
             await asyncio.wait({reading})
-            if not reading.cancelled():  # cancelled when the service stops, without a response of its database
+            if not reading.cancelled():  # cancelled when the service stops before its database has responded
                 reading.result()
         if self._known is None or (on_own_server and self._failure):
             raise EngineUnavailable(self._failure)
@@ -121,7 +122,7 @@ class OwnDatabase:
     async def _refresh(self) -> None:
         self._failure = _NO_ANSWER
         try:
-            # Twice, because the first attempt times out if this process was suspended.
+            # A second try is needed because the first one times out if this process was suspended.
             self._known, self._failure = await self._read(tries=2), ""
         except EngineUnavailable as error:
             self._failure = error.message
@@ -159,7 +160,7 @@ _SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "po
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """TCP keepalive, by which the operating system detects a lost server on an idle connection."""
+    """TCP keepalive settings, with which the operating system detects a lost server on an idle connection."""
 
     idle_s: int = 60
     interval_s: int = 15
@@ -168,9 +169,9 @@ class KeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlAddress(DatabaseAddress):
-    """One database of a server. `host` may be the directory of a Unix socket.
+    """The address of one database on a server. `host` may be a Unix socket directory.
 
-    `ssl` (`prefer`, `verify-full`, …) and `server_state` (`any`, `primary`, …) take the values of libpq.
+    `ssl` (`prefer`, `verify-full`, …) and `server_state` (`any`, `primary`, …) accept libpq's values.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -180,9 +181,9 @@ class PostgresqlAddress(DatabaseAddress):
     server_state: str = "any"
     keep_alive: KeepAlive | None = KeepAlive()
     own_database: OwnDatabase | None = None
-    """The service's own database, to which connections are refused."""
+    """The service's own database. Connections to it are refused."""
     own_servers: AddressRules = field(default_factory=AddressRules)
-    """Matches the servers of the service's own database."""
+    """Matches the servers that host the service's own database."""
 
     async def connect(self, login: DatabaseLogin) -> PostgresqlConnection:
         """Open a connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
@@ -214,27 +215,27 @@ class PostgresqlAddress(DatabaseAddress):
             try:
                 on_own_server = await asyncio.to_thread(self.own_servers.is_database_server, hosts, self.port)
                 await self.own_database.require_other(connection, on_own_server=on_own_server)
-            except BaseException:  # cancellation too: the connection must not stay open
+            except BaseException:  # includes cancellation: the connection must not stay open
                 await connection.shut()
                 raise
         return connection
 
 
 _START_S = 60
-"""This connection may start the server and even create its cluster, which takes two seconds on an idle machine."""
+"""Timeout for the admin connection, which may start the server and even create its cluster (2 s when idle)."""
 _CALL_S = 10
 _MOST_CONNECTIONS = 20
-"""Connections of one user."""
+"""Limit on connections per user."""
 
 _RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infinity'"
 
 
 class UserLogins:
-    """One role per user, created through `admin_dsn`, whose role may create roles and grant the groups.
+    """Creates one role per user. The role in `admin_dsn` may create roles and grant the groups.
 
-    Sessions act as `group`. A login does not inherit from it, but only from `login_group`, which may connect. Changing
-    the owner of an object requires the rights of both roles, so no login can take over what `group` owns. `role_of`
-    returns the role name of a user, a plain identifier. Passwords are derived from the one in `admin_dsn`, so that all
+    Sessions act as `group`. A login only inherits from `login_group`, which may connect, and not from `group`. Changing
+    an object's owner requires the rights of both roles, so no login can take over objects that `group` owns. `role_of`
+    returns a user's role name, a plain identifier. Passwords are derived from the password in `admin_dsn`, so that all
     processes set the same password for a role.
     """
 
@@ -251,19 +252,19 @@ class UserLogins:
         self._making = WeakValueDictionary[str, asyncio.Lock]()
 
     def login(self, user_id: int) -> DatabaseLogin:
-        """The login of a user; call `repair` before using it."""
+        """Return a user's login. Call `repair` before using the login."""
         role = self._role_of(user_id)
         self._roles.add(role)
         return DatabaseLogin(role, hmac.digest(self._key, role.encode(), "sha256").hex())
 
     def is_own(self, login: DatabaseLogin) -> bool:
-        """Whether this is a login made for a user, not that of the connector."""
+        """Whether this login was created for a user, unlike the connector's login."""
         return login.user in self._roles
 
     async def repair(self, login: DatabaseLogin) -> None:
         """Create the role, or reset its password, limits, group and settings.
 
-        If the user has an open transaction that changes the role, this waits for it. Raises EngineUnavailable,
+        Waits for an open transaction in which the user changes the role. Raises EngineUnavailable,
         StatementRejected.
         """
         role = login.user
@@ -277,7 +278,7 @@ class UserLogins:
                     await connection.close(timeout=_CALL_S)
 
     async def _make(self, connection: asyncpg.Connection, role: str, password: str) -> None:
-        # Concurrent changes of a role would conflict, including those of other processes.
+        # The lock prevents conflicts with concurrent changes to a role, including changes by other processes.
         await connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext($1))", role)
         if not await connection.fetchval("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = $1", role):
             await connection.execute(f"CREATE ROLE {role}")
@@ -290,14 +291,14 @@ class UserLogins:
 
 
 _NICENESS = 5
-"""Niceness of the embedded server's processes for users; low, because they share locks with the service's own."""
+"""Niceness of the embedded server's user processes; low, because they share locks with the service's processes."""
 
 
 class PostgresqlEngine:
-    """Runs statements on one database of one server. `SessionOptions.database` is the name of a schema.
+    """Runs statements on one database. `SessionOptions.database` is a schema name.
 
-    With `user_logins` each user's sessions log in as a role of their own. `canceled` returns the error for a statement
-    that was not cancelled through this engine; without it, the error is the server's.
+    With `user_logins` each user's sessions log in with the user's own role. `canceled` returns the error for statements
+    not cancelled through this engine; without `canceled`, the server's error is raised.
     """
 
     dialect = "postgresql"
@@ -321,7 +322,7 @@ class PostgresqlEngine:
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:
-        """A session whose `search_path` is the schema of `options`; leaving the context stops what still runs."""
+        """Open a session with the schema in `options` as `search_path`. Leaving it stops a running statement."""
         login = self._login(user, options)
 
         async def interrupt(process_id: int) -> None:
@@ -364,6 +365,6 @@ class PostgresqlEngine:
             return await self._address.connect(login)
         await self._user_logins.repair(login)
         connection = await self._address.connect(login)
-        # Only the embedded server has such logins, and its processes run on this machine.
+        # Only the embedded server has user logins, and its processes run on this machine.
         lower_priority(connection.get_server_pid(), niceness=_NICENESS)
         return connection

@@ -1,7 +1,7 @@
-"""Loads tables of PostgreSQL from Arrow batches: COPY into a staging table visible only to its transaction.
+"""Loads Arrow batches into PostgreSQL tables: COPY fills a staging table visible only inside its transaction.
 
-At the end of the transaction the staging table is renamed to the target, or its rows are inserted into the target. Any
-failure, even a crash of this server, rolls all of it back, so nothing needs to be recorded in the ledger.
+Before the commit, the staging table is renamed to the target, or its rows are inserted into the target. Any failure,
+even if this server crashes, rolls everything back, so nothing needs to be recorded in the ledger.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes",
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
-# All names are qualified, because types and tables of users may come first in the session's search_path.
+# All names are qualified, because users' types and tables may come first in the session's search_path.
 _SCHEMA = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
 _TARGET = f"""
     SELECT place.schema, COALESCE(c.relkind IN ('r', 'p', 'v', 'm', 'f'), false) AS is_there,
@@ -37,21 +37,21 @@ _TARGET = f"""
 # Types whose names are not keywords would be looked up in the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
-"""Quotes all texts and writes NULL as an empty unquoted field, so that COPY can distinguish '' from NULL."""
+"""Options that quote all texts and write NULL as an empty unquoted field, so that COPY can tell '' from NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ExistingTable:
-    """The object that has the name of a table, if any."""
+    """The database object with a given table name, if any."""
 
     schema: str | None
-    """The schema where the table is or would be created."""
+    """The schema that contains the table or would contain a new one."""
     is_there: bool
     is_plain: bool | None
-    """Whether it is a plain table, which may be replaced; None if nothing has the name.
+    """Whether the object is a plain table, which may be replaced; None if no object has the name.
 
-    Dropping a partitioned table would also drop its partitions, and dropping a partition would delete rows of its
-    parent.
+    Dropping a partitioned table would also drop its partitions, and dropping a partition would delete its parent's
+    rows.
     """
 
     @property
@@ -61,13 +61,13 @@ class _ExistingTable:
         return self.schema
 
     def refuse_replacing(self, load: TableLoad) -> None:
-        """Raises StatementRejected unless it is a plain table; the server refuses one that other objects depend on."""
+        """Raise StatementRejected unless the object is plain. The server refuses tables with dependent objects."""
         if load.replace and self.is_plain is False:
             raise loading.no_table(load.target)
 
 
 class PostgresqlLoader:
-    """A TableLoader. After a cancellation the connection is closed."""
+    """Implements `TableLoader`. A cancelled load closes the connection."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PostgresqlLoader:
         read_only: bool,
         canceled: Callable[[], EngineError] | None = None,
     ) -> None:
-        """`canceled` is that of PostgresqlEngine."""
+        """`canceled` is the same function as in `PostgresqlEngine`."""
         self._canceled = canceled
         self._connection = connection
         self._executor = executor
@@ -101,7 +101,7 @@ class PostgresqlLoader:
             with canceled_as(self._canceled):
                 return await self._load(load, schema, batches)
         except asyncio.CancelledError:
-            # A stop signal may still be in flight to the server process, which must not serve another session.
+            # A stop signal may still be on its way to the server process, which must not serve another session.
             await asyncio.shield(self._roll_back(then_shut=True))
             raise
         except loading.RowsFailed as error:
@@ -131,7 +131,7 @@ class PostgresqlLoader:
         ]
         source, target = qualified(schema, load.staging.name), qualified(schema, load.target.name)
         columns = loading.column_definitions(resolved, identifier)
-        # DROP TABLE refuses a view, and a table that views or foreign keys depend on.
+        # DROP TABLE refuses views, and tables on which views or foreign keys depend.
         steps = loading.publishing_steps(load, source, target)
         with statement_errors(started=True):
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
@@ -152,7 +152,7 @@ class PostgresqlLoader:
                     source=_pieces(encoded, tap),
                     format="csv",
                     encoding="utf-8",
-                    # Possible because no other transaction sees the table; saves vacuuming its rows later.
+                    # Possible because no other transaction sees the table. It avoids vacuuming the rows later.
                     freeze=True,
                 )
         return int(tag.removeprefix("COPY "))
@@ -164,7 +164,7 @@ class PostgresqlLoader:
 
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:
-    """The rows in the format of COPY."""
+    """Encode the rows in COPY's CSV format."""
     columns = list(batch.columns)
     for number, column in enumerate(columns):
         if pa.types.is_duration(column.type):
@@ -177,7 +177,7 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
 
 
 async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:
-    """The data in pieces, up to a row that the server rejects."""
+    """Yield the data in chunks until the server rejects a row."""
     async for buffer in encoded:
         view = memoryview(buffer)
         for start in range(0, len(view), _PIECE_BYTES):

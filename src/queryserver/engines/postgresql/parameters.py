@@ -1,8 +1,8 @@
 """Parameters for PostgreSQL: `$1`, …, each sent as text with a cast to its type.
 
-So the server treats them like quoted literals with a cast. A text without a type is sent without a cast at first, and
-the server reports the type it expects. An untyped null is written as NULL, which is valid where an untyped parameter
-is not.
+The server therefore treats parameters like quoted literals with a cast. A text without a type is first sent without a
+cast, and the server reports the type it expects. An untyped null is written as NULL, which is valid even where an
+untyped parameter is not.
 """
 
 import math
@@ -27,7 +27,7 @@ PARAMETERS = ParameterSupport(
 )
 
 _TEXTS = frozenset({18, 19, 25, 1042, 1043})
-"""char, name, text, bpchar and varchar, to which a text can be bound directly."""
+"""Types to which a text can be bound directly: char, name, text, bpchar and varchar."""
 _INT = 2**31
 _TYPES: Mapping[ParameterType, str] = MappingProxyType({
     T.BOOLEAN: "boolean",
@@ -44,7 +44,7 @@ _TYPES: Mapping[ParameterType, str] = MappingProxyType({
 
 
 class PostgresqlValues:
-    """The parameters of one statement: its text with markers, and the texts to send. NULLs have no marker."""
+    """One statement's parameters: the statement text with markers, and the values to send. NULLs have no marker."""
 
     def __init__(self, statement: BoundStatement) -> None:
         self._statement = statement
@@ -53,7 +53,7 @@ class PostgresqlValues:
         self.texts: Sequence[str] = tuple(_text(values[number]) for number in self._sent)
 
     def sql(self, wanted: Sequence[str] = ()) -> str:
-        """The text with markers. `wanted` has the names of the types that the server inferred for them, in order."""
+        """Return the text with markers. `wanted` contains the type names that the server inferred, in marker order."""
         markers = {number: marker for marker, number in enumerate(self._sent, start=1)}
 
         def write(number: int, one: Parameter) -> str:
@@ -72,12 +72,12 @@ class PostgresqlValues:
         return sql_text(self._statement, write)
 
     def has_other_types(self, wanted: Sequence[Type]) -> bool:
-        """Whether the server expects another type than text for any text sent without a cast."""
+        """Whether the server expects a type other than text for any text sent without a cast."""
         return len(wanted) == len(self.texts) and any(one.oid not in _TEXTS for one in wanted)
 
 
 def type_name(one: Parameter) -> str:
-    """The type of a value; an untyped integer has the type that the same digits have in a statement."""
+    """Return a value's type name. An untyped integer gets the type that a literal with the same digits would have."""
     if one.type is T.ARRAY:
         return f"{_element_name(one)}[]"
     if one.type is T.BIGINT and one.is_plain and isinstance(one.value, int) and -_INT <= one.value < _INT:
@@ -90,7 +90,7 @@ def _element_name(one: Parameter) -> str:
     if len(kinds) > 1:  # mixed numeric types
         return "double precision" if T.DOUBLE in kinds else "numeric"
     names = {type_name(leaf) for leaf in one.leaves}
-    # Only integers can have two names.
+    # Only integers can have two type names.
     return names.pop() if len(names) == 1 else _TYPES[T.BIGINT] if names else "text"
 
 
@@ -115,7 +115,7 @@ def _text(one: Parameter) -> str:
 
 
 def _element(one: Parameter) -> str:
-    """An array element; all are quoted except NULL and inner arrays."""
+    """Write an array element. All elements are quoted except NULL and inner arrays."""
     if one.value is None:
         return "NULL"
     text = _text(one)
@@ -130,7 +130,7 @@ Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedState
 
 
 class Counting(Protocol):
-    """The parts of a connection that are needed here."""
+    """The methods of a connection that this module needs."""
 
     def is_in_transaction(self) -> bool: ...
 
@@ -142,10 +142,10 @@ class Counting(Protocol):
 
 
 async def run_rows(connection: Counting, statement: BoundStatement, prepare: Prepare) -> int:
-    """Run the rows, in the open transaction or one of its own, and return the number of changed rows.
+    """Run the statement per row, in the open transaction or a new one, and return the number of changed rows.
 
-    Rows of RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
-    errors, with the number of the failed row in `statement.row`.
+    Rows from RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
+    errors, after setting `statement.row` to the failed row's number.
     """
     is_own = not connection.is_in_transaction()
     if is_own:

@@ -1,6 +1,6 @@
-"""Anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, the only one with the types of fields.
+"""Reads anonymous records, such as `row(1, 'a')`, in PostgreSQL's binary format, since only it has field types.
 
-record_send (rowtypes.c): the number of fields, then for each its type, its length (-1 for NULL) and its value.
+record_send (rowtypes.c) writes the number of fields, then each field's type, length (-1 for NULL) and value.
 """
 
 import struct
@@ -35,9 +35,9 @@ Field = tuple[int, bytes | None]
 
 
 def read_records(values: Sequence[bytes | None]) -> pa.Array:
-    """The records as structs with fields `field0`, `field1`, …, with the types of the first record.
+    """Convert records to structs with fields `field0`, `field1`, …, whose types come from the first record.
 
-    Raises Unfit if all are NULL or their fields differ; `record_text` then converts them to text.
+    Raises Unfit if all records are NULL or their fields differ; `record_text` then converts them to text.
     """
     rows = [None if value is None else _fields(value) for value in values]
     first = next((row for row in rows if row is not None), None)
@@ -52,7 +52,7 @@ def read_records(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def record_text(value: bytes) -> str:
-    """A record as `(1,a)`, similar to PostgreSQL's text format."""
+    """Format a record as `(1,a)`, similar to PostgreSQL's text format."""
     return "(" + ",".join("" if raw is None else _text(oid, raw) for oid, raw in _fields(value)) + ")"
 
 
@@ -86,7 +86,7 @@ def _column(oid: int, raws: Sequence[bytes | None]) -> pa.Array:
 
 
 def _elements(raw: bytes) -> list[bytes | None]:
-    """The elements of a one-dimensional array (array_send, arrayfuncs.c). Raises Unfit for more dimensions."""
+    """Split a one-dimensional array into its elements (array_send, arrayfuncs.c). Raises Unfit for more dimensions."""
     dimensions, _, _ = struct.unpack_from("!iiI", raw)
     if dimensions > 1:
         raise Unfit
@@ -111,7 +111,7 @@ _MOMENTS = frozenset({ValueKind.DATE, ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ
 
 
 def _text(oid: int, raw: bytes) -> str:
-    """A value in the server's text format; for an unknown type, its characters or hexadecimal bytes."""
+    """Convert a value to the server's text format, or for an unknown type to its characters or hexadecimal bytes."""
     if (read := _TEXTS.get(oid)) is not None:
         return read(raw)
     if (form := _NUMBERS.get(oid)) is not None:
@@ -125,7 +125,7 @@ def _text(oid: int, raw: bytes) -> str:
 
 
 def _numeric_text(raw: bytes) -> str:
-    """numeric_send (numeric.c): digits of base 10,000, the weight of the first, the sign, and the scale."""
+    """Decode the format of numeric_send (numeric.c): base-10,000 digits, the first digit's weight, sign and scale."""
     count, weight, sign, scale = _NUMERIC.unpack_from(raw)
     if (word := {_NAN: "NaN", _INFINITY: "Infinity", _MINUS_INFINITY: "-Infinity"}.get(sign)) is not None:
         return word
@@ -158,7 +158,7 @@ def _timetz_text(raw: bytes) -> str:
 
 
 def _interval_text(raw: bytes) -> str:
-    """An interval in the style `postgres` of IntervalStyle."""
+    """Format an interval like the server with IntervalStyle `postgres`."""
     microseconds, days, months = struct.unpack("!qii", raw)
     years, months = int(months / 12), months - 12 * int(months / 12)
     parts, follows_negative = list[str](), False

@@ -1,4 +1,4 @@
-"""Types and values of PostgreSQL as Arrow: declared types, nested values in text format, dates of any year."""
+"""Converts PostgreSQL types and values to Arrow: declared types, nested values in text format, dates of any year."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +36,9 @@ class ValueKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredType:
-    """A type with its modifiers; `precision` is None for a numeric without bounds.
+    """A type with its modifiers. `precision` is None for an unbounded numeric.
 
-    `fields` belongs to a composite type, `element` and `delimiter` to an array.
+    `fields` describes a composite type; `element` and `delimiter` describe an array.
     """
 
     kind: ValueKind
@@ -82,7 +82,7 @@ _BUILTIN: Mapping[int, DeclaredType] = {
     ),
     **_texts({28: "xid", 600: "point", 829: "macaddr", 2205: "regclass", 2278: "void"}, ResultType.USER_DEFINED),
 }  # fmt: skip
-"""Types with fixed oids, which need no query."""
+"""Types with fixed oids, which can be resolved without a query."""
 
 _BUILTIN_ARRAYS: Mapping[int, int] = {
     1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043, 1016: 20, 1021: 700, 1022: 701,
@@ -107,12 +107,12 @@ def builtin_type(oid: int) -> DeclaredType | None:
 
 
 def element_oid(oid: int) -> int | None:
-    """The oid of the element type of a built-in array type; None for any other."""
+    """Return the element type's oid for a built-in array type; None for any other type."""
     return _BUILTIN_ARRAYS.get(oid)
 
 
 async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
-    """The declared type of each column. Queries the catalog only for types that are not built in."""
+    """Return each column's declared type. Only types that are not built in require catalog queries."""
     types = _Types(connection)
     declared = [await types.resolve(field.type_oid, field.modifier) for field in fields]
     unnamed = list[int]()
@@ -130,19 +130,19 @@ async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tu
 
 
 def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[Column, ...]:
-    """The columns as the wire contract shows them."""
+    """Return the columns in the form that the wire contract specifies."""
     return tuple(Column(f.name, d.result, d.name) for f, d in zip(fields, declared, strict=True))
 
 
 class _Types:
-    """Reads types from the catalog, each once, following arrays, domains and composite types."""
+    """Reads each type from the catalog once, and resolves array elements, domain bases and composite attributes."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._rows: dict[int, asyncpg.Record] = {}
 
     async def resolve(self, oid: int, modifier: int) -> DeclaredType:
-        """The type with this oid and the modifier of the column or field."""
+        """Return the type with this oid and the column's or field's modifier."""
         if oid in _BUILTIN:
             return _modified(oid, modifier)
         if oid in _BUILTIN_ARRAYS:
@@ -202,7 +202,7 @@ _PAIR = re.compile(rf"{_QUOTED}=>(?:{_QUOTED}|(NULL))(?:, |$)", re.DOTALL)
 
 
 def array_literal(text: str, delimiter: str) -> list[Nested]:
-    """Parse `{1,NULL,"a b"}` to a list, inner arrays to lists; leaves are text or None."""
+    """Parse `{1,NULL,"a b"}` to a list. Inner arrays become lists; other elements become text or None."""
     body = _DIMENSIONS.sub("", text, count=1)
     if "{" not in body[1:] and '"' not in body and "\\" not in body:
         items = body[1:-1]
@@ -255,8 +255,9 @@ TIMESTAMP_INFINITY = 2**63 - 1
 
 
 def date_text(days: int) -> str:
-    """Days since 2000-01-01 as ISO text; `infinity`, `-infinity`, years after 9999 and `BC` as the server writes
-    them.
+    """Format days since 2000-01-01 as an ISO date.
+
+    `infinity`, `-infinity`, years after 9999 and `BC` are written like the server writes them.
     """
     if days == DATE_INFINITY:
         return "infinity"
@@ -267,7 +268,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
-    """Microseconds since 2000-01-01 as ISO text with `zone` after the time; a zero fraction is omitted."""
+    """Format microseconds since 2000-01-01 as ISO text with `zone` after the time, without a zero fraction."""
     if microseconds == TIMESTAMP_INFINITY:
         return "infinity"
     if microseconds == -TIMESTAMP_INFINITY - 1:
@@ -293,15 +294,15 @@ _USUAL = {
     ValueKind.TIMESTAMPTZ: rf"^{_DAY} {_CLOCK}[+-][0-9:]+$",
     ValueKind.NUMERIC: r"^-?[0-9.]+$",
 }
-"""Match values that fit their Arrow types, unlike infinities, years out of range, and NaN."""
+"""Patterns for values that fit their Arrow types, unlike infinities, out-of-range years, and NaN."""
 
 
 class Unfit(Exception):
-    """A value does not fit the Arrow type of its column."""
+    """A value does not fit its column's Arrow type."""
 
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
-    """The Arrow type of scalar values; text if no other type preserves every digit."""
+    """Return the Arrow type for scalar values; text if no other type preserves every digit."""
     if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
@@ -312,7 +313,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """Convert values from the connection's codecs, where dates and timestamps are integers and `numeric` is text.
+    """Convert values decoded by the connection's codecs, where dates and timestamps are integers and `numeric` is text.
 
     Values that do not fit the Arrow type become odd values (`with_odd_values`).
     """
@@ -353,7 +354,7 @@ def _matches(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """The same values as text, for a column with a value that does not fit."""
+    """Convert the values to text, for a column with a value that does not fit its type."""
     write = _WRITERS.get(declared.kind)
     if write is None:
         return pa.array(values, pa.string())
@@ -370,7 +371,7 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 def _moved(
     declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
 ) -> pa.Array:
-    """The values plus `offset`; those outside `limits` become odd values."""
+    """Add `offset` to the values. Values outside `limits` become odd values."""
     wanted, numbers = arrow_type(declared), pa.array(values, storage)
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
@@ -400,7 +401,7 @@ def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensio
 
 
 def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
-    """The largest number of dimensions among the arrays, which their declared type does not determine."""
+    """Return the arrays' maximum number of dimensions, which their declared type does not determine."""
     most = 1
     for text in texts:
         value: Nested = None if text is None else array_literal(text, declared.delimiter)

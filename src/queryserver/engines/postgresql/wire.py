@@ -1,6 +1,6 @@
-"""Filters between the transport and asyncpg's protocol, which limit messages and read parts that asyncpg ignores.
+"""Filters between the transport and asyncpg's protocol that limit messages and read message parts asyncpg ignores.
 
-`MessageGuard` limits the size of chunks, rows and values. `RowDescriptionTap` reads the type modifiers (the `20` of
+`MessageGuard` limits the sizes of chunks, rows and values. `RowDescriptionTap` reads the type modifiers (the `20` of
 varchar(20)) from the server's RowDescription, because asyncpg drops them.
 """
 
@@ -17,7 +17,7 @@ NO_MODIFIER = -1
 
 
 class Tap(asyncio.Protocol):
-    """A filter between the transport and asyncpg's protocol that passes all calls on."""
+    """A filter between the transport and asyncpg's protocol that forwards all calls."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -46,22 +46,22 @@ _READY: Final = b"Z"
 _COMMAND_COMPLETE: Final = b"C"
 _ERROR_RESPONSE: Final = b"E"
 _ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
-"""PortalSuspended, CommandComplete."""
+"""The messages PortalSuspended and CommandComplete."""
 _OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
 _SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
 """PortalSuspended and ReadyForQuery inside a transaction, the only state in which portals exist."""
 _LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
-"""RowDescription, NoData, ErrorResponse, ReadyForQuery; after the first of them no further description follows."""
+"""RowDescription, NoData, ErrorResponse and ReadyForQuery. No description follows the first of these messages."""
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
 
 CHUNK_BYTES = 8 * 1024 * 1024
-"""A chunk ends with the row that makes it larger than this."""
+"""A chunk ends with the row that makes it exceed this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """What exceeded the limit: a value or row in a chunk, with `row` counted from 0, or any other message."""
+    """Tells what exceeded the limit: a value, a row of a chunk (counted from 0), or another message (no row)."""
 
     limit_bytes: int
     row: int | None
@@ -69,7 +69,7 @@ class TooLarge:
 
 
 class _Cells:
-    """Finds the first value of a DataRow above the limit while the row arrives, from the length before each value."""
+    """Finds the first value above the limit while a DataRow arrives, by reading the length before each value."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -79,7 +79,7 @@ class _Cells:
         self.seen_bytes = 0
 
     def find(self, piece: bytes) -> int | None:
-        """The index of the column, once its length has arrived; None so far."""
+        """Return the column index once a length above the limit has arrived; None until then."""
         self.seen_bytes += len(piece)
         at = 0
         while at < len(piece):
@@ -101,7 +101,7 @@ class _Cells:
 
 
 class MessageGuard(Tap):
-    """Passes messages on to asyncpg, and enforces limits once `limit` has been called."""
+    """Passes messages to asyncpg, and enforces limits once `limit` has been called."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
         super().__init__(protocol)
@@ -112,32 +112,32 @@ class MessageGuard(Tap):
         self._is_dropped = False
         self._cells: _Cells | None = None
         self.in_chunk = False
-        """Set by `begin_chunk`; reset it when the chunk has arrived or failed."""
+        """Whether a chunk is being received. `begin_chunk` sets it; the caller resets it after success or failure."""
         self._rows = 0
         self._bytes = 0
         self._owed = 0
         self._has_failed = False
         self.pending: list[bytes] | None = None
-        """Data received after a chunk that was ended early."""
+        """Data received after a chunk was ended early; None at other times."""
         self.was_cut = False
-        """Whether the last chunk was ended early, so that more rows follow."""
+        """Whether the last chunk was ended early, so more rows follow."""
         self.refusal: TooLarge | None = None
-        """The reason for which the guard closed the connection."""
+        """The reason why the guard closed the connection; None if it did not."""
 
     def limit(self, cell_bytes: int) -> None:
-        """Limit values to `cell_bytes`, and rows and other messages to a few times as much."""
+        """Limit values to `cell_bytes`, and rows and other messages to a small multiple of it."""
         self._cell_bytes = cell_bytes
 
     def begin_chunk(self) -> None:
-        """Call this just before asyncpg requests rows of a portal."""
+        """Prepare for a chunk. Call this just before asyncpg requests rows from a portal."""
         self.in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
         self._rows = self._bytes = 0
         if self.pending is not None:
-            # Deferred, because asyncpg accepts rows only once it waits for them.
+            # Deferred, because asyncpg only accepts rows while it waits for them.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def drop_rest(self) -> None:
-        """Drop the rows after a chunk that was ended early, before another request."""
+        """Drop the remaining rows of a chunk that was ended early. Call this before another request."""
         self.in_chunk = False
         self._go_on()
 
@@ -157,7 +157,7 @@ class MessageGuard(Tap):
             self.data_received(data)
 
     def _take(self, data: bytes) -> None:
-        """Pass on the bytes that asyncpg must see, in one piece if none are dropped."""
+        """Pass the bytes that asyncpg must see, in a single call if no bytes are dropped."""
         self._header = b""
         at, begin, size = 0, 0, len(data)
         while at < size and self.refusal is None:
@@ -193,7 +193,7 @@ class MessageGuard(Tap):
             self._pass_on(data[begin:size])
 
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """The end of the complete rows that can be passed on as they are, which is nearly all of a result."""
+        """Return the offset after the complete rows that can be passed unchanged, which are nearly the whole result."""
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
         most_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
         rows, begin = 0, at
@@ -229,7 +229,7 @@ class MessageGuard(Tap):
             self._owed -= 1
             return True
         if kind == _ERROR_RESPONSE:
-            # The first has the reason; later ones only report that the transaction has failed.
+            # The first error has the reason; later errors only report that the transaction has failed.
             swallowed, self._has_failed = self._has_failed or not self.in_chunk, True
             return swallowed
         return kind in _ENDS_OF_CHUNK or not self.in_chunk
@@ -259,7 +259,7 @@ class MessageGuard(Tap):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column as declared by RowDescription; `modifier` is -1 without one."""
+    """One column as declared by RowDescription. `modifier` is -1 if the type has no modifier."""
 
     name: str
     type_oid: int
@@ -267,7 +267,7 @@ class Field:
 
 
 class RefusalTap(Tap):
-    """Detects the server's ErrorResponse, and the loss of the connection."""
+    """Detects the server's ErrorResponse and a lost connection."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
@@ -286,14 +286,14 @@ class RefusalTap(Tap):
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Resume writing, so that asyncpg's COPY fails instead of waiting for ever."""
+        """Resume writing, so that asyncpg's COPY fails instead of waiting forever."""
         self.has_refused = self.is_lost = True
         super().connection_lost(exc)
         self.resume_writing()
 
 
 class CompletionTap(Tap):
-    """Counts the commands that the server has completed, and the rows that they changed."""
+    """Counts completed commands and changed rows."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
@@ -325,7 +325,7 @@ class CompletionTap(Tap):
         super().data_received(data)
 
     def _note(self, tag: bytes) -> None:
-        """Count the rows of a tag such as `INSERT 0 5` or `UPDATE 5`, whose last word is the number."""
+        """Count a command and its rows: the last word of a tag such as `INSERT 0 5` or `UPDATE 5`."""
         self.commands += 1
         last = tag.rstrip(b"\0").rpartition(b" ")[2]
         self.changed_rows += int(last) if last.isdigit() else 0
@@ -333,7 +333,7 @@ class CompletionTap(Tap):
 
 
 class RowDescriptionTap(Tap):
-    """Passes the oids of the first RowDescription that are not `known` to `learn`, before asyncpg sees its end."""
+    """Passes the first RowDescription's unknown oids to `learn` before asyncpg receives the complete message."""
 
     def __init__(self, protocol: asyncio.Protocol, known: AbstractSet[int], learn: Callable[[set[int]], None]) -> None:
         super().__init__(protocol)
@@ -341,7 +341,7 @@ class RowDescriptionTap(Tap):
         self._learn = learn
         self._buffer: bytearray | None = bytearray()
         self.described: list[tuple[int, int]] = []
-        """Type oid and modifier by column."""
+        """The type oid and modifier of each column."""
 
     def data_received(self, data: bytes) -> None:
         if self._buffer is not None:
@@ -367,7 +367,7 @@ class RowDescriptionTap(Tap):
 
 
 def _types(body: bytes) -> list[tuple[int, int]]:
-    """Type oid and modifier of each field of a RowDescription: a NUL-terminated name, then six numbers."""
+    """Read each field's type oid and modifier from a RowDescription: a NUL-terminated name, then six numbers."""
     (count,) = _COUNT.unpack_from(body)
     found: list[tuple[int, int]] = []
     position = _COUNT.size
