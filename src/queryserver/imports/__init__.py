@@ -1,1 +1,1 @@
-"""Imports of files as tables: detection, types, preview, conversion, create_table."""
+"""Imports files as tables: detection, types, preview, conversion, create_table."""

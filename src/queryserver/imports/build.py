@@ -1,4 +1,4 @@
-"""Builds the services of the importer. `wiring.py` opens the files first, then builds what depends on engines."""
+"""Builds the importer's services. `wiring.py` opens the files first, then builds what depends on engines."""
 
 import asyncio
 import tempfile

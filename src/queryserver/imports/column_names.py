@@ -1,4 +1,4 @@
-"""Shortens column names to what an engine accepts (Contract importer 7.3.5)."""
+"""Shortens column names to the lengths that engines accept (Contract importer 7.3.5)."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ class NameLimit:
 
     most: int
     in_bytes: bool = False
-    """Whether to count bytes of UTF-8 instead of characters."""
+    """Whether to count UTF-8 bytes instead of characters."""
 
     def __str__(self) -> str:
         return f"{self.most} {'bytes in UTF-8' if self.in_bytes else 'characters'}"
@@ -22,7 +22,7 @@ class NameLimit:
         return (len(name.encode("utf-8", "replace")) if self.in_bytes else len(name)) <= self.most
 
     def cut(self, name: str, suffix: str = "") -> str:
-        """The longest beginning that fits with the suffix; never separates a character from its combining marks."""
+        """Shorten the name to fit with the suffix; never separates a character from its combining marks."""
         if self.has(name + suffix):
             return name + suffix
         room = self.most - len(suffix)  # suffixes are ASCII
@@ -38,8 +38,8 @@ _LIMITS: Mapping[str, NameLimit] = {
     "impala": NameLimit(128),
 }
 _DEFAULT_LIMIT = NameLimit(MAX_NAME_CHARACTERS)
-"""For dialects with a higher limit or none: duckdb and sqlite have none, the metastore of hive and sparksql allows 767
-characters, phoenix more; in trino the limit depends on the catalog.
+"""For dialects with a higher limit or none. duckdb and sqlite have no limit, the hive and sparksql metastore allows 767
+characters, and phoenix allows more. In trino the limit depends on the catalog.
 """
 
 
@@ -50,8 +50,8 @@ def name_limit(dialect: str) -> NameLimit:
 def engine_names(names: Sequence[str], dialect: str) -> Sequence[str]:
     """Shorten names that are too long for the dialect; the results are distinct ignoring case.
 
-    Of several names that become equal by shortening, the first keeps it, and the others get `_2`, `_3` and so on.
-    `names` must be distinct.
+    If shortening makes several names equal, the first keeps the shortened name, and the others get `_2`, `_3` and so
+    on. `names` must be distinct.
     """
     limit = name_limit(dialect)
     taken = {name.lower() for name in names if limit.has(name)}

@@ -1,4 +1,4 @@
-"""Worker-process side of detection, preview and header of a text file: takes its beginning, returns JSON."""
+"""Detects and previews text files in worker processes. Each task takes the beginning of a file and returns JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -59,7 +59,7 @@ class TextForm:
 
 @dataclass(frozen=True, slots=True)
 class DetectedHeader:
-    """Whether the first record, after the `skipped` lines, contains the column names."""
+    """Whether the first record after the `skipped` lines contains the column names."""
 
     has_header: bool
     skipped: SkippedLines = NO_LINES
@@ -75,11 +75,11 @@ class _Text:
         self.is_last: bool = self._has_end or options["is_last"]
 
     def sample(self, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
-        """The sample in pieces, each with whether the file ends with it."""
+        """Yield the sample in chunks, each with a flag that is true if the file ends there."""
         return self._pieces(0, min(len(self._head), SAMPLE_TEXT_BYTES), step_bytes)
 
     def rest(self) -> Iterator[tuple[bytes, bool]]:
-        """The text after the sample, up to the length of the longest field."""
+        """Yield the text after the sample, up to the length of the longest field."""
         return self._pieces(SAMPLE_TEXT_BYTES, len(self._head), _FEED_BYTES)
 
     def _pieces(self, start: int, end: int, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
@@ -89,7 +89,7 @@ class _Text:
 
 
 class _Records:
-    """The first records of a text; `unclosed` are the numbers of those with an unclosed quote."""
+    """The first records of a text; `unclosed` are the numbers of the records with an unclosed quote."""
 
     def __init__(self, form: TextForm) -> None:
         self.decoder = Decoder(form.encoding)
@@ -104,7 +104,7 @@ class _Records:
     def read(self, pieces: Iterable[tuple[bytes, bool]], is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
         """Read until there are enough records; returns whether there are.
 
-        After a long unclosed quote, one piece may add many records at once.
+        After a long unclosed quote, a single chunk may add many records.
         """
         for piece, is_end in pieces:
             for records in self._reader.parts(self.decoder.decode(piece, final=is_end), final=is_end):
@@ -115,7 +115,10 @@ class _Records:
         return False
 
     def end(self) -> None:
-        """Treat the text read so far as complete. Raises record_too_long for an incomplete field, which is too long."""
+        """Treat the text read so far as complete.
+
+        Raises record_too_long if a field is incomplete, and thus too long.
+        """
         list(self._reader.parts("", final=True))
 
 
@@ -142,7 +145,7 @@ class _Blocks:
         return False
 
     def end(self) -> None:
-        """As `_Records.end`."""
+        """Treat the text read so far as complete, as `_Records.end` does."""
         list(self._reader.finish())
 
 
@@ -175,16 +178,16 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """The columns and first rows; EXCEL if it begins like a workbook, MORE if `head` is too short.
+    """Return the columns and first rows; EXCEL if the file begins like a workbook, MORE if `head` is too short.
 
-    The option `reading` is a ReadingOptions dict. `is_whole` if `head` is the whole file, `is_last` if no more will be
-    read.
+    The option `reading` is a ReadingOptions dict. `is_whole` is set if `head` is the whole file, `is_last` if no more
+    will be read.
     """
     form = _form_of(head, options)
     if form is None:
         return FileType.EXCEL
     text, has_header, first = _Text(head, options), options["has_header"], _Records(form)
-    # One more than is analyzed, to know whether the file continues.
+    # One row more than is analyzed shows whether the file continues.
     most = SAMPLE_RECORDS + has_header
     is_enough = first.read(text.sample(_STEP_BYTES), lambda records: len(records) >= FIRST_RECORDS)
     blocks = None
@@ -197,7 +200,7 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         return MORE
     analysis = _analysis(form, text, first, blocks, options)
     if not is_enough:
-        # A field cut by the sample may be too long, and an import would refuse its record.
+        # A field cut off at the end of the sample may be too long, and an import would reject its record.
         if blocks is None:
             if not first.read(text.rest(), _too_many_records):
                 first.end()
@@ -214,7 +217,10 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
 def _analysis(
     form: TextForm, text: _Text, first: _Records, blocks: _Blocks | None, options: Mapping[str, Any]
 ) -> Analysis:
-    """Without `blocks`, `first` has all records of the sample. Raises file_empty, record_too_long, encoding_failed."""
+    """Analyze the sample.
+
+    Without `blocks`, `first` has all its records. Raises file_empty, record_too_long, encoding_failed.
+    """
     decoder = first.decoder if blocks is None else blocks.decoder
     if form.is_encoding_given:
         decoder.check()
@@ -235,9 +241,9 @@ def _analysis(
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:
-    """Detect a header, as a DetectedHeader dict; MORE and the options are those of `preview`.
+    """Detect a header, as a DetectedHeader dict. Takes the options of `preview`, and returns MORE in the same cases.
 
-    Needs at most a hundred records with a value after it. Raises file_empty, record_too_long, encoding_failed.
+    Needs at most a hundred records with a value after the header. Raises file_empty, record_too_long, encoding_failed.
     """
     form = _form_of(head, options)
     if form is None:
@@ -261,7 +267,7 @@ def header(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
-    """The form of the text; None if it begins like a workbook."""
+    """Return the text's form; None if the file begins like a workbook."""
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES

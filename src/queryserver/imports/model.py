@@ -1,4 +1,4 @@
-"""Values of imports: the origin of files, and column type names by dialect (Contract importer)."""
+"""Import values: file origins, and column type names by dialect (Contract importer)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from queryserver.formats.columns import BaseType, ColumnType
 
 
 class Origin(StrEnum):
-    """The parameter `import_type`."""
+    """Values of the parameter `import_type`."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -61,7 +61,7 @@ _HIVE = (
 
 
 def _type_names(dialect: str, *more: str) -> Sequence[str]:
-    """All type names of a dialect from the table above and `more`, sorted."""
+    """Return all type names of a dialect from the table above and `more`, sorted."""
     return tuple(sorted({*more, *(names[_DIALECTS.index(dialect)] for names in _NAMES.values())}))
 
 
@@ -103,10 +103,10 @@ _WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
 _MICROSECONDS: Mapping[str, Sequence[str]] = {
     "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
 }  # fmt: skip
-"""Types that may be given with a precision of 6, which is the precision stored."""
-# Files cannot fill such columns, and a column of only NULL makes no sense.
+"""Types that may have an explicit precision of 6, which is the stored precision."""
+# Files cannot fill columns of these types, and a column with only NULL is useless.
 _NEVER_ALLOWED = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
-# The base type of a name that stands for several.
+# The base type of a name that stands for several base types.
 _PREFERRED: Mapping[tuple[str, str], BaseType] = {
     ("sqlite", "INTEGER"): BaseType.INT64,
     ("sqlite", "REAL"): BaseType.FLOAT64,
@@ -114,22 +114,22 @@ _PREFERRED: Mapping[tuple[str, str], BaseType] = {
     ("mysql", "TEXT"): BaseType.STRING,
     ("postgresql", "SMALLINT"): BaseType.INT16,
 }
-# Several dialects store these as a wider type, whose name stands for that type.
+# Several dialects store these types as a wider type, and its name then means the wider type.
 _UNSIGNED = frozenset({BaseType.UINT8, BaseType.UINT16, BaseType.UINT32, BaseType.UINT64})
 
 
 def type_name(column: ColumnType, dialect: str) -> str:
-    """The name of a type without parameters in a dialect, as shown in previews."""
+    """Return a type's name in a dialect as shown in previews, without parameters."""
     return _NAMES[column.base][_DIALECTS.index("hive" if dialect == "sparksql" else dialect)]
 
 
 def base_type_of(name: str, dialect: str) -> BaseType | None:
-    """The base type for a type name in any case; None if such columns cannot be created."""
+    """Return the base type for a type name, ignoring case; None if columns of the type cannot be created."""
     upper_name = name.upper()
     if (dialect, upper_name) in _PREFERRED:
         return _PREFERRED[dialect, upper_name]
     text_type = type_name(ColumnType(BaseType.STRING), dialect)
-    # Dialects without such a type use a text column instead, and the lists have both STRING and VARCHAR.
+    # Dialects without this type use a text column instead, and the lists contain both STRING and VARCHAR.
     if upper_name in {text_type, "STRING"} and upper_name in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
     allowed = (base for base in _NAMES if base not in _NEVER_ALLOWED)
@@ -138,9 +138,9 @@ def base_type_of(name: str, dialect: str) -> BaseType | None:
 
 
 def column_type_of(text: str, dialect: str) -> ColumnType | None:
-    """The type for a type text: a name as in `base_type_of`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
+    """Return the type for a type text: a name as in `base_type_of`, `numeric(12,2)`, `varchar(20)` or `timestamp(6)`.
 
-    None if such columns cannot be created. A decimal without digits has no precision and scale.
+    Returns None if columns of the type cannot be created. A decimal without digits has no precision and scale.
     """
     normalized = " ".join(text.upper().split())
     if (base := base_type_of(normalized, dialect)) is not None:
@@ -161,14 +161,14 @@ def column_type_of(text: str, dialect: str) -> ColumnType | None:
 
 
 def allowed_types(dialect: str) -> Sequence[str]:
-    """The types allowed for columns of a new table, for messages."""
+    """Return the column types allowed in a new table, for messages."""
     names = {type_name(ColumnType(base), dialect) for base in _NAMES if base not in _NEVER_ALLOWED}
     decimals = {"DECIMAL", "NUMERIC"}
     return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
 
 
 def declared_type(column: ColumnType, dialect: str) -> str:
-    """The type of a column in CREATE TABLE (Contract importer 12.4, 13)."""
+    """Return the type of a column in CREATE TABLE (Contract importer 12.4, 13)."""
     if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
         return "STRING"
     if column.length is not None:

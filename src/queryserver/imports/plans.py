@@ -1,4 +1,4 @@
-"""create_table: checks before the response, and the plan of an import (Contract importer 13, 13.1)."""
+"""Checks create_table requests before the response, and plans imports (Contract importer 13, 13.1)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _LONGEST_LOOKUP = timedelta(seconds=20)
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
-"""Types that are stored as the text of the file in dialects without such a type."""
+"""Types whose values are stored as the file's text in dialects without the type."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
 _INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
 _NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
@@ -56,7 +56,7 @@ _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 BadRowLimit: TypeAlias = int | Literal["few"] | None
-"""How many bad rows may be skipped; None for any number."""
+"""Maximum number of bad rows to skip; None for any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FileReading:
     skipped: SkippedLines = field(default_factory=SkippedLines)
     encoding: str = "utf-8"
     records: FileType | None = None
-    """The type of a file that names its columns itself, which are `fields`."""
+    """The type of a file that names its columns itself; `fields` are the names."""
     fields: tuple[str, ...] = ()
 
     @property
@@ -84,7 +84,7 @@ class FileReading:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The import of one file as one table."""
+    """Plan for importing one file as one table."""
 
     shown: str
     """The file name for display."""
@@ -97,7 +97,7 @@ class ImportPlan:
     append: bool = False
     max_bad_rows: BadRowLimit = 0
     replace: bool = False
-    """Whether the new table replaces an existing one of that name."""
+    """Whether the new table replaces an existing table with the same name."""
 
     @property
     def target(self) -> TableName:
@@ -108,7 +108,7 @@ class ImportPlan:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
-        """The parameters of a loader, with a staging table of unique name."""
+        """Return the loader's parameters, with a unique staging table name."""
         columns = zip(self.columns, self.declared, strict=True)
         return TableLoad(
             target=self.target,
@@ -123,7 +123,10 @@ _PLAN = TypeAdapter(ImportPlan)
 
 
 def stored_plan(plan: ImportPlan) -> Mapping[str, Any]:
-    """The plan as stored: JSON text within JSON, because a separator may be U+0000, which the database refuses."""
+    """Return the plan as stored.
+
+    It is JSON text within JSON, because a separator may be U+0000, which the database rejects.
+    """
     return {"plan": json.dumps(_PLAN.dump_python(plan, mode="json"))}
 
 
@@ -133,7 +136,7 @@ def read_plan(record: Mapping[str, Any]) -> ImportPlan:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRequest:
-    """A requested column; None for values of the preview. `source` is a position from 1, or a name."""
+    """A requested column. None means the value from the preview. `source` is a position from 1, or a name."""
 
     source: int | str
     name: str | None = None
@@ -152,9 +155,9 @@ def target_columns(
     *,
     null_words: tuple[str, ...] | None = None,
 ) -> tuple[TargetColumn, ...]:
-    """The columns of the table, in the order of `requests`; None for all as inferred. Raises invalid_columns.
+    """Return the columns in the order of `requests`; None requests all columns as inferred. Raises invalid_columns.
 
-    Names default to those of the file, adapted to the dialect. `null_words` are those given for all columns.
+    Names default to the file's column names, adapted to the dialect. `null_words` are the NULL words for all columns.
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
@@ -162,7 +165,7 @@ def target_columns(
         raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     names = engine_names([column.name for column in inferred], dialect)
     columns = tuple(_column(inferred, names, request, dialect, null_words) for request in requests)
-    # Names that differ only in case are the same, as in previews.
+    # Names that differ only in case are equal, as in previews.
     used_names: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in used_names:
@@ -209,7 +212,7 @@ def _column(
 
 
 def _type_of_format(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
-    """The date or decimal type implied by the format of a column, in dialects that store it as text."""
+    """Return the date or decimal type implied by the format of a column, in dialects that store it as text."""
     known_format = _known_format(form)
     if isinstance(known_format, NumberFormat):
         decimal = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
@@ -233,7 +236,7 @@ def _suits(text: str, type_: ColumnType) -> bool:
 
 
 def _source(inferred: Sequence[PreviewColumn], names: Sequence[str], source: int | str) -> int:
-    """The position of a source column, from 0; `names` are those of the preview for the dialect."""
+    """Return a source column's position, from 0; `names` are the column names in the dialect's preview."""
     if isinstance(source, str):
         for candidates in (names, [column.name for column in inferred]):
             if source in candidates:
@@ -282,7 +285,7 @@ def _shown(text: str) -> str:
 
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
-    """A comment with the file name, and a CREATE TABLE statement for such a table."""
+    """Return a comment with the file name, and a CREATE TABLE statement for the table."""
     mark = "`" if dialect in _BACKTICKS else '"'
     columns = [
         f"  {identifier(column.name, mark=mark)} {declared}" + ("" if column.nullable else " NOT NULL")
@@ -300,7 +303,7 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The parameters of create_table. `columns` None means all as in the preview."""
+    """The parameters of create_table. If `columns` is None, the table gets all columns of the preview."""
 
     origin: Origin
     file_path: str
@@ -338,8 +341,8 @@ class TableCreations:
     async def create(self, user: User, request: TableRequest) -> CreatedImport:
         """Check the request as far as possible, and record the import.
 
-        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; and as
-        Previews and ImportSources (reading), and ImportSubmissions (recording).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; and the
+        errors of Previews and ImportSources (reading) and ImportSubmissions (recording).
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
@@ -413,7 +416,7 @@ class TableCreations:
         )
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
-        """Whether the engine has the table now; False if the lookup fails, since the import repeats it."""
+        """Return whether the engine has the table now; False if the lookup fails, since the import checks again."""
         budget = min(connector.limits.metadata_timeout, _LONGEST_LOOKUP)
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)

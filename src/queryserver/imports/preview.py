@@ -1,6 +1,6 @@
-"""Previews, headers and detection of files (Contract importer 4, 5, 7).
+"""Detects file types and headers, and previews files (Contract importer 4, 5, 7).
 
-Limits are in `formats/table_files.py`: the sample of detection (SAMPLE_BYTES), that of type inference (SAMPLE_RECORDS,
+Limits are in `formats/table_files.py`: the detection sample (SAMPLE_BYTES), the type inference sample (SAMPLE_RECORDS,
 SAMPLE_TEXT_BYTES), and the rows shown (PREVIEW_ROWS).
 """
 
@@ -38,11 +38,14 @@ from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 _ANALYSES_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
-"""Growth of the sample with each attempt. Rereading it costs at most a third more."""
+"""Growth factor of the sample with each attempt. Rereading the sample costs at most a third more."""
 
 
 _adapter = cache(TypeAdapter[Any])
-"""Builds values of a type from the JSON of workers. Lazy, since creating an adapter would delay the start."""
+"""Builds typed values from the workers' JSON.
+
+Adapters are created on first use, since creating them would delay startup.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,10 @@ class Detection:
         self._slots = slots
 
     async def metadata(self, user_id: int, file: ImportFile, encoding: str | None = None) -> FileForm:
-        """The delimiters of a text, the sheets of a workbook, or the type of a file of records.
+        """Return a text's delimiters, a workbook's sheets, or the type of a file with records.
 
         Detects the encoding of a text without `encoding`. Raises encoding_failed, file_empty, UnsupportedFormat,
-        file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and as `ImportFile.read`.
+        file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and the errors of `ImportFile.read`.
         """
         async with self._slots.slot(user_id):
             head, is_whole = await _beginning(file)
@@ -89,11 +92,11 @@ class Detection:
 
 
 class Previews:
-    """Columns, types and first rows from the beginning of a file. Caches analyses of files that never change.
+    """Infers columns, types and first rows from the beginning of a file. Caches analyses of files that never change.
 
     Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
-    record_too_long, FileTooComplex, TooManyRequests; for workbooks sheet_not_found, file_encrypted, FileCorrupt; and as
-    `ImportFile.read`.
+    record_too_long, FileTooComplex, TooManyRequests; for workbooks sheet_not_found, file_encrypted, FileCorrupt; and
+    the errors of `ImportFile.read`.
     """
 
     def __init__(
@@ -107,22 +110,22 @@ class Previews:
         self._slots = slots
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
-        """The columns of a file with their types, and its first rows. Also raises separator_required."""
+        """Return the columns of a file with their types, and its first rows. Also raises separator_required."""
         options.require_separator()
         if file.fixed_identity is None:
             return await self._analysis(user_id, file, options, has_header)
         key = file.fixed_identity, options, has_header
-        # Concurrent equal calls share the result of the first; if it fails or is canceled, the next one tries.
+        # Concurrent equal calls share the first call's result; if that call fails or is canceled, the next one tries.
         async with self._turns.setdefault(key, asyncio.Lock()):
             analysis = self._analyses.get(key)
             if analysis is None:
                 analysis = await self._analysis(user_id, file, options, has_header)
-                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger one would evict too many others
+                if _analysis_weight(analysis) <= _ANALYSES_BYTES // 4:  # a larger analysis would evict too many others
                     self._analyses.put(key, analysis)
             return analysis
 
     async def header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> DetectedHeader:
-        """Whether the first record names the columns. Detects a missing separator."""
+        """Return whether the first record names the columns. Detects a missing separator."""
         async with self._slots.slot(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
@@ -146,7 +149,7 @@ class Previews:
                         await self._workbooks.record_preview(path, options.file_type)
                     )
             if options.sheet_name is not None:
-                # One more than is analyzed, to know whether the sheet continues.
+                # One row more than is analyzed shows whether the sheet continues.
                 sheet = await self._sheet(user_id, file, options, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(_analysis_of_sheet, sheet, options, has_header=has_header)
                 return await self._threads.run(user_id, lambda _: analyse())
@@ -154,7 +157,7 @@ class Previews:
             return _adapter(Analysis).validate_python(await self._run_on_text(user_id, file, Task.PREVIEW, how))
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raises format_mismatch for a file that begins differently. JSON Lines are checked by their reader."""
+        """Raise format_mismatch if the file begins like another type. JSON Lines are checked by their reader."""
         if kind is FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
@@ -164,7 +167,7 @@ class Previews:
         raise format_mismatch(f"The file is not of the type {kind}.")
 
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
-        """The first rows of the table in a worksheet."""
+        """Return the first rows of the table in a worksheet."""
         head, is_whole = await _beginning(file)
         if marked(head) is not FileType.EXCEL:
             await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
@@ -179,12 +182,15 @@ class Previews:
             return await read(skip=sheet.places[above]) if above else sheet
 
     async def _require_text(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
-        """Raises as the detection for files other than text. With `is_given`, the caller has given the type."""
+        """Raise the errors of the detection for files other than text.
+
+        With `is_given`, the caller has given the type.
+        """
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
         await self._computations.run(user_id, Task.DETECT_FILE, options, head)
 
     async def _run_on_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
-        """The result of the task for as much of the file as it needs."""
+        """Run the task on as much of the file as it needs, and return its result."""
         async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
@@ -207,7 +213,7 @@ class Previews:
 
 
 def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
-    """Raises file_empty."""
+    """Analyze the rows of a sheet. Raises file_empty."""
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
     count, rows = sheet.unset
     skipped = SkippedLines(sheet.skipped)
@@ -217,7 +223,7 @@ def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header:
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
-    """At least the first SAMPLE_BYTES, and whether they are the whole file."""
+    """Return at least the first SAMPLE_BYTES, and whether they are the whole file."""
     async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
@@ -242,7 +248,7 @@ def _errors_of_files() -> Generator[None]:
 
 
 def _analysis_weight(analysis: Analysis) -> int:
-    """Approximate memory in bytes: about 60 per text object, and up to four per character."""
+    """Estimate the memory in bytes: about 60 per text object, and up to four per character."""
     cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
     fields = sum(60 + 2 * len(name) for name in analysis.fields)
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields

@@ -1,4 +1,4 @@
-"""Records of the tables of unfinished imports, and the janitor that drops such tables."""
+"""Records the tables of unfinished imports, and drops abandoned ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from queryserver.statements.session_options import SessionCredentials
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTable:
-    """A table created by an import, to be dropped unless the import succeeds, and how to connect to its engine."""
+    """A table to be dropped unless its import succeeds, with the data needed to connect to its engine."""
 
     statement_id: UUID
     user_id: int
@@ -39,7 +39,7 @@ order by made_at limit $2
 
 
 class UnfinishedTables:
-    """The unfinished tables of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """Stores the unfinished tables of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -62,7 +62,7 @@ class UnfinishedTables:
         )
 
     async def find_abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
-        """Tables of imports that have ended or were deleted, and that no process is dropping."""
+        """Find the tables of ended or deleted imports that no process is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
             UnfinishedTable(statement_id, user_id, connector, TableName(database, table))
@@ -70,7 +70,7 @@ class UnfinishedTables:
         ]
 
     async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
-        """Reserve the table for dropping by this process; False if it is settled or claimed by another."""
+        """Reserve the table for dropping by this process; False if it is settled or claimed by another process."""
         claimed = await self._database.execute(
             """update import_leftovers set claimed_until = now() + $3::interval
             where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
@@ -90,7 +90,7 @@ class UnfinishedTables:
 
 @dataclass(frozen=True, slots=True)
 class StatementLedger:
-    """`engines.protocol.LoadLedger` of one import."""
+    """Implements `engines.protocol.LoadLedger` for one import."""
 
     unfinished: UnfinishedTables
     statement_id: UUID
@@ -116,7 +116,7 @@ _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 class ImportJanitor:
     """Drops unfinished tables. All processes search for them, and the one that claims a table drops it.
 
-    `may_hold` says whether this process holds or can acquire the named data. `wanted` is set when an import has lost
+    `may_hold` returns whether this process holds or can acquire the named data. `wanted` is set when an import has lost
     its server.
     """
 
@@ -140,7 +140,7 @@ class ImportJanitor:
 
     async def _search_repeatedly(self) -> None:
         while True:
-            # Another process may have found the table, but cannot access data that this one holds.
+            # Another process may have found the table, but cannot access data that this process holds.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEARCH_EVERY_S):
                     await self.search_requested.wait()
@@ -153,7 +153,7 @@ class ImportJanitor:
                 log.exception("search for unfinished tables failed")
 
     async def _drop(self, unfinished: UnfinishedTable) -> bool:
-        """Drop the table; False if it fails, and is retried later."""
+        """Drop the table; False if this fails and must be retried later."""
         user = await self.users.user(unfinished.user_id)
         connector = self.connectors.find(unfinished.connector)
         if user is None or connector is None or not await self.unfinished.claim(unfinished, lease=_LEASE):

@@ -1,6 +1,6 @@
 """Executes imports as engine sessions of the runner (Contract importer 13.2 to 13.4).
 
-The whole file is converted and counted before anything is loaded. The converted rows are kept on disk meanwhile; if
+The whole file is converted and counted before anything is loaded. Until then, the converted rows are kept on disk; if
 they do not fit, the file is read and converted a second time.
 """
 
@@ -55,7 +55,7 @@ _KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that expire after a minut
 _BATCH_BYTES = 4 * 1024 * 1024  # batches for a loader are not much larger (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
-"""Time for a loader to stop and clean up, after which its task is canceled again."""
+"""Time for a loader to stop and clean up before its task is canceled again."""
 
 COLUMNS = (
     Column("rows_read", ResultType.BIGINT, "BIGINT"),
@@ -66,7 +66,7 @@ COLUMNS = (
 
 
 def few_bad_rows(rows: int) -> int:
-    """Default number of bad rows allowed for a file; never more than the log lists."""
+    """Return the default number of bad rows allowed for a file; never more than the log lists."""
     return min(EXPLAINED_ROWS, max(rows // 100, min(10, rows // 10)))
 
 
@@ -88,10 +88,10 @@ class ImportReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imports:
-    """Runs statements that are imports.
+    """Runs import statements.
 
-    `open_scratch` creates an unnamed file for converted rows. `require_room` raises InsufficientStorage if that many
-    further bytes do not fit on its disk; it blocks, so it is called in threads.
+    `open_scratch` creates an unnamed file for converted rows. `require_room` raises InsufficientStorage if the given
+    number of additional bytes does not fit on its disk. It blocks, so it is called in threads.
     """
 
     sources: ImportSources
@@ -105,7 +105,7 @@ class Imports:
     def session(
         self, assignment: Assignment, user: User, engine: protocol.Engine, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
-        """The session of a statement with an import plan, used in place of one with the engine."""
+        """Open the session of a statement with an import plan, used in place of an engine session."""
         return ImportSession.opened(partial(self._import, assignment, user, engine, options))
 
     async def _import(
@@ -150,14 +150,14 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     text_bytes: int | None
-    """None for other files than text, whose number of rows is unknown before the end."""
+    """None for files other than text, whose row count is unknown before the end."""
     report: ImportReport
     scratch: "ScratchRows"
     ledger: StatementLedger
     _amount_read: int = 0
 
     async def load_into(self, loader: protocol.TableLoader) -> ImportResult:
-        # The call has checked the name of a new table, and `load` checks it again before it starts.
+        # create_table has checked the name of a new table, and `load` checks it again before it starts.
         append = self.plan.append and await loader.exists(self.plan.target)
         counted = await self._count()
         try:
@@ -166,7 +166,7 @@ class _Import:
             if append or not self.plan.append:
                 raise
             try:
-                # Another client may have created the table meanwhile.
+                # Another client may have created the table since.
                 exists_now = await loader.exists(self.plan.target)
             except EngineError:
                 exists_now = False
@@ -201,7 +201,7 @@ class _Import:
         return counted
 
     def _nulls(self, counted: "ImportCounts") -> Iterator[str]:
-        """Log lines about words stored as NULL, so that no value is lost silently."""
+        """Yield log lines about words stored as NULL, so that no value is lost silently."""
         columns = [column for column in self.plan.columns if counted.nulls[column.name]]
         for column in columns[:EXPLAINED_COLUMNS]:
             cells, words = counted.nulls[column.name], ", ".join(map(repr, column.null_words[:_EXPLAINED_WORDS]))
@@ -245,7 +245,7 @@ class _Import:
             raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
     def _report_counting(self, amount: int) -> None:
-        """Progress of the first pass, which is the shorter one."""
+        """Report the progress of the first pass, which is the shorter one."""
         self._amount_read += amount
         share = 0.5 if self.text_bytes is None else self._amount_read / max(self.text_bytes, 1)
         self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
@@ -279,7 +279,7 @@ class ImportCounts:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Converts one file to rows. `seen` is called with the bytes of text, or rows of a workbook, just read."""
+    """Converts one file to rows. `on_read` is called with the number of text bytes or workbook rows just read."""
 
     plan: ImportPlan
     file: ImportFile
@@ -288,9 +288,9 @@ class Conversion:
     on_read: Callable[[int], None]
 
     async def count(self, *, explain: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
-        """Convert everything; returns counts and the reasons of the first bad rows, and adds good rows to `kept`."""
+        """Convert the file, and add good rows to `scratch`; returns counts, and reasons for the first bad rows."""
         counted = ImportCounts()
-        # If nothing is kept, columns that accept any text need not be converted.
+        # If no rows are kept, columns that accept any text need not be converted.
         columns = [column for column in self.plan.columns if scratch is not None or not column.takes_all]
         async with aclosing(read_ahead(self._portions(RowConverter(columns, explain=explain), counted))) as portions:
             async for portion in portions:
@@ -379,9 +379,9 @@ async def read_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
 
 
 class ScratchRows:
-    """Batches in an unnamed file, which disappears with the process. Create it with `opened`.
+    """Stores batches in an unnamed file, which disappears with the process. Create it with `opened`.
 
-    If they do not fit, nothing is kept, `is_whole` is False, and the imported file has to be read again.
+    If the batches do not fit, nothing is kept, `is_whole` is False, and the imported file has to be read again.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class ScratchRows:
         max_bytes: int = MAX_BYTES,
         require_room: Callable[[int], object] = lambda _: None,
     ) -> "AsyncGenerator[ScratchRows]":
-        """An empty file from `open_file`, closed on exit.
+        """Open an empty file with `open_file`; close it on exit.
 
         `require_room` is called in a thread before bytes are written, and may raise InsufficientStorage.
         """
@@ -422,12 +422,12 @@ class ScratchRows:
             threads.submit(file.close)
 
     async def add(self, batch: pa.RecordBatch) -> None:
-        """Append a batch; all have the same schema."""
+        """Append a batch; all batches have the same schema."""
         if self.is_whole:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._write, batch)
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch]:
-        """Yield all batches in order; repeatable. Only if `is_whole`."""
+        """Yield all batches in order; repeatable. Requires `is_whole`."""
         run, batches = asyncio.get_running_loop().run_in_executor, self._read()
         for _ in range(self._batches):
             yield await run(self._threads, next, batches)
@@ -461,7 +461,10 @@ def _close_opened(opening: "Future[BinaryIO]") -> None:
 
 
 class ImportSession:
-    """`engines.protocol.EngineSession` of one import. Create it with `opened`, which stops unfinished work on exit."""
+    """Implements `engines.protocol.EngineSession` for one import.
+
+    Create it with `opened`, which stops unfinished work on exit.
+    """
 
     def __init__(self, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> None:
         self._work = work
@@ -517,7 +520,7 @@ class ImportSession:
         return self._report.lines[start:]
 
     async def cancel(self, handle: protocol.OperationHandle) -> None:
-        """Stop the import; waits a moment for its clean-up."""
+        """Stop the import; waits briefly for its clean-up."""
         del handle
         if (task := self._cancel_work()) is not None:
             await asyncio.wait({task}, timeout=_STOP_WAIT_S)
@@ -527,11 +530,11 @@ class ImportSession:
         del handle
 
     async def is_alive(self) -> bool:
-        """Whether nothing was submitted yet, since a session is for one import."""
+        """Return whether nothing was submitted yet, since each session runs a single import."""
         return self._task is None
 
     async def end(self) -> None:
-        """Return only when the import has ended and is cleaned up, even if the caller is canceled meanwhile."""
+        """Wait until the import has ended and is cleaned up, even if the caller is canceled."""
         task = self._cancel_work()
         if task is None:
             return

@@ -1,4 +1,4 @@
-"""Files of imports: uploads and their clean-up (Contract importer 3), and stored files (Contract importer 2.8)."""
+"""Import files: uploads and their clean-up (Contract importer 3), and stored files (Contract importer 2.8)."""
 
 import hashlib
 import re
@@ -27,7 +27,7 @@ from queryserver.platform.threads import background, once_and_every, renewed
 log = structlog.get_logger(__name__)
 
 MAX_NAME = 100
-"""Maximum length of the name in a reference to an upload, in characters."""
+"""Maximum length of the name in an upload reference, in characters."""
 
 _SECRET_BYTES = 32
 _FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
@@ -65,12 +65,12 @@ class UploadReference:
 
     @classmethod
     def new(cls, client_name: str) -> Self:
-        """An unguessable reference for a file with this name on the client."""
+        """Create an unguessable reference for a file with this name on the client."""
         return cls(secrets.token_urlsafe(_SECRET_BYTES), safe_name(client_name))
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Parse a reference; None if the text is none."""
+        """Parse a reference; None if the text is not a reference."""
         match = _FORM.fullmatch(text)
         return cls(*match.groups()) if match else None
 
@@ -90,7 +90,7 @@ def base_name(client_name: str) -> str:
 
 
 def safe_name(client_name: str) -> str:
-    """The base name with characters other than letters, digits and `._-` replaced by `_`."""
+    """Return the base name with characters other than letters, digits and `._-` replaced by `_`."""
     name = _UNSAFE_CHARACTER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
     return name if name.strip(".") else _NAMELESS
 
@@ -125,7 +125,7 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
-# Takes the lock in a separate statement first, so that the count sees concurrent uploads of the same user. As a script,
+# A separate statement takes the lock first, so that the count sees concurrent uploads of the same user. As a script,
 # it is one transaction in one round trip, but cannot have parameters; all values are numbers, hexadecimal digits or a
 # time.
 _ADD = """
@@ -139,7 +139,10 @@ having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_
 
 
 class ImportUploadRecords:
-    """Uploads of all users on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """Stores the upload records of all users and instances.
+
+    Each method is one transaction; all raise DatabaseUnavailable.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -209,7 +212,7 @@ class ImportFile(Protocol):
 
     @property
     def shown(self) -> str:
-        """Its name in messages and the history: the file name on the client, or the storage path."""
+        """The name in messages and the history: the client's file name, or the storage path."""
         ...
 
     @property
@@ -221,23 +224,23 @@ class ImportFile(Protocol):
         ...
 
     def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length) of the opened version, in pieces of at most 1 MiB."""
+        """Yield bytes [offset, offset + length) of the opened version, in chunks of at most 1 MiB."""
         ...
 
     def on_disk(self) -> AbstractAsyncContextManager[Path]:
-        """The path of the file, or of a temporary copy, on the local disk. Raises import_file_too_large."""
+        """Yield the local path of the file or of a temporary copy. Raises import_file_too_large."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """Limits of uploads, and how long they are kept after their last use."""
+    """Upload limits, and how long uploads are kept after their last use."""
 
     max_file_bytes: int
     most: UploadUsage
     """Limit per user."""
     restricted_extensions: Collection[str] = ()
-    """In lower case with leading dot."""
+    """In lower case with a leading dot."""
     keep: timedelta = timedelta(days=1)
 
 
@@ -250,17 +253,17 @@ class ReceivedUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadedImportFile:
-    """An `ImportFile` in the upload area. Its content never changes."""
+    """Implements `ImportFile` for a file in the upload area. Its content never changes."""
 
     area: LocalUploadArea
     fixed_identity: str
-    """Its name in the area: the hexadecimal digest of its reference, which does not reveal the reference."""
+    """The name in the area: the hexadecimal digest of the reference, which does not reveal the reference."""
     shown: str
     """The name at the end of its reference."""
     size_bytes: int
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
-        """Raises import_file_not_found if it was removed meanwhile, StorageError."""
+        """Yield the content. Raises import_file_not_found if the file has been removed since, StorageError."""
         available = max(self.size_bytes - offset, 0)
         # With a known length, no read is needed to find the end of the file.
         pieces = self.area.read(
@@ -287,7 +290,7 @@ class ImportUploads:
         self._limits = limits
 
     async def admit(self, user: User, body_bytes: int | None) -> int:
-        """The number of bytes that the caller may upload now; called before the body is read.
+        """Return the number of bytes that the caller may upload now; called before the body is read.
 
         `body_bytes` is the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
         """
@@ -303,8 +306,8 @@ class ImportUploads:
     ) -> ReceivedUpload:
         """Store an upload; an incomplete one leaves nothing behind. `room_bytes` is the result of `admit`.
 
-        Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and as
-        `content`.
+        Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and the
+        errors of `content`.
         """
         extension = extension_of(base_name(client_name).rstrip(". "))
         if extension in self._limits.restricted_extensions:
@@ -317,7 +320,7 @@ class ImportUploads:
             expires_at = await self._records.add(new, keep=self._limits.keep, most=self._limits.most)
             if expires_at is None:
                 raise self._no_room()  # noqa: TRY301 the file must also be removed
-        except BaseException:  # also a cancel: no file may stay without a record
+        except BaseException:  # also a cancel, since no file may stay without a record
             # If removal fails, the clean-up deletes it as a file without a record.
             with suppress(errors.QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)
@@ -325,7 +328,7 @@ class ImportUploads:
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
 
     async def find(self, user: User, file_path: str) -> UploadedImportFile:
-        """The file of a reference, whose expiry is extended. Raises import_file_not_found.
+        """Find the file of a reference, and extend its expiry. Raises import_file_not_found.
 
         All invalid references take the same time and raise the same error.
         """
@@ -335,7 +338,7 @@ class ImportUploads:
         if stored is None or stored.name != reference.name:
             raise errors.import_file_not_found()
         keep = self._limits.keep
-        # Not at each call, so that frequent reads do not cause as many writes.
+        # Not extended by each call, so that frequent reads do not cause as many writes.
         if keep - stored.time_left > min(_MIN_EXTENSION, keep / 100) and not await self._records.extend(
             digest, keep=keep
         ):
@@ -344,7 +347,10 @@ class ImportUploads:
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """A temporary file with this content, not counted in quotas. Raises StorageError, and as `content`."""
+        """Write the content to a temporary file, not counted in quotas.
+
+        Raises StorageError, and the errors of `content`.
+        """
         name = secrets.token_hex(_NAME_BYTES)
         async with aclosing(content):
             await self._area.write(name, content, overwrite=False)
@@ -357,7 +363,7 @@ class ImportUploads:
                 await self._area.delete(name, recursive=False)
 
     async def _check_content(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
-        """Pass on the content; raises errors before its end, so that nothing is stored."""
+        """Pass on the content; raises errors before the content ends, so that nothing is stored."""
         size = 0
         async with aclosing(content):
             async for piece in content:
@@ -410,7 +416,7 @@ class UploadAreaSweep:
     async def running(self, *, alone: bool) -> AsyncGenerator[None]:
         """Remove files of dead processes on entry and at intervals, inside the block.
 
-        With `alone`, no other process uses the area, so all files touched only before now belong to dead ones.
+        With `alone`, no other process uses the area, so all files last touched before now belong to dead processes.
         """
         started_at = time.monotonic()
 
@@ -437,7 +443,7 @@ class UploadAreaSweep:
 
 
 def _is_old_file(entry: FileStatus, before: datetime) -> bool:
-    """Whether it is a regular file with a name of the upload area, untouched since `before`."""
+    """Return whether the entry is a regular file with a generated name, untouched since `before`."""
     return (
         entry.is_file
         and _AREA_NAME.fullmatch(entry.name) is not None
@@ -455,7 +461,7 @@ class ImportSources:
         self._max_copy_bytes = max_copy_bytes
 
     async def find(self, user: User, origin: Origin, file_path: str) -> ImportFile:
-        """A file that the caller may read. Extends the expiry of an upload.
+        """Find a file that the caller may read. Extends the expiry of an upload.
 
         Raises import_file_not_found, import_file_denied, InvalidParameter (no path, a directory, a link),
         StorageUnavailable.
@@ -478,7 +484,7 @@ class ImportSources:
 
 @dataclass(frozen=True, slots=True)
 class StoredImportFile:
-    """An `ImportFile` in a store, in the version that was found."""
+    """Implements `ImportFile` for a file in a store, in the version that was found."""
 
     location: Location
     status: FileStatus
@@ -512,7 +518,7 @@ class StoredImportFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        """A copy in the upload area. Raises import_file_too_large before anything is read."""
+        """Copy the file to the upload area. Raises import_file_too_large before anything is read."""
         if self.size_bytes > self.max_copy_bytes:
             raise errors.import_file_too_large(self.max_copy_bytes)
         async with self.uploads.temporary_copy(self.read()) as path:
@@ -521,7 +527,7 @@ class StoredImportFile:
 
 @contextmanager
 def _import_errors() -> Generator[None]:
-    """Convert errors of stores to errors of the importer (Contract importer 2.8)."""
+    """Convert store errors to importer errors (Contract importer 2.8)."""
     try:
         yield
     except (errors.PathNotFound, errors.NotADirectory):
