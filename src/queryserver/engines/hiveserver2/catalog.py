@@ -1,4 +1,4 @@
-"""Metadata shared by the Hive family (Hive, Spark and Impala), and their sample statements."""
+"""Reads metadata and builds sample statements in the ways that Hive, Spark and Impala share."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, r
 from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.sql.types import SqlType, parse_type
 
-literal = escaped_literal  # a backslash escapes in Hive, Impala and Spark
+literal = escaped_literal  # backslash is the escape character in Hive, Impala and Spark
 
 
 @dataclass(frozen=True, slots=True)
 class NestedValues:
-    """A FROM clause and the expression that yields nested values in it; `name` is the last segment of their path."""
+    """A FROM clause, and an expression that selects nested values from it. `name` is the path's last segment."""
 
     source: str
     expression: str
@@ -31,9 +31,9 @@ class NestedValues:
 def nested_values(
     table: str, column: protocol.TableColumn, nested: Sequence[str], *, joins: bool = False
 ) -> NestedValues:
-    """The values at a path, using LATERAL VIEW explode or, with `joins`, Impala's joins with collections.
+    """Select the values at a path with LATERAL VIEW explode or, with `joins`, with Impala's collection joins.
 
-    Raises NotSupported for a path that the type does not have.
+    Raises NotSupported if the path does not exist in the column's type.
     """
     values = NestedValues(f"{table} t", f"t.{backquoted(column.name)}", parse_type(column.type), column.name)
     for number, segment in enumerate(nested, start=1):
@@ -46,7 +46,7 @@ def nested_values(
         elif joins:
             source, expression = f"{source}, {expression} {view}", f"{view}.{segment}"
         else:
-            # Column aliases of the view cannot be confused with columns of the table.
+            # The view's column aliases prevent confusion with the table's columns.
             columns = "item" if segment == "item" else "k, v"
             source = f"{source} LATERAL VIEW explode({expression}) {view} AS {columns}"
             expression = f"{view}.{ {'item': 'item', 'key': 'k', 'value': 'v'}[segment] }"
@@ -55,9 +55,10 @@ def nested_values(
 
 
 def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
-    """A query for the distinct values with NULL last, or for the maximum or minimum.
+    """Build a query for the distinct values with NULL last, or for the maximum or minimum.
 
-    Without `groups_maps` the engine cannot compare maps, so their JSON text is compared. Maps have no maximum.
+    Without `groups_maps`, the engine cannot compare maps, so their JSON texts are compared. Maps have no maximum or
+    minimum, so NotSupported is raised.
     """
     name, expression, source = backquoted(values.name), values.expression, values.source
     maps = has_map(values.type)
@@ -73,17 +74,17 @@ def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_
     return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
-_NEWEST = 3  # number of partitions that are read first, one by one
+_NEWEST = 3  # number of partitions that a sample reads before the others
 _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 Partition = tuple[str, ...]
-"""Values in the order of the partition columns; additional cells are ignored."""
+"""Partition values in column order; additional cells are ignored."""
 
 
 def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
-    """The partitions with the greatest values, in descending order; numeric values compare as numbers.
+    """Return the partitions with the greatest values, in descending order. Numeric values compare as numbers.
 
-    Partitions without a value in some column are skipped.
+    Partitions that lack a value in any column are skipped.
     """
 
     def order(value: str, column: protocol.TableColumn) -> tuple[float, str]:
@@ -98,9 +99,9 @@ def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColu
 def newest_first(
     table: str, names: Sequence[str], columns: Sequence[protocol.TableColumn], wanted: Sequence[Partition]
 ) -> str:
-    """A query for rows of the wanted partitions, then of the others.
+    """Build a query for rows of the wanted partitions first, followed by rows of the others.
 
-    Each branch is limited to the sample size, so that no more of a partition is read than needed.
+    Each branch is limited to the sample size, so that no unnecessary rows are read.
     """
     selected = ", ".join(backquoted(name) for name in names)
     conditions = list[str]()
@@ -112,7 +113,7 @@ def newest_first(
                 constant = f"CAST({constant} AS {column.type})"
             tests.append(f"{backquoted(column.name)} = {constant}")
         conditions.append(f"({' AND '.join(tests)})")
-    # NULL equals nothing, so partitions without a value need a condition of their own.
+    # NULL equals nothing, so partitions without a value need their own condition.
     absent = " OR ".join(f"{backquoted(column.name)} IS NULL" for column in columns)
     others = f"NOT ({' OR '.join(conditions)}) OR {absent}"
     rank = "sample_rank"
@@ -140,14 +141,14 @@ NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics 
 
 
 class FamilyCatalog(ABC):
-    """A Catalog. A subclass per engine parses what the engines return in different formats.
+    """Implements `Catalog`. A subclass per engine handles differences in statements and output formats.
 
-    All three store names of databases and tables in lower case and match them in any case.
+    All three engines store database and table names in lower case and ignore case when they match names.
     """
 
     groups_maps = True
-    describe_column = "FORMATTED"  # the option of DESCRIBE that shows statistics
-    unquotable = ""  # characters that cannot be quoted; no name in the engine contains them
+    describe_column = "FORMATTED"  # the DESCRIBE option that shows statistics
+    unquotable = ""  # characters that cannot be quoted, so no name in the engine contains them
 
     def __init__(self, session: protocol.EngineSession) -> None:
         self._session = session
@@ -165,7 +166,7 @@ class FamilyCatalog(ABC):
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """Takes at most two statements."""
+        """List the tables with at most two statements."""
         name = await self._name(database)
         with metadata_errors(database):
             return await self._tables(name)
@@ -178,7 +179,7 @@ class FamilyCatalog(ABC):
             with metadata_errors(name, table):
                 rows = await self._read(f"DESCRIBE FORMATTED {backquoted(name, table.lower())}")
         except errors.TableNotFound:
-            await self.database(database)  # Spark and Impala report a missing table also for a missing database
+            await self.database(database)  # Spark and Impala report a missing table even if the database is missing
             raise
         return await self._described_table(name, table.lower(), rows)
 
@@ -213,16 +214,16 @@ class FamilyCatalog(ABC):
         keys = [column for column in table.columns if column.partition_key]
         partitions = list[Partition]()
         if keys:
-            # The engine cannot list partitions of some tables, such as those of other catalogs.
+            # The engine cannot list the partitions of some tables, such as tables in other catalogs.
             with suppress(errors.StatementRejected):
                 partitions = await self._partitions(source)
         if wanted := newest(partitions, keys):
             return newest_first(source, names, keys, wanted)
-        # Columns are listed, because Hive prefixes the columns of `*` with the table's name.
+        # The query lists the columns, because Hive prefixes column names with the table name for `*`.
         return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {protocol.SAMPLE_ROWS}"
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """The statement that counts the rows, or analyzes one column."""
+        """Build the statement that counts the rows, or analyzes one column."""
         statement = f"ANALYZE TABLE {backquoted(table.database, table.name)} COMPUTE STATISTICS"
         return statement if column is None else f"{statement} FOR COLUMNS {backquoted(column)}"
 
@@ -236,7 +237,7 @@ class FamilyCatalog(ABC):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> protocol.TableDescription: ...
 
     async def _column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Works for Hive and Spark, which use the same names of statistics."""
+        """Read a column's statistics in Hive and Spark, which use the same statistic names."""
         name = backquoted(table.database, table.name)
         rows = await self._read(f"DESCRIBE {self.describe_column} {name} {backquoted(column)}")
         values = {cell(row[0]): self._text(row[1]) for row in rows}
@@ -254,7 +255,7 @@ class FamilyCatalog(ABC):
     async def _function(self, database: str | None, name: str) -> protocol.FunctionDescription | None: ...
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """The partitions of a table, given by its quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
+        """List the partitions of a table, given its quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
         paths = await self._names(f"SHOW PARTITIONS {table}")
         return [tuple(unquote(part.partition("=")[2]) for part in path.split("/")) for path in paths]
 
@@ -274,18 +275,18 @@ class FamilyCatalog(ABC):
         return not any(character in name for character in self.unquotable)
 
     def _text(self, value: object) -> str:
-        """The text of a cell that may have been written by a user."""
+        """Convert a cell that may contain user-written text. Subclasses decode their engine's escape sequences."""
         return cell(value)
 
     async def _names(self, statement: str) -> list[str]:
-        """The first cell of each row."""
+        """Return the first cell of each row."""
         return [self._text(row[0]) for row in await self._read(statement)]
 
     async def _read(self, statement: str) -> list[Row]:
         return await read_rows(self._session, statement)
 
     async def _name(self, database: str) -> str:
-        """The name in lower case; the session's current database for an empty name."""
+        """Convert the name to lower case; return the session's current database if the name is empty."""
         if not self._is_quotable(database):
             raise errors.database_not_found(database)
         if database:

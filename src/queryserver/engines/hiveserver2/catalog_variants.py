@@ -1,4 +1,4 @@
-"""Metadata of Apache Hive, Impala and Spark, where their formats differ."""
+"""Reads metadata where Apache Hive, Impala and Spark differ."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ from queryserver.sql.types import parse_type
 
 
 class HiveCatalog(FamilyCatalog):
-    """A Catalog of Hive, which escapes texts like Java string literals."""
+    """Implements `Catalog` for Hive, which escapes texts like Java string literals."""
 
     def _text(self, value: object) -> str:
         return unescaped(cell(value))
@@ -57,13 +57,13 @@ class HiveCatalog(FamilyCatalog):
                 raise
         else:
             return [TableSummary(self._text(row[0]), table_kind(cell(row[1]))) for row in rows]
-        # Before Hive 4 no statement lists the kinds of tables; SHOW VIEWS exists since Hive 2.2.
+        # Before Hive 4, no statement lists table kinds. SHOW VIEWS exists since Hive 2.2.
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {row[0] for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
         return [TableSummary(self._text(row[0]), TableKind.of(is_view=row[0] in views)) for row in rows]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        """Parse one row of name, comment, location, managed location (Hive 4), owner name and type, …, parameters."""
+        """Parse the row: name, comment, location, managed location (Hive 4), owner name, owner type, …, parameters."""
         cells = list(map(self._text, rows[0]))
         owner = 4 if len(cells) > 6 else 3
         return DatabaseDescription(
@@ -79,7 +79,7 @@ class HiveCatalog(FamilyCatalog):
         return described(database, table, read_layout(rows, unescaped), has_constraints=True)
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        """The built-in functions, which are those without the name of a database before their own."""
+        """List the functions whose names have no database prefix, which are the built-in ones."""
         names = await self._names("SHOW FUNCTIONS")
         return _builtin(name for name in names if "." not in name.strip("."))
 
@@ -133,8 +133,8 @@ _BUILTINS = "_impala_builtins"
 
 
 class ImpalaCatalog(FamilyCatalog):
-    # Between backticks a backslash escapes the next character, and a doubled backtick ends one name and starts
-    # another.
+    # Between backticks, a backslash escapes the next character, and a doubled backtick ends one name and starts
+    # another name.
     unquotable = "`\\"
 
     async def _tables(self, database: str) -> list[TableSummary]:
@@ -144,14 +144,14 @@ class ImpalaCatalog(FamilyCatalog):
         except errors.StatementRejected as error:
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
-            views = set[str]()  # SHOW VIEWS exists since Impala 4.2; the alternative would load every table
+            views = set[str]()  # SHOW VIEWS exists since Impala 4.2; any alternative would load every table
         return [
             TableSummary(name, TableKind.of(is_view=name in views), cell(row[1]) if len(row) > 1 else "")
             for name, row in ((cell(row[0]), row) for row in rows)
         ]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        """Parse a first row of name, location, comment, and the sections `Owner: ` and `Parameter: ` after it."""
+        """Parse the first row (name, location, comment), and the sections `Owner: ` and `Parameter: ` after it."""
         first = [cell(one) for one in rows[0]]
         owner, parameters, section = ("", ""), list[str](), ""
         for row in rows[1:]:
@@ -173,7 +173,7 @@ class ImpalaCatalog(FamilyCatalog):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         layout = read_layout(rows)
         is_kudu = "kudu" in layout.parameters.get("storage_handler", "").lower()
-        # For a Kudu table DESCRIBE returns name, type, comment, primary_key, key_unique, nullable, default.
+        # For a Kudu table, DESCRIBE returns name, type, comment, primary_key, key_unique, nullable and default.
         for row in await self._read(f"DESCRIBE {backquoted(database, table)}") if is_kudu else ():
             cells = [cell(one) for one in row]
             if len(cells) > 6:
@@ -183,11 +183,11 @@ class ImpalaCatalog(FamilyCatalog):
         return described(database, table, layout, has_constraints=is_kudu)
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """One query returns all columns: name, type, distinct values, NULLs, max and avg size, trues, falses."""
+        """Find the column in SHOW COLUMN STATS: name, type, distinct values, NULLs, max and avg size, trues, falses."""
         rows = await self._read(f"SHOW COLUMN STATS {backquoted(table.database, table.name)}")
         cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
         distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]
-        # Sizes of fixed-width types are always present, and say nothing about the values.
+        # Fixed-width types always have sizes, even if the column has not been analyzed.
         if whole(distinct) is None and whole(nulls) is None:
             return NO_STATISTICS
         return ColumnStatistics(
@@ -206,13 +206,13 @@ class ImpalaCatalog(FamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """Filters the rows by name, because `*` and `|` are special in the pattern and may match more."""
+        """Find a function. The pattern may match others too, because `*` and `|` are special, so compare names."""
         source = _BUILTINS if database is None else backquoted(database)
         rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
         return next((one for one in _functions(rows) if one.name == name.lower()), None)
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """Parse rows of partition values, followed by counts and sizes; the last row is a total."""
+        """List partitions. Each row has the partition values, then counts and sizes; the last row is a total."""
         rows = [[cell(one) for one in row] for row in await self._read(f"SHOW PARTITIONS {table}")]
         return [tuple(row) for row in rows if row[0] != "Total"]
 
@@ -230,7 +230,7 @@ class ImpalaCatalog(FamilyCatalog):
         return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
-        """The columns that `*` selects, which omits complex types."""
+        """Return the columns that `*` selects. Complex types are omitted."""
         return [
             column.name
             for column in table.columns
@@ -243,7 +243,7 @@ class ImpalaCatalog(FamilyCatalog):
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """Functions from rows of return type, signature `abs(BIGINT)`, binary type, is persistent; overloads are merged."""
+    """Parse rows: return type, signature such as `abs(BIGINT)`, binary type, is persistent. Merge overloads."""
     by_name = dict[str, FunctionDescription]()
     for row in rows:
         returned, text, binary, persistent = (cell(one) for one in row[:4])
@@ -265,7 +265,10 @@ class SparkCatalog(FamilyCatalog):
     describe_column = "EXTENDED"
 
     async def _tables(self, database: str) -> list[TableSummary]:
-        """Skips temporary views, which are in no database, and comments, which would take a statement per table."""
+        """List the tables without temporary views, which belong to no database.
+
+        Comments are omitted, because reading them would take one statement per table.
+        """
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}") if not row[2]}
         names = [cell(row[1]) for row in rows if not row[2]]
@@ -283,7 +286,7 @@ class SparkCatalog(FamilyCatalog):
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         columns, details = _read_description(rows)
-        # DESCRIBE joins the properties in a way that cannot be parsed.
+        # DESCRIBE shows the properties in a format that cannot be parsed.
         listed = await self._read(f"SHOW TBLPROPERTIES {backquoted(database, table)}")
         properties = {str(row[0]): str(row[1]) for row in listed if len(row) > 1}
         kind = table_kind(details.get("Type", ""))
@@ -337,7 +340,7 @@ class SparkCatalog(FamilyCatalog):
 
 
 def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
-    """Parse columns and details from the sections of Spark's DESCRIBE FORMATTED."""
+    """Parse the columns and details in the output of Spark's DESCRIBE FORMATTED."""
     columns, partitions, section = list[TableColumn](), set[str](), ""
     details, defaults = dict[str, str](), dict[str, str]()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Connections to a HiveServer2 member, their transports and logins, and the calls of a session."""
+"""Opens and logs in connections to a HiveServer2 member, and makes a session's calls on them."""
 
 import asyncio
 import base64
@@ -41,10 +41,10 @@ _OK = 200
 
 
 class Hs2Connection:
-    """A PooledConnection with one call at a time. Replies longer than `most_bytes` are discarded.
+    """Implements `PooledConnection` and makes one call at a time. Replies longer than `most_bytes` are discarded.
 
     If a caller is cancelled, the connection still waits for the reply and drops it, because closing the connection
-    would end the session that it opened.
+    would end the session that was opened on it.
     """
 
     def __init__(self, transport: transports.Transport, *, most_bytes: int = 64 * 1024 * 1024) -> None:
@@ -55,7 +55,7 @@ class Hs2Connection:
         self._sequence = 0
         self._exchange: asyncio.Task[object] | None = None
         self._broken = False
-        self.opened_session = False  # the lifetime of a session depends on this connection
+        self.opened_session = False  # an open session may depend on this connection
 
     def is_closed(self) -> bool:
         return self._broken or self._transport.is_closed()
@@ -69,8 +69,8 @@ class Hs2Connection:
     ) -> ReplyT:
         """Send a call and wait for its reply. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
 
-        With `largest_cell`, a limit in bytes, raises CellFound instead of Overlong if the reply has a larger cell; the
-        connection is then broken.
+        `largest_cell` is a limit in bytes. If an overlong reply has a larger cell, CellFound is raised instead of
+        Overlong, and the connection is no longer usable.
         """
         self._waiting += 1
         try:
@@ -83,7 +83,7 @@ class Hs2Connection:
         task = asyncio.create_task(self._perform(method, request, limit_s, largest_cell), name=method.name)
         self._exchange = task
         task.add_done_callback(self._end_turn)
-        # `wait` distinguishes a task cancelled by `shut` from a cancelled caller.
+        # With `wait`, a task cancelled by `shut` can be distinguished from a cancelled caller.
         await asyncio.wait({task})
         if task.cancelled():
             raise WireLost(sent=True)
@@ -92,11 +92,11 @@ class Hs2Connection:
         return reply
 
     async def clean(self) -> bool:
-        """Whether another session may use the connection."""
+        """Return whether another session may use the connection."""
         return not (self.is_closed() or self.is_busy or self.opened_session)
 
     async def shut(self) -> None:
-        """Close the connection and abort a call in progress."""
+        """Close the connection and abort any call in progress."""
         self._broken = True
         await give_up(self._exchange)
         await self._transport.close()
@@ -118,21 +118,21 @@ class Hs2Connection:
             self._broken = True
             is_sent = not isinstance(error, NOT_SENT)
             raise WireLost(sent=is_sent, timed_out=isinstance(error, TimeoutError)) from error
-        except BaseException:  # cancellation too: the rest of the reply is unread
+        except BaseException:  # including cancellation, because part of the reply is unread
             self._broken = True
             raise
 
     def _end_turn(self, task: asyncio.Task[ReplyT]) -> None:
         self._turn.release()
         if self._exchange is task:
-            # Releases the reply, which may have 40 MiB, while the connection is idle.
+            # An idle connection must not keep the reply in memory, which may take 40 MiB.
             self._exchange = None
         if not task.cancelled():
             task.exception()
 
 
 class Wire:
-    """The calls of one session. `more` opens another connection to the same member with the same login."""
+    """Makes the calls of one session. `more` opens another connection to the same member with the same login."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
-        self.is_released = False  # if true, no further calls are possible
+        self.is_released = False  # once released, makes no more calls
 
     @property
     def is_connected(self) -> bool:
@@ -156,9 +156,9 @@ class Wire:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Make a call on an idle connection. Raises as Hs2Connection.call.
+        """Make a call, on an idle connection if possible. Raises the same errors as Hs2Connection.call.
 
-        `limit_s` applies separately to getting a connection, to waiting for its turn, and to the reply.
+        `limit_s` applies separately to three steps: getting a connection, waiting until it is free, and the reply.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -171,10 +171,7 @@ class Wire:
     async def call_until_answered(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
     ) -> ReplyT:
-        """As `call`, retried over new connections after network failures, for at most `limits.retry_s`.
-
-        Only for idempotent calls.
-        """
+        """Make an idempotent call. After network failures, retry it on new connections for at most `limits.retry_s`."""
         retries: Retries | None = None
         while True:
             try:
@@ -185,12 +182,12 @@ class Wire:
                     raise
 
     async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
-        """Make a call that is only allowed on the connection that opened the session."""
+        """Make a call that must use the connection on which the session was opened."""
         self._check_not_released()
         return await self._opener.call(method, request, limit_s=limit_s)
 
     def release(self) -> list[Hs2Connection]:
-        """Hand over all connections; the wire can make no calls afterwards."""
+        """Hand over all connections. Afterwards no further calls are possible."""
         self.is_released = True
         connections, self._connections = self._connections, []
         return connections
@@ -199,7 +196,7 @@ class Wire:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
     async def _another(self) -> Hs2Connection:
-        """A new connection; an existing one if there are enough or none can be opened."""
+        """Open a new connection, or return an existing one at the connection limit or if opening fails."""
         async with self._growing:
             self._check_not_released()
             if idle := self._idle():
@@ -218,20 +215,20 @@ class Wire:
                 await connection.shut()
                 raise WireLost(sent=False)
             self._connections.append(connection)
-            # A broken connection still has an open socket.
+            # Broken connections still have an open socket.
             for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
                 await broken.shut()
                 self._connections = [one for one in self._connections if one is not broken]
             return connection
 
     def _check_not_released(self) -> None:
-        """Raises WireLost after `release`, because the connections may already serve another session."""
+        """Raise WireLost after `release`, because the connections may already serve another session."""
         if self.is_released:
             raise WireLost(sent=False)
 
 
 class HttpTransport:
-    """HTTP to one member with one login. `resolved` is the address of the member's name."""
+    """Connects to one member over HTTP with one login. `resolved` is the IP address of the member's host."""
 
     def __init__(self, address: Hs2Address, login: Hs2Login, resolved: str, tls: ssl.SSLContext | None) -> None:
         host = f"[{resolved}]" if ":" in resolved else resolved
@@ -279,7 +276,7 @@ class HttpTransport:
 
 
 async def _body(response: httpx.Response, expected: transports.Expected[transports.AnswerT]) -> bytes:
-    """The whole body. Raises Overlong, CellFound, MalformedMessage."""
+    """Read the whole body. Raises Overlong, CellFound, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise MalformedMessage("the answer is compressed, which was not accepted")
     body, skimmer = bytearray(), None
@@ -304,11 +301,11 @@ _MAX_STEPS = 20
 
 
 SaslStep = Callable[[bytes | None], Awaitable[bytes]]
-"""Computes the response to the server's challenge, which is None for the first message. Raises LoginRefused."""
+"""Computes the response to the server's challenge (None before the first message). Raises LoginRefused."""
 
 
 def plain(user: str, password: str) -> SaslStep:
-    """SASL PLAIN; servers without authentication accept any user name and password."""
+    """Return the login step for SASL PLAIN. Servers without authentication accept any user name and password."""
     # Hive rejects an empty password even if it does not check passwords.
     login = b"\0" + user.encode() + b"\0" + (password or "none").encode()
 
@@ -319,7 +316,7 @@ def plain(user: str, password: str) -> SaslStep:
 
 
 async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mechanism: str, step: SaslStep) -> None:
-    """Log in with a SASL mechanism. Raises LoginRefused, MalformedMessage, and the errors of streams."""
+    """Log in with a SASL mechanism. Raises LoginRefused, MalformedMessage, and stream errors."""
     _send(writer, _START, mechanism.encode())
     _send(writer, _SASL_OK, await step(None))
     for _ in range(_MAX_STEPS):
@@ -343,7 +340,7 @@ def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 
 class Gssapi:
-    """Login with the process's Kerberos ticket at `service/host`."""
+    """Logs in at `service/host` with this process's Kerberos ticket."""
 
     def __init__(self, service: str, host: str) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")
@@ -351,7 +348,7 @@ class Gssapi:
         self._context: Any = None
 
     async def step(self, challenge: bytes | None) -> bytes:
-        """The next token, computed in a thread because requests to the KDC block."""
+        """Compute the next token in a thread, because requests to the KDC block."""
         try:
             return await asyncio.to_thread(self._step, challenge)
         except self._gssapi.exceptions.GSSError as error:
@@ -363,7 +360,7 @@ class Gssapi:
             self._context = self._gssapi.SecurityContext(name=name, usage="initiate")
         if not self._context.complete:
             return self._context.step(challenge) or b""
-        # The server offers security layers in one byte; choose none.
+        # The server offers security layers; decline them all.
         self._context.unwrap(challenge or b"")
         return self._context.wrap(b"\x01\0\0\0", encrypt=False).message
 
@@ -380,10 +377,10 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
     with connect_errors():
         if address.tls is not None:
             validate, ca = address.tls.validate, address.tls.ca
-            # In a thread, because loading the system's certificates takes tens of milliseconds.
+            # This runs in a thread because loading the system certificates takes tens of milliseconds.
             tls = await asyncio.to_thread(client_tls, member.host, validate=validate, ca=ca)
         if address.http_path is not None:
-            # Sends nothing yet: the first call, OpenSession, verifies the login.
+            # Nothing is sent yet; the login is verified by the first call, OpenSession.
             return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(
@@ -394,11 +391,11 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
                 server_hostname=member.host if tls else None,
             )
             connection: socket.socket = writer.get_extra_info("socket")
-            # Keepalive detects a lost server while the connection is idle.
+            # Keepalive detects an unreachable server while the connection is idle.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             try:
                 transport = await _logged_in(address, login, reader, writer)
-            except BaseException:  # cancellation too: the connection must not stay open
+            except BaseException:  # including cancellation: the connection must not stay open
                 writer.transport.abort()
                 raise
             return Hs2Connection(transport, most_bytes=address.reply_max_bytes)

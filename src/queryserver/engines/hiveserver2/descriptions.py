@@ -1,4 +1,4 @@
-"""Parses DESCRIBE of Hive, Spark and Impala: sections, table kinds, file formats, statistics, dates."""
+"""Parses the DESCRIBE output of Hive, Spark and Impala: sections, table kinds, file formats, statistics and dates."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -11,19 +11,19 @@ from queryserver.engines.protocol import ForeignKey, TableColumn, TableKind
 from queryserver.sql.types import SqlType
 
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-_ZONES = {  # UTC offset in hours of unambiguous zone names
+_ZONES = {  # UTC offsets in hours, by unambiguous zone name
     "UTC": 0, "GMT": 0, "Z": 0, "WET": 0, "CET": 1, "WEST": 1, "EET": 2, "CEST": 2, "EEST": 3, "JST": 9, "KST": 9,
     "EDT": -4, "EST": -5, "MDT": -6, "MST": -7, "PDT": -7, "PST": -8,
 }  # fmt: skip
 
 
 def cell(value: Any) -> str:
-    """The text of a cell without surrounding whitespace; empty for NULL."""
+    """Convert a cell to text without surrounding whitespace; NULL becomes an empty text."""
     return "" if value is None else str(value).strip()
 
 
 def unescaped(text: str) -> str:
-    r"""Decode a text that Hive escaped like a Java string literal: `\"`, `\\`, `\n`, `\u00eb`."""
+    r"""Decode Hive's escape sequences, which follow Java string literals: `\"`, `\\`, `\n`, `\u00eb`."""
 
     def character(match: re.Match[str]) -> str:
         code = match[1]
@@ -33,8 +33,9 @@ def unescaped(text: str) -> str:
 
 
 def utc_text(java_date: str) -> str:
-    """Convert `Sat Nov 21 22:48:19 UTC 2026` to `2026-11-21T22:48:19Z`; empty if it is no date or its zone
-    ambiguous.
+    """Convert `Sat Nov 21 22:48:19 UTC 2026` to `2026-11-21T22:48:19Z`.
+
+    Returns an empty text if the input is not a date or its zone is ambiguous.
     """
     match = re.fullmatch(r"\w{3} (\w{3} +\d{1,2} \d\d:\d\d:\d\d) ([\w:+-]+) (\d{4})", java_date)
     if match is None:
@@ -54,7 +55,7 @@ def utc_text(java_date: str) -> str:
 
 
 def known(text: str) -> str | None:
-    """The text of a statistic; None if the engine has none, which it writes as nothing, `NULL` or -1 (Impala)."""
+    """Return the text of a statistic; None if it is unknown, which engines write as an empty text, `NULL` or `-1`."""
     return None if text in {"", "NULL", "-1"} else text
 
 
@@ -82,12 +83,12 @@ _BY_INPUT = ("parquet", "orc", "avro", "rcfile", "sequencefile", "json", "kudu",
 
 
 def table_kind(word: str) -> TableKind:
-    """The table kind for a word of the description; an unknown word means an ordinary table."""
+    """Return the table kind for a word of the description. An unknown word means an ordinary table."""
     return _KINDS.get(word.upper(), TableKind.MANAGED)
 
 
 def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> str:
-    """`parquet`, `orc`, `text`, `kudu`, `iceberg`, …; empty if the description does not mention it."""
+    """Return the file format, such as `parquet`, `orc` or `kudu`; empty if the description does not mention it."""
     handler = parameters.get("storage_handler", "").lower()
     if "kudu" in handler:
         return "kudu"
@@ -101,7 +102,7 @@ def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> st
 
 
 def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
-    """Whether UPDATE and DELETE work, which is so for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID tables."""
+    """Return whether UPDATE and DELETE work: only for Kudu, Iceberg, Delta, Hudi, and Hive's full ACID tables."""
     if format_name in {"kudu", "iceberg", "delta", "hudi"}:
         return True
     is_acid = parameters.get("transactional", "").lower() == "true"
@@ -124,7 +125,7 @@ def has_map(kind: SqlType) -> bool:
 
 @dataclass(slots=True)
 class Layout:
-    """A parsed description. `details` has keys such as `Owner` and `Location`, without the colon."""
+    """A parsed description. The keys in `details`, such as `Owner` and `Location`, have no colon."""
 
     columns: list[TableColumn] = field(default_factory=list[TableColumn])
     partitions: list[TableColumn] = field(default_factory=list[TableColumn])
@@ -136,7 +137,7 @@ class Layout:
     defaults: dict[str, str] = field(default_factory=dict[str, str])
 
     def all_columns(self, *, has_constraints: bool) -> tuple[TableColumn, ...]:
-        """All columns, partition columns last. Without `has_constraints`, keys and nullability are unknown."""
+        """Return all columns, partition columns last. Without `has_constraints`, keys and nullability are unknown."""
         columns = (*self.columns, *self.partitions)
         if not has_constraints:
             return columns
@@ -152,7 +153,7 @@ class Layout:
 
 
 def read_layout(rows: Iterable[Row], clean: Callable[[str], str] = str) -> Layout:
-    """Parse the rows of a description. `clean` decodes the engine's escapes in texts written by users."""
+    """Parse a description's rows. `clean` decodes the engine's escape sequences in texts written by users."""
     layout, section = Layout(), ""
     for row in rows:
         first, second, third = (cell(one) for one in row[:3])

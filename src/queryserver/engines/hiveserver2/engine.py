@@ -1,4 +1,4 @@
-"""The Engine for a group of HiveServer2 members: sessions, and tokens that resume a statement."""
+"""Implements `Engine` for a group of HiveServer2 members: opens sessions, and resumes statements by token."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ _PING_USER = User(id=0, username="anonymous")
 
 
 class ResumeToken(BaseModel):
-    """Identifies a statement, its session and their member; each handle is a pair of guid and secret."""
+    """Identifies a statement, its session and their member. Each handle is a pair of GUID and secret."""
 
     model_config = ConfigDict(frozen=True, ser_json_bytes="hex", val_json_bytes="hex")
 
@@ -49,7 +49,7 @@ class ResumeToken(BaseModel):
 
     @classmethod
     def from_text(cls, token: str) -> "ResumeToken":
-        """Parse a token. Raises OutcomeUnknown if `token` is not one."""
+        """Parse a token. Raises OutcomeUnknown if `token` is invalid."""
         try:
             return cls.model_validate_json(token)
         except ValidationError as error:
@@ -71,7 +71,7 @@ class ResumeToken(BaseModel):
 
 
 class Hs2Session(OperationSession[Hs2Operation]):
-    """A ResumableSession, whose resume token is that of the handle, because the server does not count rows read."""
+    """Implements `ResumableSession`. The operation handle's token is the resume token; it contains no row position."""
 
     gone = "The engine session is gone; the statement was not started."
     unknown = EXPIRED
@@ -84,10 +84,10 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._variant = variant
         self._lost = False
         self._is_detached = False
-        self.is_left_open = False  # the session was left, but could not be closed because the server was unreachable
+        self.is_left_open = False  # the server was unreachable when the session should have been closed
 
     def adopt(self, handle: structs.TOperationHandle, *, rows_read: int) -> OperationHandle:
-        """Continue an operation of this session of which another process has read `rows_read` rows."""
+        """Resume one of this session's operations after another process has read `rows_read` of its rows."""
         return self.follow(Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read))
 
     def resume_token(self, handle: OperationHandle) -> str:
@@ -97,14 +97,14 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._is_detached = True
 
     async def leave(self) -> bool:
-        """End the session at the server unless detached; True if its connections can serve another session."""
+        """Close the session unless it is detached; return whether its connections can serve another session."""
         self._left = True
         if self._is_detached:
             if self._operation is not None:
                 await self._operation.leave()
             return False
         await self._close_operation()
-        # Over another connection if its own is lost or busy, because Hive's sessions outlive their connection.
+        # Hive sessions outlive their connection, so another connection is tried if the original one is lost or busy.
         request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
             try:
@@ -118,7 +118,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         return False
 
     def written(self, statement: BoundStatement) -> str:
-        """The text sent to the server. Raises StatementRejected."""
+        """Render the statement with its parameters as literals. Raises StatementRejected if the server takes none."""
         if self._variant.literals is None:
             raise errors.StatementRejected("This server takes no parameters.")
         return statement.render(self._variant.literals.write)
@@ -182,9 +182,9 @@ async def _open_session(
 def session_configuration(
     address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> dict[str, str]:
-    """The configuration for OpenSession; settings of the session override those of the address.
+    """Build the configuration for OpenSession. Session settings override address settings.
 
-    Raises StatementRejected for an invalid name of a setting, which servers would silently accept.
+    Raises StatementRejected for an invalid setting name, which servers would silently accept.
     """
     chosen = {**address.session_conf, **options.settings}
     for name in chosen:
@@ -204,7 +204,7 @@ def session_configuration(
 
 
 class Hs2Engine:
-    """Runs statements on one group of servers. Idle connections are kept for later sessions of the same login."""
+    """Implements `Engine` for one group of servers. Later sessions with the same login reuse idle connections."""
 
     lists_functions = True
 
@@ -230,9 +230,9 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
-        """A session on a reachable member; leaving the context stops what still runs in it.
+        """Open a session on a reachable member; leaving the context stops its running statement.
 
-        If the caller is cancelled while the server opens the session, the session is ended once it is open.
+        If the caller is cancelled while the server opens the session, the session is closed once it is open.
         """
         login, connection = await self._connect(user, options)
         wire = self._wire(login, connection)
@@ -253,7 +253,7 @@ class Hs2Engine:
     async def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
-        """Works only if the server keeps sessions whose connection is lost."""
+        """Attach to a running statement. Works only if the server keeps sessions whose connection is lost."""
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
         if member not in self._address.members:
@@ -278,7 +278,7 @@ class Hs2Engine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:
-        """Raises StatementDenied for engines without imports."""
+        """Open a session for imports. Raises StatementDenied if the engine does not support them."""
         dialect = LOADING.get(self._variant.dialect)
         if dialect is None:
             raise errors.StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
@@ -287,7 +287,7 @@ class Hs2Engine:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Open a session as the service; if only callers can log in, just resolve the members' host names."""
+        """Open a session as the service. If only callers can log in, just resolve the members' host names."""
         if self._address.needs_caller:
             rules = self._address.rules
             await first_reached(self._address.members, lambda member: rules.resolve(member.host, member.port))
@@ -296,7 +296,7 @@ class Hs2Engine:
             return
 
     async def close(self) -> None:
-        """Close connections, after waiting up to `limits.end_s` for sessions that are being ended."""
+        """Close all connections, after waiting up to `limits.end_s` for sessions to close."""
         self._is_closed = True
         await self._background.aclose(grace_s=self._address.limits.end_s)
         await self._closing_later.aclose()
@@ -304,7 +304,7 @@ class Hs2Engine:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Hs2Login, Hs2Connection]:
-        """A connection to the next member in rotation that can be reached."""
+        """Connect to the next reachable member in rotation."""
         members = self._address.members
         first = next(self._turns) % len(members)
 
@@ -319,8 +319,9 @@ class Hs2Engine:
         return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
 
     async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
-        """End a session once it is open: if the connection closed earlier, Hive would keep it until its handle is
-        closed.
+        """Close a session once it is open.
+
+        If its connection were closed earlier, Hive would keep the session until its handle is closed.
         """
         session: Hs2Session | None = None
         try:
@@ -342,13 +343,13 @@ class Hs2Engine:
                 self._closing_later.start(self._close_later(login, session), name="close session")
 
     async def _close_later(self, login: Hs2Login, session: Hs2Session) -> None:
-        """Close a session that was left during a network failure, because its statement would keep running."""
+        """Retry closing a session after a network failure, because its statement would otherwise keep running."""
         retries = Retries(self._address.limits.retry_s)
         while await retries.pause():
             try:
                 async with self._pool.borrowed(login) as connection:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
-                    with suppress(ServerRefused):  # the session no longer exists; the connection stays usable
+                    with suppress(ServerRefused):  # the session no longer exists, but the connection stays usable
                         await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
             except (errors.EngineUnavailable, WireLost):
                 continue

@@ -1,8 +1,8 @@
-"""Translates failures of HiveServer2 calls to domain errors, and removes internals from the server's messages.
+"""Translates HiveServer2 call failures to domain errors, and removes server internals from messages.
 
-WireLost            the connection broke or was never made; `sent`: the server may have received the call
-LoginRefused        the server refused the login
-ServerRefused       a reply with an error status
+- WireLost: the connection broke or could not be opened. `sent` is set if the server may have received the call.
+- LoginRefused: the server refused the login.
+- ServerRefused: the server replied with an error status.
 """
 
 import re
@@ -29,23 +29,23 @@ _SOURCE = r"(?:Native Method|Unknown Source|<generated>|[\w$-]+\.(?:java|scala|k
 _FRAME_TEXT = rf"at [\w$.<>/@-]+\({_SOURCE}\)(?: ~?\[[^\]\n]*\])?"
 _MORE = r"\.\.\. \d+ (?:more|common frames omitted)"
 _FRAME = re.compile(rf"(?<![\w.]){_FRAME_TEXT}")
-# With line breaks written as two characters, a backslash and a letter.
+# Stack frames whose line breaks are escape sequences (a backslash and a letter).
 _ESCAPED_FRAME = re.compile(rf"(?:\\[nrt]){{1,4}}(?:{_FRAME_TEXT}|{_MORE})")
-# The last alternative is a stack frame of Impala.
+# The last alternative matches Impala stack frames.
 _FRAME_LINE = re.compile(rf"[ \t]+at [\w$.<>/@-]+\(.*|[ \t]*{_MORE}[ \t]*|[ \t]+@ +0x[0-9a-f]+\b.*")
 _HEADINGS = frozenset({"Driver stacktrace:", "Full stacktrace:"})
 _CAUSE = re.compile(r"[ \t]*(?:Caused by|Suppressed):[ \t]*")
 
-# Removed are the names of exceptions before a message, the packages of exceptions without a message, and the packages
-# of the servers' own classes.
+# These patterns match exception names before a message, package names of exceptions without a message, and package
+# names of server classes.
 _EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}[A-Z][\w$]*(?:Exception|Error|Throwable|Failure):\s*")
 _BARE_EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}(?=[A-Z][\w$]*(?:Exception|Error)\b)")
 _CLASSES = re.compile(r"(?<![\w$.'\"`])(?:org\.apache|javax?|scala|jdk|sun|com\.sun)(?:\.[a-z_][\w$]*)+\.(?=[A-Z])")
 
 _ADDRESSES = re.compile(
-    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with user name and password
+    r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with a user name and password
     r"|\b(?:https?|ldaps?|thrift|spark|tcp):/{1,2}[^\s'\"<>)\],;]*[^\s'\"<>)\],;.]"
-    # an address as printed by Java
+    # an address in the format that Java prints
     r"|(?<![\w/:.-])[\w-]+(?:\.[\w-]+)*/(?:\d{1,3}(?:\.\d{1,3}){3}|<unresolved>)(?::\d+)?"
     r"|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}:\d{2,5}\b"
 )
@@ -58,13 +58,13 @@ _PATHS = re.compile(
     rf"(\b(?:hdfs|viewfs|s3[an]?|abfss?|wasbs?|adl|gs|o3?fs|oss|cosn|obs|maprfs|s?webhdfs|har):/{_ENDS})"
     rf"|\bfile:/{_ENDS}"
     rf"|(?<![\w/.*-])/(?:opt|tmp|var|usr|etc|home|root|srv|mnt|run|proc|sys|dev|lib|lib64|bin|sbin|grid)/{_ENDS}"
-    # directories of YARN and Spark for job files
+    # job file directories of YARN and Spark
     rf"|(?<![\w:/.*-])(?:/[\w.-]+)*/(?:usercache|filecache|nm-local-dir|blockmgr-)(?:{_ENDS})?"
 )
 
 
 def without_internals(text: str) -> str:
-    """The text without stack frames, exception names, addresses, and paths of the server's local disk."""
+    """Remove stack frames, exception names, addresses, and paths on the server's local disk."""
     text = _FRAME.sub("", _ESCAPED_FRAME.sub("", text))
     text = _CLASSES.sub("", _BARE_EXCEPTION.sub("", _EXCEPTION.sub("", text)))
     text = _ADDRESSES.sub(_ADDRESS, text)
@@ -73,17 +73,17 @@ def without_internals(text: str) -> str:
 
 
 class LogFilter:
-    """Cleans the lines of one log, which must be passed from the first line on.
+    """Cleans the lines of one log. The caller must pass all lines in order, starting with the first.
 
-    Stack frames and exception names are removed. The message of a cause is kept once, because servers repeat it for
-    each attempt of a task. Lines are truncated to LONGEST_LINE characters.
+    Stack frames and exception names are removed. Each cause message is kept only once, because servers repeat it for
+    every task attempt. Lines are truncated to LONGEST_LINE characters.
     """
 
     def __init__(self) -> None:
         self._causes: deque[str] = deque(maxlen=100)
 
     def line(self, line: str) -> str | None:
-        """The next line as shown to users; None if it is dropped."""
+        """Clean the next line for display; return None if it should be dropped."""
         line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
         if _FRAME_LINE.fullmatch(line) or line.strip() in _HEADINGS:
             return None
@@ -101,8 +101,9 @@ class LogFilter:
 class WireLost(Exception):
     """The connection was lost before the reply.
 
-    `sent`: the server may have received the call. `timed_out`: it may still be working on it. `is_refused`: the server
-    rejected the login of a new connection, which is not retried, since that could lock the user's directory account.
+    `sent` is set if the server may have received the call, and `timed_out` if the server may still be processing it.
+    `is_refused` is set if a new connection could not be opened because the server rejected the login. Such a login is
+    not retried, because repeated attempts could lock the user's directory account.
     """
 
     def __init__(self, *, sent: bool, timed_out: bool = False, is_refused: bool = False) -> None:
@@ -113,7 +114,7 @@ class WireLost(Exception):
 
 
 class LoginRefused(Exception):
-    """The server refused the login; has the server's message."""
+    """The server refused the login. Carries the server's message, if there is one."""
 
 
 class ServerRefused(Exception):
@@ -125,17 +126,18 @@ class ServerRefused(Exception):
 
 
 class Purpose(Enum):
-    """The purpose of a call, which determines the meaning of a failure."""
+    """The purpose of a call. It determines which domain error a failure becomes."""
 
-    OPEN = auto()  # opening a session: nothing was started
+    OPEN = auto()  # opening a session; no statement was started
     SUBMIT = auto()
-    FOLLOW = auto()  # any call about a statement that was started
+    FOLLOW = auto()  # any call about a running or finished statement
 
 
-# Failures of a call, including an error status in its reply.
+# Everything that a call can raise, including for an error status in its reply.
 CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException, Overlong)
 
-# Raised by transports when a connection is no longer usable; NOT_SENT: the server did not receive the call.
+# Transports raise these errors when a connection is no longer usable. After NOT_SENT errors, the server has not
+# received the call.
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 
@@ -161,7 +163,7 @@ _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}time
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Translate failures of opening a connection to EngineUnavailable or CredentialsRequired."""
+    """Translate connection failures to EngineUnavailable or CredentialsRequired."""
     try:
         yield
     except LoginRefused as error:
@@ -172,7 +174,7 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def call_errors(purpose: Purpose) -> Generator[None]:
-    """Translate failures of calls to domain errors, depending on their purpose."""
+    """Translate call failures to domain errors, depending on the call's purpose."""
     try:
         yield
     except WireLost as error:
@@ -207,7 +209,7 @@ def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) 
 
 
 def check(status: TStatus) -> None:
-    """Raises ServerRefused for an error status."""
+    """Raise ServerRefused for an error status."""
     if status.status_code not in {TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING}:
         raise ServerRefused(status)
 
@@ -218,11 +220,11 @@ _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_MESSAGE_CHARACTERS = 128 * 1024  # scanned part of a message; records store half of it
+_MESSAGE_CHARACTERS = 128 * 1024  # the rest of a message is dropped; records store only half as much
 
 
 def clean_message(text: str) -> str:
-    """The text without stack traces, Java exception names, addresses, and paths of the server's local disk."""
+    """Remove stack traces, Java exception names, addresses, and paths on the server's local disk."""
     text = text[:_MESSAGE_CHARACTERS]
     is_wrapped = text.startswith("*")
     if match := _STACK.search(text):
@@ -243,7 +245,7 @@ _NO_TABLE = re.compile(
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Translate errors of metadata queries to database_not_found, TableNotFound or EngineForbidden if they match."""
+    """Translate metadata query errors to database_not_found, TableNotFound or EngineForbidden where one applies."""
     try:
         with catalog_queries.metadata_errors():
             yield

@@ -1,4 +1,4 @@
-"""Fetches the rows of an operation: column types, conversion to Arrow, and batches with read-ahead."""
+"""Fetches an operation's rows, converts them to Arrow, and reads ahead while the caller processes a batch."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ _RESULTS: dict[int, ResultType] = {
     **{one: ResultType[one.name] for one in structs.TTypeId if one.name in ResultType.__members__},
     structs.TTypeId.TIMESTAMP_LOCAL_TZ: ResultType.TIMESTAMP_TZ,
 }
-_NATIVE = {  # types whose name is not the lower-case name of the result type
+_NATIVE = {  # type names that are not the lower-case result type
     ResultType.UNION: "uniontype",
     ResultType.NULL: "void",
     ResultType.INTERVAL_YEAR_MONTH: "interval year to month",
@@ -67,7 +67,7 @@ def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
 
 
 def record_batch(rows: structs.TRowSet, columns: tuple[DeclaredColumn, ...]) -> pa.RecordBatch:
-    """The rows of one reply. Raises MalformedMessage if they do not match the columns."""
+    """Convert one reply's rows. Raises MalformedMessage if the rows do not match the columns."""
     value_columns = rows.columns or []
     names = [one.column.name for one in columns]
     if not value_columns:
@@ -101,15 +101,18 @@ def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
 
 
 def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
-    """A mask that is true for NULL values; None if there are none. Lowest bit first; may be shorter than the column."""
+    """Build a mask that is true for NULL values; return None if there are none.
+
+    The bits in `nulls` start with the lowest, and may be fewer than the rows.
+    """
     if not nulls.strip(b"\0"):
         return None
-    bits = nulls.ljust((length + 7) // 8, b"\0")  # the layout of Arrow's booleans
+    bits = nulls.ljust((length + 7) // 8, b"\0")  # Arrow stores booleans in the same layout
     return pa.BooleanArray.from_buffers(pa.bool_(), length, [None, pa.py_buffer(bits)])
 
 
 def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
-    """Parse texts to the column's type; if one does not fit (such as a year out of Arrow's range), all stay text."""
+    """Parse texts to the column's type. If any does not fit (e.g. a year outside Arrow's range), keep all as text."""
     if pa.types.is_binary(declared.arrow):
         return raw
     try:
@@ -128,31 +131,31 @@ def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
     return kernels.replace_substring_regex(text, r"\.0+( |$)", r"\1") if has_fraction else text
 
 
-_FIRST_ROWS = 8  # few, because rows may be megabytes wide, which is only known after the first fetch
+_FIRST_ROWS = 8  # few, because the row width is unknown before the first fetch and may be megabytes
 _GROWTH = 16
 _MAX_ROWS = 10_000  # Hive returns no more per call
-_MAX_CELLS = 250_000  # decoding these blocks the event loop for about 20 ms
+_MAX_CELLS = 250_000  # decoding this many blocks the event loop for about 20 ms
 _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES
-"""There is no read-ahead after a larger batch, so that only one is in memory per statement."""
+"""After a larger batch there is no read-ahead, so that each statement keeps only one such batch in memory."""
 
 _NOT_AGAIN = "Results have expired: the engine does not give the rows again that it gave before."
 
 _Fetched = tuple[pa.RecordBatch, bool]
-"""A batch, and whether more may follow."""
+"""A batch, and whether more batches may follow."""
 
 
 class Fetcher:
     """Reads the rows of a result in order, each once.
 
-    FETCH_NEXT moves the server's cursor, so it cannot be retried when its reply is lost. Instead the rows are fetched
-    from the start again (FETCH_FIRST), and those already read are skipped. The same happens when continuing (`again`)
-    after another process, which has read `skip` rows. `can_repeat` says whether the server can return all rows again;
-    if not, the outcome is unknown.
+    FETCH_NEXT moves the server's cursor, so it cannot be retried if its reply is lost. Instead, the rows are fetched
+    from the start again (FETCH_FIRST), and the rows already read are skipped. The same happens if this process
+    resumes (`again`) after another process has read `skip` rows. `can_repeat` reports whether the server can return
+    all rows again; if it cannot, reading fails with OutcomeUnknown.
 
-    Hive runs concurrent fetches of a result in parallel, which mixes up their rows. So after a broken connection the
-    next fetch waits until the interrupted one should be over: as long as the longest fetch so far, and at least
-    `Limits.settle_s`.
+    Hive runs concurrent fetches of a result in parallel, which mixes up their rows. After a broken connection, the
+    next fetch therefore waits until the interrupted fetch should have ended: as long as the longest fetch so far, and
+    at least `Limits.settle_s`.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class Fetcher:
         self.may_have_moved = again  # another process may have fetched rows
         self._handle = handle
         self._has_reliable_more_rows = has_reliable_more_rows
-        self._read_before = skip  # number of rows, from the first, that were already read
+        self._read_before = skip  # number of rows read so far, counted from the first row of the result
         self._passed = 0  # rows returned by the server since its cursor was last at the start
         self._orientation = structs.TFetchOrientation.NEXT
         self._rows = _FIRST_ROWS
@@ -178,26 +181,26 @@ class Fetcher:
         self._ahead: asyncio.Task[_Fetched] | None = None
         self._peeked: _Fetched | None = None
         self._is_repeatable: bool | None = None
-        self._longest_s = wire.limits.settle_s  # longest duration of a fetch so far, including lost ones
+        self._longest_s = wire.limits.settle_s  # longest fetch so far, including fetches whose reply was lost
         self._is_closed = False
         self.columns: tuple[DeclaredColumn, ...] = ()
         self.is_exhausted = False
 
     async def peek(self) -> bool:
-        """Fetch the first rows in advance; False if the reply has no columns. Raises EngineError."""
+        """Fetch the first rows in advance; return False if the reply has no columns. Raises EngineError."""
         with call_errors(Purpose.FOLLOW):
             batch, more, is_table = await self._fetch_new()
         self._peeked = batch, more
         return is_table
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows. Raises EngineError."""
+        """Yield the rows in batches. Raises EngineError."""
         fetched, self._peeked = self._peeked, None
         batch, more = fetched or await self._arrived(self._request())
         while more:
             ahead = self._request() if batch.nbytes <= _HUGE_BYTES else None
             left = deque(pieces(batch))
-            # Releases a huge batch before the next one is received.
+            # Release a huge batch before the next one is received.
             del batch
             while left:
                 yield left.popleft()
@@ -207,7 +210,7 @@ class Fetcher:
             yield piece
 
     async def close(self) -> None:
-        """Cancel the request in progress; its reader gets OutcomeUnknown."""
+        """Cancel the request in progress; the caller that waits for it gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
         await give_up(ahead)
@@ -219,7 +222,7 @@ class Fetcher:
         return self._ahead
 
     async def _arrived(self, ahead: asyncio.Task[_Fetched]) -> _Fetched:
-        await asyncio.wait({ahead})  # `wait` does not cancel the reader if the request is cancelled
+        await asyncio.wait({ahead})  # unlike `await`, does not cancel the caller if the request is cancelled
         if ahead.cancelled():
             raise OutcomeUnknown(EXPIRED)
         return ahead.result()
@@ -230,10 +233,10 @@ class Fetcher:
         return batch, more
 
     async def _fetch_new(self) -> tuple[pa.RecordBatch, bool, bool]:
-        """The next rows, whether more may follow, and whether the reply had columns.
+        """Fetch the next rows; return them, whether more may follow, and whether the reply had columns.
 
         All network failures share one time limit, so that an engine that loses every second reply cannot keep the
-        reader waiting for ever.
+        caller waiting forever.
         """
         retries: Retries | None = None
         if self.may_have_moved:
@@ -244,7 +247,7 @@ class Fetcher:
                 reply = await self._call()
             except WireLost as error:
                 retries = retries or Retries(self._wire.limits.retry_s)
-                # After a timeout the server is still working on the call.
+                # After a timeout, the server may still be processing the call.
                 is_over = error.timed_out or error.is_refused or self._wire.is_released
                 if is_over or not await retries.pause(least_s=self._longest_s if error.sent else 0):
                     raise
@@ -290,7 +293,7 @@ class Fetcher:
         return reply
 
     def _new_rows(self, reply: structs.TFetchResultsResp) -> _Fetched:
-        """The rows of a reply without those that were already read."""
+        """Convert a reply's rows, drop the rows that were read before, and adjust the size of the next fetch."""
         self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
             return record_batch(structs.TRowSet(), self.columns), bool(reply.has_more_rows)
@@ -298,7 +301,7 @@ class Fetcher:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:
             raise WireLost(sent=True) from error
-        if batch.num_rows:  # next time request as many rows as make a batch at this row width
+        if batch.num_rows:  # at this row width, the next fetch should fill one batch
             fitting = BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)
             by_cells = _MAX_CELLS // max(len(self.columns), 1)
             self._rows = max(min(fitting, by_cells, self._rows * _GROWTH, self._most_rows), 1)
@@ -313,7 +316,7 @@ class Fetcher:
         return batch.slice(dropped), more
 
     async def _rewind(self) -> None:
-        """Restart from the first row. Raises OutcomeUnknown if the server does not keep the rows."""
+        """Restart from the first row. Raises OutcomeUnknown if the server cannot return the rows again."""
         if self._is_repeatable is None:
             self._is_repeatable = await self._can_repeat()
         if not self._is_repeatable:
@@ -324,7 +327,7 @@ class Fetcher:
 
 
 async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool) -> list[str]:
-    """The whole log if `first`, else the lines since the last call. Raises EngineError."""
+    """Fetch the whole log if `first`, else the lines added since the last call. Raises EngineError."""
     lines: list[str] = []
     orientation = structs.TFetchOrientation.FIRST if first else structs.TFetchOrientation.NEXT
     with call_errors(Purpose.FOLLOW):

@@ -1,8 +1,8 @@
-"""Loads tables of Hive and Spark with INSERT ... VALUES of text literals that the statement casts.
+"""Loads Hive and Spark tables with INSERT statements that cast text literals to the column types.
 
-All values are written as text, so that a single function is responsible for escaping. Measured: Spark loads 1,000 rows
-in 1 s, and Hive runs a job of some seconds per statement. A single JSON text, as used for Trino, takes quadratic time
-on both.
+All values are written as text, so that a single function handles escaping. In measurements, Spark loaded 1,000 rows in
+1 s, and Hive ran a job of some seconds per statement. On both, a single JSON text, as used for Trino, takes quadratic
+time.
 """
 
 import re
@@ -29,28 +29,28 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(ch
 class LoadingDialect:
     """Differences between the two engines."""
 
-    create: str  # follows the columns of CREATE TABLE
-    values: str  # a table of literals, with `{}` for its rows
+    create: str  # appended to the column list of CREATE TABLE
+    values: str  # a table of literals; `{}` stands for its rows
     refused: str  # characters not allowed in column names
-    settings: tuple[str, ...] = ()  # statements run before the first table is created; a server may refuse them
-    hides_underscores: bool = False  # a table cannot be read if its name, and so its directory, starts with `_`
+    settings: tuple[str, ...] = ()  # statements to run before the first table is created; a server may reject them
+    hides_underscores: bool = False  # a table cannot be read if its name (and thus its directory) starts with `_`
 
 
-# Unlike text files, both formats preserve line breaks, empty texts and NULLs. Hive's Parquet writer fails on spaces and
-# parentheses in column names, its ORC writer does not.
+# Unlike text files, both formats preserve line breaks, empty texts and NULLs. Hive's Parquet writer fails for column
+# names with spaces or parentheses, but its ORC writer accepts them.
 HIVE_LOADING = LoadingDialect(
     "STORED AS ORC",
     "TABLE(VALUES {})",
     refused=",:;.",
     hides_underscores=True,
-    # Column statistics would take a second job per INSERT.
+    # Collecting column statistics would take a second job per INSERT.
     settings=("SET hive.stats.column.autogather=false",),
 )
 SPARK_LOADING = LoadingDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
-    # Otherwise dates before 1582 are rejected; Spark reads them back unchanged.
+    # Otherwise Spark rejects dates before 1582. With these settings it writes them, and reads them back unchanged.
     settings=tuple(
         f"SET spark.sql.parquet.{name}RebaseModeInWrite=CORRECTED" for name in ("datetime", "int96")
     ),
@@ -60,15 +60,15 @@ LOADING: Mapping[str, LoadingDialect] = MappingProxyType({"hive": HIVE_LOADING, 
 
 
 def constant(text: str | None) -> str:
-    r"""A text as a literal of Hive's and Spark's SQL; NULL for None.
+    r"""Write a text as a string literal for Hive and Spark; None becomes NULL.
 
-    Characters that could end the literal or be substituted before parsing are escaped (`\u0027`).
+    Characters that could end the literal or be substituted before parsing are escaped, e.g. as `\u0027`.
     """
     return "NULL" if text is None else f"'{text.translate(_ESCAPES)}'"
 
 
 def spark_constant(text: str | None) -> str:
-    """A literal for Spark. Its parser takes quadratic time in the escapes, so texts with many are written in hex."""
+    """Write a text as a literal for Spark. Parsing many escapes takes quadratic time, so such texts are in hex."""
     plain = constant(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
@@ -76,7 +76,7 @@ def spark_constant(text: str | None) -> str:
 
 
 class Hs2Loader(StatementLoader):
-    """A TableLoader. Both engines store table names in lower case and allow letters, digits and `_`."""
+    """Implements `TableLoader`. Both engines store table names in lower case and allow letters, digits and `_`."""
 
     mark = "`"
     max_statement_bytes = 512 * 1024
@@ -90,22 +90,23 @@ class Hs2Loader(StatementLoader):
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """For an append, rows are read from the staging table, so its name must not start with `_` on Hive."""
+        """Load the rows. An append reads the staging table, so on Hive its name must not start with `_`."""
         if load.append and self._dialect.hides_underscores:
             load = replace(load, staging=replace(load.staging, name=load.staging.name.lstrip("_")))
         return await super().load(load, batches, ledger)
 
     async def exists(self, table: TableName) -> bool:
-        """Also true for a view, which shares the namespace of tables."""
+        """Return whether a table or view exists; both share one namespace."""
         if not _TABLE.fullmatch(table.name):
             return False
         database = backquoted(table.database or self._database)
         found = await read_rows(self._session, f"SHOW TABLES IN {database} LIKE {literal(table.name.lower())}")
-        # Spark returns database, name and whether it is temporary, Hive only the name; `_` matches any character.
+        # Spark returns the database, the name and an is-temporary flag, Hive only the name. Compare names, because `_`
+        # in the pattern matches any character.
         return any(table.name.lower() in map(str, row) for row in found)
 
     async def is_view(self, table: TableName) -> bool:
-        """Hive returns `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
+        """Check the table type. Hive returns `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
         rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.place(table)}")
         kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
         return any("VIEW" in kind for kind in kinds)
@@ -127,7 +128,7 @@ class Hs2Loader(StatementLoader):
         return backquoted(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Omits NOT NULL, which neither engine enforces for file-based tables."""
+        """Create the table without NOT NULL, which neither engine enforces for file-based tables."""
         if not self._is_set:
             for setting in self._dialect.settings:
                 with suppress(StatementRejected):
@@ -157,6 +158,6 @@ class Hs2Loader(StatementLoader):
         return f"INSERT INTO {self.place(load.staging)} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """Rename a table, which is a single change in the metastore."""
+        """Rename a table. This is a single change in the metastore."""
         await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
         return True

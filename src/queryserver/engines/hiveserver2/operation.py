@@ -1,4 +1,4 @@
-"""One statement at the server: its log, progress, status and rows, and its cancellation and close."""
+"""Follows one statement at the server: reads its status, log and rows, cancels it and closes it."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnk
 from queryserver.formats.columns import Column, ResultType
 
 _MOST_CHARACTERS = 8 * 1024 * 1024
-_AT_ONCE = 32 * 1024  # characters filtered in one step, at least one line: some 20 ms of the event loop
+_AT_ONCE = 32 * 1024  # filtering this many characters (at least one line) blocks the event loop for some 20 ms
 
 
 class OperationLog:
-    """The cleaned log lines read so far. With `by_rpc` the server returns the whole log each time, else only new lines.
+    """Reads and cleans a statement's log lines. With `by_rpc`, each call returns the whole log, else only new lines.
 
-    Keeps the first lines, up to MAX_LOG_LINES and 8 MiB of characters.
+    Lines beyond MAX_LOG_LINES or 8 Mi characters are dropped.
     """
 
     def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
@@ -42,15 +42,15 @@ class OperationLog:
         self._handle = handle
         self._by_rpc = by_rpc
         self._reading = asyncio.Lock()
-        self._is_first = True  # the server's read position is unknown, so the whole log is read
+        self._is_first = True  # the server's read position is unknown, so read the whole log
         self._filter = LogFilter()
         self._characters = 0
         self._is_full = False
-        self._whole = (0, 0)  # length and hash of the last complete log
+        self._whole = (0, 0)  # length and hash of the last log text returned by GetLog
         self.lines: list[str] = []
 
     async def read(self) -> None:
-        """Add new lines. Errors are ignored, because a missing log must not fail the statement."""
+        """Add new lines. Ignore errors, because a missing log must not fail the statement."""
         async with self._reading:
             if self._is_full:
                 return
@@ -64,7 +64,7 @@ class OperationLog:
                         await self._take(text.splitlines(), is_whole=True)
                         self._whole = whole
                 else:
-                    # If the reply is lost, so are its lines; the next call then reads the whole log.
+                    # A lost reply loses its lines, so the next call then reads the whole log.
                     is_whole, self._is_first = self._is_first, True
                     lines = await log_lines(self._wire, self._handle, first=is_whole)
                     await self._take(lines, is_whole=is_whole)
@@ -89,7 +89,7 @@ class OperationLog:
 
 
 def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -> int | None:
-    """The progress in percent, never less than `before`; None if the server has never reported any."""
+    """Return the progress in percent, at least `before`; None if the server has never reported any progress."""
     if update is None or update.status == 2:  # NOT_AVAILABLE
         return before
     share = update.progressed_percentage
@@ -97,7 +97,7 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
 
 
 def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
-    """Whether the statement ran tasks (Hive), which means that its rows are in files."""
+    """Return whether the statement ran tasks (Hive), which means that its rows are stored in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
     except (ValueError, RecursionError):
@@ -105,9 +105,9 @@ def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
 
 
 async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
-    """Whether the session keeps the rows of its results, according to a setting; False if that cannot be read.
+    """Read a setting to check whether the session keeps the rows of its results; False if it cannot be read.
 
-    True for servers without such a setting, which themselves refuse to return rows again if they cannot.
+    Always True for servers without such a setting. They report an error if they cannot return rows again.
     """
     if variant.row_retention_setting is None:
         return True
@@ -119,7 +119,7 @@ async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Va
 
 
 async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
-    """The cells that SET returns: `name=value` in one cell, or name and value in two."""
+    """Return the cells of SET's result: either one cell `name=value`, or a name and a value."""
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
@@ -139,7 +139,7 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     return [values[0].decode("utf-8", "replace") for values in texts if values]
 
 
-_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # for servers that reply immediately
+_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # for servers that do not wait before they reply
 _STATES = {
     structs.TOperationState.INITIALIZED: OperationState.PENDING,
     structs.TOperationState.PENDING: OperationState.PENDING,
@@ -149,9 +149,9 @@ CANCELED = "The statement was canceled."
 
 
 class Hs2Operation:
-    """Polls its statement in a task of its own, so that no caller waits for the server.
+    """Polls a statement in its own task, so that no caller waits for the server.
 
-    `rows_read` is set if another process started the statement, and is the number of rows that it has read.
+    If another process started the statement, `rows_read` is the number of rows which that process has read.
     """
 
     def __init__(
@@ -194,11 +194,11 @@ class Hs2Operation:
         return tuple(one.column for one in self._fetcher.columns)
 
     async def status(self, wait_s: float) -> OperationStatus:
-        """The last known status, after waiting up to `wait_s` for a terminal one."""
+        """Return the last known status, after waiting up to `wait_s` for a terminal one."""
         if wait_s > 0 and self.is_running:
             await asyncio.wait({self._following}, timeout=wait_s)
         if not (self.is_running or self._status.state.is_terminal or self._following.cancelled()):
-            # Raises an unexpected exception, which would otherwise look like a statement that never ends.
+            # Raise an unexpected exception; otherwise the statement would seem to run forever.
             self._following.result()
         return self._status
 
@@ -216,28 +216,28 @@ class Hs2Operation:
                 raise StatementRejected(CANCELED) from error
             raise
         if self._status.state is OperationState.CANCELED:
-            # The rows may have ended because of the cancellation.
+            # The rows may be incomplete because of the cancellation.
             raise StatementRejected(CANCELED)
 
     async def cancel(self) -> None:
-        """Stop the statement at the server, unless it has ended there and all rows have been read."""
+        """Stop the statement at the server, unless it has ended and all rows have been read."""
         if self.is_running:
             self._cancel_requested = True
             if self._stopping is None or self._stopping.done():
                 self._stopping = asyncio.create_task(self._send_cancel(), name="cancel")
-            # The wait is limited, because Tez in local mode replies only after its task has ended.
+            # Limit the wait, because Tez in local mode replies only after its task has ended.
             ends = {self._stopping, self._following}
             await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
         elif self._status.has_result_set and not self._fetcher.is_exhausted and not self._closed:
-            # A FINISHED statement cannot be cancelled at the server any more, only closed.
+            # The server can no longer cancel a FINISHED statement, only close it.
             self._cancel_requested = True
             self._status = OperationStatus(OperationState.CANCELED)
             await self._free()
-            # Otherwise fetches would be retried while the network is down.
+            # If the network is down, fetches would otherwise be retried.
             await self._fetcher.close()
 
     async def close(self) -> None:
-        """Free the statement's resources at the server, stopping it if it runs. Idempotent."""
+        """Free the statement's resources at the server; cancel the statement if it is running. Idempotent."""
         if self.is_running and not self._cancel_requested:
             await self.cancel()
         await self._free()
@@ -270,7 +270,7 @@ class Hs2Operation:
             await self._wire.call(messages.CLOSE_OPERATION, self._request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
-        """Poll the statement until its end; a failure becomes its status."""
+        """Poll the statement until it ends. A failure becomes its status."""
         try:
             with call_errors(Purpose.FOLLOW):
                 polls = 0
@@ -282,7 +282,7 @@ class Hs2Operation:
             self._status = OperationStatus(OperationState.FAILED, error=error)
 
     async def _poll(self) -> bool:
-        """Update status and progress; True once the statement has ended."""
+        """Update status and progress; return True once the statement has ended."""
         request = structs.TGetOperationStatusReq(operation_handle=self.handle, get_progress_update=True)
         reply = await self._wire.call_until_answered(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
@@ -292,7 +292,7 @@ class Hs2Operation:
             self._had_tasks = has_tasks(reply)
             await self._end(reply)
             return True
-        # Rows are only fetched after the end, so no other process can have moved the cursor.
+        # Rows are fetched only after the statement has ended, so no other process can have moved the cursor.
         self._fetcher.may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
@@ -303,8 +303,9 @@ class Hs2Operation:
         return False
 
     async def _summary_percentage(self) -> int | None:
-        """The percentage of scan ranges that Impala has read; None if not reported. The request needs the session,
-        too.
+        """Return the percentage of scan ranges that Impala has read; None if it reports none.
+
+        The request also needs the session handle.
         """
         request = structs.TGetExecSummaryReq(operation_handle=self.handle, session_handle=self._session)
         try:
@@ -317,7 +318,7 @@ class Hs2Operation:
         return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
     async def _can_repeat(self) -> bool:
-        """Whether the server can return the rows from the start again."""
+        """Return whether the server can return the rows again from the start."""
         return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
 
     async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
@@ -344,7 +345,7 @@ class Hs2Operation:
         if has_result_set or (modified is not None and modified < 0):
             modified = None
         if not has_result_set and self._variant.close_returns_row_count:
-            # Impala's own close call discards the log, so read that first.
+            # Impala's own close call discards the log, so read the log first.
             await self._log.read()
             self._closed = True
             closed = await self._wire.call(
@@ -355,7 +356,7 @@ class Hs2Operation:
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
 
     async def _describe(self) -> bool:
-        """Read the columns; False if there is no result set after all."""
+        """Read the columns; return False if there is no result set after all."""
         reply = await self._wire.call_until_answered(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )

@@ -1,6 +1,6 @@
-"""Message transports over TCP: framed after SASL, or unframed. One call at a time; its reply is read, then decoded.
+"""Transports messages over TCP: framed after SASL, or unframed. Handles one call at a time.
 
-The bytes of a reply above the size limit are read and dropped, so that the connection stays usable.
+A reply that exceeds the size limit is read and dropped, so that the connection stays usable.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from thrift.Thrift import TType
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
-"""A parser that yields the number of bytes it needs next and receives them; a negative number skips bytes."""
+"""A parser. It yields how many bytes it needs and receives those bytes; a negative number skips bytes."""
 
 _SIZES = {TType.BOOL: 1, TType.BYTE: 1, TType.DOUBLE: 8, TType.I16: 2, TType.I32: 4, TType.I64: 8}
 _MESSAGE_HEADER = struct.Struct(">II")
@@ -27,10 +27,10 @@ _FRAME_LENGTH = struct.Struct(">I")
 _SEQUENCE_BYTES = 4
 _LONGEST_NAME = 100
 _DEEPEST = 16
-_CELLS = (0, 3, 3)  # field numbers on the path result, `results`, `columns` (TFetchResultsResp, TRowSet)
+_CELLS = (0, 3, 3)  # field numbers of the result, its `results` (TFetchResultsResp) and their `columns` (TRowSet)
 
-READ_BYTES = 4 * 1024 * 1024  # read buffer of a stream
-_SKIM_BYTES = 16 * 1024  # takes some 10 ms if it has only empty values
+READ_BYTES = 4 * 1024 * 1024  # size of a stream's read buffer
+_SKIM_BYTES = 16 * 1024  # skimming this many bytes takes some 10 ms if they contain only empty values
 _QUIET_S = 0.001
 
 AnswerT = TypeVar("AnswerT")
@@ -38,7 +38,7 @@ AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
 class CellFound(Exception):
-    """A cell exceeds the limit. `column` and `row` count from 0, `row` within the message."""
+    """A cell exceeds the limit. `column` and `row` count from 0; `row` is relative to the message."""
 
     def __init__(self, *, column: int, row: int) -> None:
         super().__init__(f"cell {column}, {row}")
@@ -47,7 +47,7 @@ class CellFound(Exception):
 
 
 class Skimmer:
-    """Skips over one message. `largest_cell` is the limit of a cell in bytes; None for no limit."""
+    """Skips one message. `largest_cell` is the cell size limit in bytes; None means no limit."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
         self._largest_cell = largest_cell
@@ -55,10 +55,10 @@ class Skimmer:
         self._header = bytearray()
         self._steps = self._message()
         self._missing, self._keeps = next(self._steps), True
-        self.size = 0  # bytes of the message seen so far
+        self.size = 0  # bytes of the message received so far
 
     def feed(self, piece: bytes | bytearray) -> bool:
-        """Process the next bytes; True once the message is complete. Raises CellFound, MalformedMessage."""
+        """Process the next bytes; return True once the message is complete. Raises CellFound, MalformedMessage."""
         self.size += len(piece)
         at = 0
         while at < len(piece):
@@ -74,7 +74,7 @@ class Skimmer:
         return False
 
     def _is_whole(self) -> bool:
-        """Pass the collected bytes to the parser; True at the end of the message."""
+        """Pass the collected bytes to the parser; return True at the end of the message."""
         header = bytes(self._header)
         self._header.clear()
         try:
@@ -109,7 +109,7 @@ class Skimmer:
             (length,) = _LENGTH.unpack((yield _LENGTH.size))
             if length < 0:
                 raise MalformedMessage("no thrift message")
-            # The path of a cell: _CELLS, index of the column, field of its type, field `values`, index of the row.
+            # A cell's path: _CELLS, the column index, the type's field, the `values` field, and the row index.
             path = self._path
             is_cell = len(path) == len(_CELLS) + 4 and tuple(path[:3]) == _CELLS and path[5] == 1
             if self._largest_cell is not None and length > self._largest_cell and is_cell:
@@ -140,7 +140,7 @@ class Skimmer:
 
 
 class Overlong(Exception):
-    """A reply of `size` bytes exceeded the limit. It was read to its end, so the connection is still usable."""
+    """A reply of `size` bytes exceeded the limit. It was read completely, so the connection is still usable."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"an answer of {size} bytes")
@@ -152,7 +152,7 @@ class Expected(Generic[AnswerT_co]):
     """How a transport handles a reply.
 
     `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `most_bytes` is not stored, but
-    passed to a Skimmer with `largest_cell`.
+    skipped by a Skimmer with `largest_cell`.
     """
 
     decode: Callable[[bytes], AnswerT_co]
@@ -161,23 +161,23 @@ class Expected(Generic[AnswerT_co]):
 
 
 class Transport(Protocol):
-    """One authenticated connection."""
+    """Exchanges messages over one authenticated connection."""
 
     def is_closed(self) -> bool:
-        """Whether either side has closed the connection."""
+        """Return whether either side has closed the connection."""
         ...
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
-        """Send a call and decode its reply. Raises Overlong, CellFound, and the errors of streams."""
+        """Send a call and decode its reply. Raises Overlong, CellFound, and stream or HTTP errors."""
         ...
 
     async def close(self) -> None:
-        """Close the connection. Limited in time; never raises."""
+        """Close the connection within a limited time. Never raises."""
         ...
 
 
 class StreamTransport:
-    """Base of the two TCP transports."""
+    """The base class of the two TCP transports."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -202,7 +202,7 @@ class StreamTransport:
 
 
 class FramedTransport(StreamTransport):
-    """Messages are preceded by their length in four bytes."""
+    """Precedes each message with its length in four bytes."""
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         self._writer.write(_FRAME_LENGTH.pack(len(call)) + call)
@@ -219,10 +219,10 @@ class FramedTransport(StreamTransport):
 
 
 class BareTransport(StreamTransport):
-    """Messages without a length, whose end is found by decoding them.
+    """Exchanges messages without a length prefix. A message is complete if it can be decoded.
 
-    A small reply arrives at once. A larger one is decoded again only when the server pauses for an interval that grows
-    with the cost of decoding, so that all attempts together take a fraction of the transfer time.
+    A small reply usually arrives in one read. A larger reply is decoded again only after the server has paused for an
+    interval that grows with the decoding time, so all attempts together take a fraction of the transfer time.
     """
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
@@ -252,7 +252,7 @@ class BareTransport(StreamTransport):
 
 
 async def skim(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
-    """Run Skimmer.feed in small steps, so that many small values do not block the event loop."""
+    """Feed the skimmer in small steps, so that many small values do not block the event loop."""
     is_whole = False
     for start in range(0, len(piece), _SKIM_BYTES):
         is_whole = skimmer.feed(piece[start : start + _SKIM_BYTES])

@@ -1,4 +1,4 @@
-"""Differences between HiveServer2 servers, and their addresses, logins and time limits."""
+"""Describes kinds of HiveServer2 servers, and their addresses, logins and time limits."""
 
 import re
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from queryserver.sql.literals import Literals
 
 @dataclass(frozen=True, slots=True)
 class Hs2Variant:
-    """Facts about one kind of server, so that other code need not compare dialect names."""
+    """The properties of one kind of server. Other code uses them instead of comparing dialect names."""
 
     dialect: str
-    proxy_user_key: str = "hive.server2.proxy.user"  # session option with the name of the impersonated user
+    proxy_user_key: str = "hive.server2.proxy.user"  # session option that names the impersonated user
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    setting_prefix: str = ""  # prefix of engine options in the configuration of OpenSession
-    conf_overlay: Mapping[str, str] | None = None  # options of each statement
-    quotes_database: bool = False  # the server inserts the initial database into a USE statement, so it must be quoted
-    long_polls: bool = True  # GetOperationStatus waits some seconds for the end of the statement
-    empty_result_column: str | None = None  # the column name returned by a statement without a result set
+    setting_prefix: str = ""  # prefix of engine options in the OpenSession configuration
+    conf_overlay: Mapping[str, str] | None = None  # options sent with each statement
+    quotes_database: bool = False  # the server inserts the initial database into a USE statement unquoted
+    long_polls: bool = True  # GetOperationStatus waits some seconds for the statement to end
+    empty_result_column: str | None = None  # column that the server returns for a statement without a result set
     logs_by_rpc: bool = False  # GetLog returns the whole log, instead of FetchResults returning lines
     close_returns_row_count: bool = False  # CloseImpalaOperation returns the number of changed rows
     progress_by_summary: bool = False  # GetExecSummary returns the progress
     has_reliable_more_rows: bool = False  # `has_more_rows` is reliable
-    # The session setting that determines whether the server keeps the rows of results, and its values for yes. None if
-    # the server itself refuses to return rows again that it does not keep.
+    # The session setting that determines whether the server keeps result rows, and the values that enable this. None if
+    # the server itself rejects a request for rows that it has not kept.
     row_retention_setting: tuple[str, frozenset[str]] | None = None
-    timeout_keys: tuple[str, str] | None = None  # session options for the timeouts of queries and idle sessions
+    timeout_keys: tuple[str, str] | None = None  # session options for the query timeout and the idle session timeout
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
     literals: Literals | None = None
-    """How parameters are written as literals; None without support for parameters."""
+    """Writes parameters as literals; None if parameters are not supported."""
 
     def database_name(self, database: str) -> str:
         return backquoted(database) if self.quotes_database else database
@@ -66,9 +66,9 @@ SPARKSQL = Hs2Variant(
     quotes_database=True,
     literals=literals.SPARKSQL,
     empty_result_column="Result",
-    # With incremental collection a repeated fetch computes the rows again, in any order.
+    # With incremental collection, a repeated fetch recomputes the rows, possibly in another order.
     row_retention_setting=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
-    # For a statement that it rejects, Spark's EXPLAIN returns the error in place of the plan.
+    # If Spark rejects a statement, its EXPLAIN returns the error instead of a plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
             r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
@@ -78,7 +78,7 @@ SPARKSQL = Hs2Variant(
 IMPALA = Hs2Variant(
     dialect="impala",
     proxy_user_key="impala.doas.user",
-    # The coordinator keeps this many rows, so that FETCH_FIRST works after re-attaching.
+    # The coordinator keeps this many rows, so that FETCH_FIRST works after reattaching.
     conf_overlay=MappingProxyType({"impala.resultset.cache.size": "10000"}),
     long_polls=False,
     logs_by_rpc=True,
@@ -97,7 +97,7 @@ CELL_BYTES = 16 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
-    NONE = "NONE"  # SASL PLAIN with only a user name
+    NONE = "NONE"  # SASL PLAIN with an unchecked password
     NOSASL = "NOSASL"
     PLAIN = "PLAIN"
     LDAP = "LDAP"  # same as PLAIN
@@ -116,7 +116,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Hs2Login:
-    """The member and user of a connection. With JWT, `password` is the token."""
+    """A connection's member and user. With JWT, `password` is the token."""
 
     member: Member
     user: str
@@ -125,7 +125,7 @@ class Hs2Login:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`ca` has the certificate authorities to trust as PEM text; empty for those of the system."""
+    """TLS options. `ca` is the PEM text of trusted certificate authorities; if empty, the system's are trusted."""
 
     validate: bool = True
     ca: str = field(default="", repr=False)
@@ -133,7 +133,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of calls. Hive compiles during `execute`, and a server may compute rows during `fetch`."""
+    """Time limits of calls. Hive compiles the statement during `execute`; a server may compute rows during `fetch`."""
 
     connect_s: float = 10.0
     execute_s: float = 300.0
@@ -141,38 +141,38 @@ class Limits:
     fetch_s: float = 600.0
     other_s: float = 30.0
     end_s: float = 3.0  # cancel and close
-    retry_s: float = RETRY_S  # how long calls about a statement are retried after the first network failure
-    settle_s: float = 1.0  # shortest time to allow a server for finishing a fetch whose connection broke
+    retry_s: float = RETRY_S  # how long a call about a statement is retried after the first network failure
+    settle_s: float = 1.0  # minimum time for the server to finish a fetch whose connection broke
 
 
 @dataclass(frozen=True, slots=True)
 class Hs2Address:
-    """A group of equivalent servers, its members; a session stays on its member.
+    """A group of equivalent servers, called members. A session stays on its member.
 
-    Without `username` callers log in under their own names. With `impersonation` the service logs in and acts on
-    behalf of the caller. `session_conf` has engine options. A timeout of 0 leaves the engine's own.
+    Without `username`, callers log in under their own names. With `impersonation`, the service logs in and acts on
+    behalf of the caller. `session_conf` has engine options. A timeout of 0 means the engine's own timeout.
     """
 
     members: tuple[Member, ...]
     mechanism: Mechanism = Mechanism.NONE
-    http_path: str | None = None  # None: binary transport
+    http_path: str | None = None  # None means binary transport
     username: str = ""
     password: str = field(default="", repr=False)
     impersonation: bool = False
     kerberos_service: str = "hive"
-    kerberos_host: str = ""  # host in the server's principal; empty for that of the member
+    kerberos_host: str = ""  # host name in the server's principal; if empty, the member's host
     tls: Tls | None = None
     database: str = "default"
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     query_timeout_s: int = 0
     session_timeout_s: int = 0
     limits: Limits = Limits()
-    cell_max_bytes: int = CELL_BYTES  # largest value of a result
+    cell_max_bytes: int = CELL_BYTES  # size limit of a value in a result
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
     def reply_max_bytes(self) -> int:
-        """The longest reply to store: the largest row, plus an allowance for batches of many small rows."""
+        """The size limit of a reply: the largest row, plus an allowance for batches of many small rows."""
         return max(ROW_CELLS * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
 
     @property
@@ -182,11 +182,11 @@ class Hs2Address:
 
     @property
     def needs_caller(self) -> bool:
-        """Whether only callers can log in, but not the service."""
+        """Whether only callers, not the service, can log in."""
         return self.wants_credentials or self.mechanism is Mechanism.JWT
 
     def login(self, member: Member, user: User, options: SessionOptions) -> Hs2Login:
-        """The login of a session. Raises CredentialsRequired."""
+        """Choose the login of a session. Raises CredentialsRequired."""
         if self.mechanism is Mechanism.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source needs the caller's own token.")
@@ -198,6 +198,6 @@ class Hs2Address:
         return Hs2Login(member, self.username or user.username, self.password)
 
     def proxied(self, user: User, options: SessionOptions) -> str | None:
-        """The user to impersonate; None for the user of the login."""
+        """Return the user to impersonate; None if the login's own user should run statements."""
         acts = self.impersonation and options.credentials is None and bool(self.username)
         return user.username if acts and user.username != self.username else None

@@ -1,1 +1,1 @@
-"""TCLIService: structs, methods, and the encoding of messages, for clients and servers."""
+"""Structs, methods and message encoding of TCLIService, for clients and servers."""

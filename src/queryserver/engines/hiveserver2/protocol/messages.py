@@ -1,6 +1,6 @@
-"""Encodes and decodes calls and replies in memory (Thrift's strict binary protocol).
+"""Encodes and decodes calls and replies in memory, in Thrift's strict binary protocol.
 
-Apache Thrift's C extension, if installed, decodes about 5 million rows of five columns per second.
+If Apache Thrift's C extension is installed, it decodes about 5 million rows of five columns per second.
 """
 
 import struct as packing
@@ -51,7 +51,7 @@ class MalformedMessage(Exception):
 
 
 class IncompleteMessage(MalformedMessage):
-    """The bytes are the start of a message that more bytes may complete."""
+    """The bytes are only the start of a message."""
 
 
 class ServerException(Exception):
@@ -75,7 +75,7 @@ def encode_call(method: Method[RequestT, ReplyT], request: RequestT, sequence: i
 def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0) -> ReplyT:
     """Decode the reply in `raw`, which must contain nothing else.
 
-    Raises IncompleteMessage if `raw` ends too early, MalformedMessage, ServerException.
+    Raises MalformedMessage, IncompleteMessage if `raw` ends too early, and ServerException.
     """
     reader = _Reader(raw)
     name, kind, answered = reader.header()
@@ -91,7 +91,7 @@ def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0
 
 
 def encode_message(name: str, kind: int, sequence: int, body: Struct, *, field: int | None) -> bytes:
-    """Encode a message. `field` is the number of the body within an enclosing struct; None without one."""
+    """Encode a message. `field` is the body's field number in an enclosing struct, or None without such a struct."""
     target, text = TMemoryBuffer(), name.encode()
     body.write(TBinaryProtocolAccelerated(target))
     head = _HEADER.pack(_VERSION | kind, len(text)) + text + packing.pack(">i", sequence)
@@ -112,7 +112,7 @@ class _Reader:
         self._protocol: Any = protocol(self._source, string_length_limit=None, container_length_limit=_MAX_ELEMENTS)
 
     def header(self) -> tuple[str, int, int]:
-        """Name, kind and sequence number."""
+        """Read the message's name, kind and sequence number."""
         if len(self._raw) < _HEADER.size:
             raise IncompleteMessage
         version, length = _HEADER.unpack_from(self._raw)
@@ -126,7 +126,7 @@ class _Reader:
         return self._raw[_HEADER.size : end].decode("utf-8", "replace"), version & 0xFF, sequence
 
     def wrapped(self, kind: type[StructT], *, field: int) -> StructT:
-        """The single field of the enclosing struct: the arguments of a call (field 1) or its result (field 0)."""
+        """Read the only field of the enclosing struct: a call's request (field 1) or its result (field 0)."""
         around = _AROUND.get((kind, field))
         if around is None:
 
@@ -141,7 +141,7 @@ class _Reader:
         return body
 
     def whole(self, kind: type[StructT]) -> StructT:
-        """The rest of the message as one struct."""
+        """Read the rest of the message as one struct."""
         one = kind()
         try:
             one.read(self._protocol)

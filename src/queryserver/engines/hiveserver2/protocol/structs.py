@@ -1,6 +1,6 @@
-"""The structs of TCLIService.thrift as dataclasses that Apache Thrift's C extension reads and writes directly.
+"""Defines the structs of TCLIService.thrift as dataclasses that Apache Thrift's C extension reads and writes directly.
 
-Only the optional fields that this product uses are declared; others are skipped.
+Optional fields are declared only if this product uses them; the decoder skips all others.
 """
 
 from dataclasses import Field, dataclass, field, fields
@@ -13,7 +13,7 @@ from thrift.Thrift import TType
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """A Thrift type; `arguments` describes its elements or fields, as in `thrift_spec`."""
+    """A Thrift type. `arguments` describes its elements or fields in the format of `thrift_spec`."""
 
     number: int
     arguments: Any = None
@@ -42,7 +42,7 @@ def struct_of(one: type["Struct"]) -> WireType:
 
 
 def wire(number: int, kind: WireType, *, default: Any = ...) -> Any:
-    """Declare a field with its number and type; required unless it has a default."""
+    """Declare a field with its number and type. A field without a default is required."""
     return field(default=None, metadata={"number": number, "kind": kind, "required": default is ...})
 
 
@@ -74,7 +74,7 @@ StructT = TypeVar("StructT", bound=Struct)
 
 
 def missing_field(one: Struct) -> str | None:
-    """The first required field that is unset in `one` or a nested struct; None if all are set."""
+    """Return the first required field that is unset in `one` or a nested struct; None if all are set."""
     for name in one.required:
         if getattr(one, name) is None:
             return f"{type(one).__name__}.{name}"
@@ -100,7 +100,7 @@ class TTypeQualifierValue(Struct):
 
 
 class TTypeQualifiers(Struct):
-    """Keys: `characterMaximumLength`, `precision`, `scale`."""
+    """Type qualifiers by name: `characterMaximumLength`, `precision` or `scale`."""
 
     qualifiers: dict[str, TTypeQualifierValue] = wire(1, map_of(TEXT, struct_of(TTypeQualifierValue)))
 
@@ -111,13 +111,13 @@ class TPrimitiveTypeEntry(Struct):
 
 
 class TTypeEntry(Struct):
-    """A union, of which servers send only this member."""
+    """A union. Servers send only this member."""
 
     primitive: TPrimitiveTypeEntry | None = wire(1, struct_of(TPrimitiveTypeEntry), default=None)
 
 
 class TTypeDesc(Struct):
-    """The first entry is the type itself; servers describe even complex types by a single primitive entry."""
+    """A type, described by the first entry. Servers describe even complex types with a single primitive entry."""
 
     types: list[TTypeEntry] = wire(1, list_of(struct_of(TTypeEntry)))
 
@@ -133,7 +133,7 @@ class TTableSchema(Struct):
 
 
 class ColumnValues(Struct):
-    """`nulls` is a bit mask, lowest bit first, that may be shorter than the column."""
+    """A column's values. `nulls` is a bit mask that starts with the lowest bit and may be shorter than the column."""
 
     nulls: bytes = wire(2, BYTES)
 
@@ -163,13 +163,13 @@ class TDoubleColumn(ColumnValues):
 
 
 class TStringColumn(ColumnValues):
-    """Also TBinaryColumn. Texts are left as UTF-8 bytes, which Arrow accepts without conversion to str."""
+    """Also used for TBinaryColumn. Texts stay UTF-8 bytes, which Arrow accepts without conversion to str."""
 
     values: list[bytes] = wire(1, list_of(BYTES))
 
 
 class TColumn(Struct):
-    """A union."""
+    """A union with one member per value type."""
 
     bool_val: TBoolColumn | None = wire(1, struct_of(TBoolColumn), default=None)
     byte_val: TByteColumn | None = wire(2, struct_of(TByteColumn), default=None)
@@ -186,7 +186,7 @@ class TRowSet(Struct):
 
 
 class TProtocolVersion(IntEnum):
-    """HIVE_CLI_SERVICE_PROTOCOL_V1 … V11. Results are columnar from V6 on."""
+    """HIVE_CLI_SERVICE_PROTOCOL_V1 to V11. Since V6, results are columnar."""
 
     V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11 = range(11)
 
@@ -206,7 +206,7 @@ class TStatus(Struct):
 
 
 class THandleIdentifier(Struct):
-    """A 16-byte identifier, and a 16-byte secret that authorizes its use."""
+    """A 16-byte identifier with a 16-byte secret that authorizes its use."""
 
     guid: bytes = wire(1, BYTES)
     secret: bytes = wire(2, BYTES)
@@ -231,19 +231,19 @@ OPERATION = struct_of(TOperationHandle)
 
 
 class TFetchOrientation(IntEnum):
-    """Servers support NEXT and FIRST only."""
+    """The position from which to fetch. Servers support only NEXT and FIRST."""
 
     NEXT, PRIOR, RELATIVE, ABSOLUTE, FIRST, LAST = range(6)
 
 
 class FetchType(IntEnum):
-    """What FetchResults returns: rows or the log."""
+    """Whether FetchResults returns rows or log lines."""
 
     ROWS, LOG = range(2)
 
 
 class TStatusResp(Struct):
-    """A reply with a status, which is all that CloseSession, CancelOperation and CloseOperation return."""
+    """A reply with a status. CloseSession, CancelOperation and CloseOperation return nothing else."""
 
     status: TStatus = wire(1, STATUS)
 
@@ -271,20 +271,23 @@ class TExecuteStatementReq(Struct):
 
 
 class TOperationResp(TStatusResp):
-    """The reply of every call that starts an operation."""
+    """The reply to every call that starts an operation."""
 
     operation_handle: TOperationHandle | None = wire(2, OPERATION, default=None)
 
 
 class TProgressUpdateResp(Struct):
-    """`progressed_percentage` is 0..1."""
+    """An operation's progress. Despite its name, `progressed_percentage` ranges from 0 to 1."""
 
     progressed_percentage: float = wire(3, DOUBLE)
     status: int | None = wire(4, I32, default=None)
 
 
 class TOperationReq(Struct):
-    """The request of CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog."""
+    """A request with an operation handle.
+
+    CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog take nothing else.
+    """
 
     operation_handle: TOperationHandle = wire(1, OPERATION)
 
@@ -313,7 +316,7 @@ class TFetchResultsReq(TOperationReq):
 
 
 class TFetchResultsResp(TStatusResp):
-    """`has_more_rows` is unreliable: Hive and Spark always send false."""
+    """Rows or log lines. `has_more_rows` is unreliable: Hive and Spark always send false."""
 
     has_more_rows: bool | None = wire(2, BOOL, default=None)
     results: TRowSet | None = wire(3, struct_of(TRowSet), default=None)
@@ -324,14 +327,14 @@ class TGetLogResp(TStatusResp):
 
 
 class TDmlResult(Struct):
-    """Number of rows by partition; the key of an unpartitioned table is empty."""
+    """Row counts by partition. For an unpartitioned table, the key is empty."""
 
     rows_modified: dict[str, int] = wire(1, map_of(TEXT, I64))
     rows_deleted: dict[str, int] | None = wire(3, map_of(TEXT, I64), default=None)
 
 
 class TCloseImpalaOperationResp(TStatusResp):
-    """`dml_result` is set after DML statements."""
+    """The reply to CloseImpalaOperation. `dml_result` is set only after DML statements."""
 
     dml_result: TDmlResult | None = wire(2, struct_of(TDmlResult), default=None)
 
@@ -342,7 +345,7 @@ class TExecProgress(Struct):
 
 
 class TExecSummary(Struct):
-    """Only the progress of the summary."""
+    """An execution summary, of which only the progress is decoded."""
 
     progress: TExecProgress | None = wire(6, struct_of(TExecProgress), default=None)
 
