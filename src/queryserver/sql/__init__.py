@@ -1,4 +1,4 @@
-"""SQL as text, without I/O: splitter, tokenizer, statement classification, type texts, error positions.
+"""Processes SQL text without I/O: splitter, tokenizer, statement classification, type texts, error positions.
 
-A dialect is added in `connectors/engine_builders.py`.
+New dialects are added in `connectors/engine_builders.py`.
 """

@@ -1,4 +1,4 @@
-"""SQL tokens and script formatting (Contract editor 5.1, 8.4), for texts of some kilobytes."""
+"""Tokenizes SQL and formats scripts (Contract editor 5.1, 8.4), for texts of a few kilobytes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 STATEMENT_CHARACTERS = 4_000
 SCRIPT_CHARACTERS = 12_000
-"""Formatted at most per call; later statements are left unchanged."""
+"""Maximum number of characters formatted per call; later statements are left unchanged."""
 SCANNED_CHARACTERS = 48_000
 """Longer scripts are returned unchanged without being scanned."""
 
@@ -55,7 +55,7 @@ class ScriptFormatter:
         self._max_bytes = max_bytes
 
     async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
-        """Format a script; leaves unchanged what cannot be formatted safely or within the limits of a computation.
+        """Format a script; unsafe statements, and scripts that take too long, are left unchanged.
 
         Follows the rules of `dialect` if given. Raises MissingParameter, PayloadTooLarge, TooManyRequests.
         """
@@ -75,14 +75,14 @@ class ScriptFormatter:
 
 
 def format_text(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FORMAT`: the formatted script, or None if unchanged."""
+    """Run `Task.FORMAT`: return the formatted script, or None if it is unchanged."""
     script = content.decode(errors="surrogatepass")
     result = format_statements(script, options["dialect"])
     return None if result == script else result
 
 
 def format_statements(script: str, dialect: str | None) -> str:
-    """Format the statements of a script; leaves unchanged what cannot be formatted safely."""
+    """Format the statements of a script; statements that cannot be formatted safely are left unchanged."""
     if len(script) > SCANNED_CHARACTERS:
         return script
     lexis = lexis_of(dialect or "")
@@ -127,7 +127,7 @@ def _statement(text: str, dialect: str | None) -> str:
 
 
 def _cased(word: str, before: str, after: str) -> str:
-    """Upper-case the word if it is a keyword in this context; parts of dotted names are not."""
+    """Upper-case the word if it is a keyword in this context; parts of dotted names are not keywords."""
     upper = word.upper()
     if upper not in _KEYWORDS or before in _JOINS_NAMES or after in _JOINS_NAMES:
         return word
@@ -137,7 +137,7 @@ def _cased(word: str, before: str, after: str) -> str:
 
 
 def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
-    """Whether the texts differ only in blanks and the case of keywords."""
+    """Return whether the texts differ only in blanks and the case of keywords."""
     for rules in _ALL_RULES if dialect is None else (dialect,):
         old, new = tokens(before, rules), tokens(after, rules)
         if len(old) != len(new):
@@ -148,7 +148,7 @@ def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
 
 
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
-    """Offsets of words, single signs, quoted texts and comments; unclosed ones extend to the end."""
+    """Yield the offsets of words, single characters, quotes and comments; unclosed ones extend to the text's end."""
     rules = lexis_of(dialect).rules
     pattern, at = _pattern(rules), 0
     while match := pattern.search(text, at):
@@ -160,9 +160,10 @@ def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
 
 
 def tokens(text: str, dialect: str) -> list[str]:
-    """The tokens as written, with an empty string for each significant blank.
+    """Return the tokens as written, with an empty string for each significant blank.
 
-    Blanks next to brackets, commas, semicolons and comments are insignificant, unlike those in `X '00'`, `1. 5`, `< =`.
+    Blanks next to brackets, commas, semicolons and comments are insignificant, unlike the blanks in `X '00'`, `1. 5`,
+    `< =`.
     """
     written, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):

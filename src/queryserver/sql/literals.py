@@ -1,7 +1,7 @@
 """Writes parameter values as literals, for engines whose protocol cannot bind parameters well or at all (ADR 61).
 
-Text is quoted only if none of its characters has a special meaning there; otherwise it is written as hexadecimal
-UTF-8, which does not depend on session settings.
+Text is quoted only if none of its characters has a special meaning in the dialect. Otherwise it is written as
+hexadecimal UTF-8, which does not depend on session settings.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """Literals of a dialect. Templates contain `{}`, and are empty if the engine lacks the type.
+    """Writes the literals of a dialect. Templates contain `{}`, and are empty if the engine lacks the type.
 
     `text` writes any text, `binary` takes hexadecimal digits, `array` the comma-separated elements.
     """
@@ -38,7 +38,7 @@ class Literals:
     time: str = ""
     timestamp: str = "TIMESTAMP '{}'"
     timestamp_tz: str = ""
-    """For a timestamp in UTC."""
+    """Template for a timestamp in UTC."""
     double: str = "CAST('{}' AS DOUBLE)"
     not_finite: tuple[str, str, str] | None = None
     """NaN, infinity and minus infinity as texts for `double`; None if unsupported."""
@@ -48,13 +48,13 @@ class Literals:
 
     @property
     def support(self) -> ParameterSupport:
-        """The supported values."""
+        """The values that can be written."""
         lacking = {T.TIME: self.time, T.TIMESTAMP_TZ: self.timestamp_tz, T.ARRAY: self.array}
         types = frozenset(kind for kind in T if lacking.get(kind) != "")
         return ParameterSupport(types, not_finite=self.not_finite is not None, decimal_digits=self.decimal_digits)
 
     def write(self, _number: int, parameter: Parameter) -> str:
-        """The literal of a value that `support` permits."""
+        """Return the literal of a value that `support` permits."""
         value = parameter.value
         match value:
             case None:
@@ -100,7 +100,7 @@ class Literals:
 
 
 def doubled_quotes(text: str) -> str:
-    """Quote for engines whose literals have no other escape."""
+    """Quote a text for engines whose literals have no other escape."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -177,12 +177,12 @@ TRINO = Literals(
 
 
 def mysql_text(text: str) -> str:
-    """A hexadecimal string constant, which is independent of `sql_mode`."""
+    """Return a hexadecimal string constant, which is independent of `sql_mode`."""
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
 class _MysqlLiterals(Literals):
-    """MySQL's CAST accepts other types than columns: NULL is untyped, and numbers are written as digits."""
+    """Writes NULL untyped and numbers as digits, because MySQL's CAST does not accept column types."""
 
     def write(self, number: int, parameter: Parameter) -> str:
         if parameter.value is None:
@@ -193,7 +193,7 @@ class _MysqlLiterals(Literals):
         return str(value) if value >= 0 else f"({value})"
 
     def _moment(self, value: dt.date | dt.time) -> str:
-        """With the digits of the value's fraction, which determine its type."""
+        """Write only the significant fraction digits, which determine the type."""
         return _ENDING_ZEROS.sub(r"\1", super()._moment(value))
 
     def _double(self, value: float) -> str:

@@ -35,7 +35,10 @@ _BEHIND_WORDS = frozenset("_$)]}'\"`:")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Characters [start, stop). `name` is empty for `?`; `is_literal` marks `??`, which stands for `?`."""
+    """A marker at characters [start, stop).
+
+    `name` is empty for `?`; `is_literal` is set for `??`, which stands for `?`.
+    """
 
     start: int
     stop: int
@@ -44,7 +47,7 @@ class Marker:
 
 
 def find_markers(statement: str, dialect: str, *, named: bool) -> Iterator[Marker]:
-    """The markers of a statement, in order; takes linear time."""
+    """Yield the markers of a statement in order; takes linear time."""
     end = 0
     for start in parameter_marks(statement, lexis_of(dialect)):
         if start < end or (statement[start] == ":") != named:
@@ -66,10 +69,10 @@ def _follows_word(statement: str, at: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScriptMarkers:
-    """Numbers of markers in a script: in total, before the chosen statement, and in it (`own`).
+    """Marker counts of a script: in total, before the chosen statement, and in the chosen statement (`own`).
 
-    `names` are the distinct names, `occurrences` how often each is used. With `has_unclear_quotes`, a quote may end
-    somewhere else.
+    `names` are the distinct names, `occurrences` their numbers of uses. If `has_unclear_quotes` is set, a quote may end
+    elsewhere.
     """
 
     total: int = 0
@@ -80,7 +83,7 @@ class ScriptMarkers:
     has_unclear_quotes: bool = False
 
     def require(self, parameters: Parameters) -> None:
-        """Raises InvalidParameter unless markers and values match and are within the limits."""
+        """Raise InvalidParameter unless markers and values match and are within the limits."""
         for number, row in enumerate(parameters.rows, 1):
             with of_row(number):
                 self.require(row)
@@ -108,7 +111,7 @@ NO_MARKERS = ScriptMarkers()
 
 
 def count_markers(statements: Sequence[str], dialect: str, index: int, *, named: bool) -> ScriptMarkers:
-    """The markers of all statements of a script; `index`, from 0, is the chosen one."""
+    """Count the markers of all statements of a script; `index`, from 0, selects the chosen statement."""
     counts, names = list[int](), Counter[str]()
     for statement in statements:
         markers = [marker for marker in find_markers(statement, dialect, named=named) if not marker.is_literal]
@@ -121,15 +124,16 @@ def count_markers(statements: Sequence[str], dialect: str, index: int, *, named:
 
 @dataclass(frozen=True, slots=True)
 class StatementParameters:
-    """The values of a whole script, as stored with one statement of it; `before` values belong to earlier
-    statements.
+    """The values of a whole script, as stored with one of its statements.
+
+    The first `before` values belong to earlier statements.
     """
 
     values: Parameters
     before: int = 0
 
     def stored(self) -> Mapping[str, Any]:
-        """As JSON; must be sealed before it is stored or sent."""
+        """Return the values as JSON, which must be sealed before it is stored or sent."""
         if self.values.rows:
             # A separate key, so that processes of older versions do not mistake rows for values.
             return {"rows": self.values.original, "before": self.before}
@@ -137,23 +141,23 @@ class StatementParameters:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> "StatementParameters":
-        """Raises InvalidParameter, KeyError."""
+        """Read stored values. Raises InvalidParameter, KeyError."""
         if "rows" in stored:
             return cls(read_parameter_rows(stored["rows"]), int(stored["before"]))
         return cls(read_parameters(stored["given"]), int(stored["before"]))
 
 
 RenderValue = Callable[[int, Parameter], str]
-"""Renders one value; the number of the value counts from 0."""
+"""Renders one value, given its number, counted from 0."""
 
 
 def sql_text(statement: "str | BoundStatement", render_value: RenderValue) -> str:
-    """The text to send; a statement without values is returned unchanged."""
+    """Render the text to send; a statement without values is returned unchanged."""
     return statement if isinstance(statement, str) else statement.render(render_value)
 
 
 class _Mask:
-    """Masks quoted values in messages of engines; with very many values, only the whole statement is masked."""
+    """Masks quoted values in engine messages, unless there are very many values."""
 
     def __init__(self, values: Sequence[Parameter]) -> None:
         texts = {parameter.value for parameter in values if isinstance(parameter.value, str) and parameter.value}
@@ -180,11 +184,11 @@ class _Mask:
 class BoundStatement:
     """A statement and the distinct values of its markers; engines render it in their own syntax.
 
-    Positions and lines reported by the engine afterwards refer to the text rendered last.
+    Positions and lines that the engine reports afterwards refer to the last rendered text.
     """
 
     def __init__(self, statement: str, dialect: str, parameters: StatementParameters) -> None:
-        """Raises InvalidParameter if a marker has no value."""
+        """Bind the values to the markers. Raises InvalidParameter if a marker has no value."""
         self.statement = statement
         self.dialect = dialect
         self._markers = list(find_markers(statement, dialect, named=parameters.values.are_named))
@@ -195,7 +199,7 @@ class BoundStatement:
         """The current row, counted from 0."""
 
     def _with_values(self, parameters: Parameters) -> "BoundStatement":
-        """The same statement with other values."""
+        """Return a copy of this statement with other values."""
         other = copy(self)
         other._set_values(StatementParameters(parameters))  # noqa: SLF001 an instance of this class
         other.rows = ()
@@ -227,7 +231,7 @@ class BoundStatement:
         self._rendered = self.statement
         self._mask = _Mask(self.values)
         self._pieces: list[tuple[int, int, int]] = []
-        """For each marker: its offset in the statement, and the offset and length of its rendered text."""
+        """The statement offset, rendered offset and rendered length of each marker."""
 
     def __repr__(self) -> str:
         return f"Bound({len(self.values)} values)"
@@ -238,7 +242,7 @@ class BoundStatement:
         return tuple(self.values[number] for number in self._numbers)
 
     def render(self, render_value: RenderValue, outside: Callable[[str], str] = str) -> str:
-        """The statement with each marker replaced by `render_value`; `outside` escapes the text in between."""
+        """Return the statement with each marker replaced by `render_value`; `outside` escapes the text in between."""
         statement, parts, at, size = self.statement, list[str](), 0, 0
         self._pieces = []
         numbers = iter(self._numbers)
@@ -248,9 +252,9 @@ class BoundStatement:
             else:
                 number = next(numbers)
                 text = render_value(number, self.values[number])
-                # `IN?` and `?AND` are valid, but need a blank once a number or name takes the place of `?`.
+                # `IN?` and `?AND` are valid, but need a blank once a number or name replaces `?`.
                 if marker.start and statement[marker.start - 1] == "-":
-                    text = f"({text})"  # for MySQL `5--?` is 5 minus a negation, `5-- 3` a comment
+                    text = f"({text})"  # in MySQL, `5--?` subtracts a negation, but `5-- 3` starts a comment
                 elif marker.start and not statement[marker.start - 1].isspace():
                     text = f" {text}"
                 if marker.stop < len(statement) and not statement[marker.stop].isspace():
@@ -266,17 +270,18 @@ class BoundStatement:
 
     @property
     def last_rendered(self) -> tuple[str, list[tuple[int, int, int]]]:
-        """The text rendered last, and for each marker its offset in the statement, and the offset and length of its
-        rendered text. For `adopt_rendered` in another process.
+        """The last rendered text, and the statement offset, text offset and text length of each marker.
+
+        For `adopt_rendered` in another process.
         """
         return self._rendered, self._pieces
 
     def adopt_rendered(self, text: str, pieces: list[tuple[int, int, int]]) -> None:
-        """Adopt the text that another process has rendered."""
+        """Adopt a text that another process has rendered."""
         self._rendered, self._pieces = text, pieces
 
     def value_spans(self) -> list[tuple[int, int]]:
-        """The positions of the values in the text rendered last, as [start, stop) in UTF-8 bytes."""
+        """Return the positions of the values in the last rendered text, as [start, stop) in UTF-8 bytes."""
         spans, at, size = list[tuple[int, int]](), 0, 0
         for _, start, length in self._pieces:
             first = size + len(self._rendered[at:start].encode(errors="surrogatepass"))
@@ -286,7 +291,7 @@ class BoundStatement:
         return spans
 
     def position(self, location: ErrorLocation | None) -> Position | None:
-        """Convert a position in the text rendered last to line and column of the statement."""
+        """Convert a position in the last rendered text to the line and column in the statement."""
         if self.rows:
             return self.rows[self.row].position(location)
         position = position_of(location, self._rendered)
@@ -304,13 +309,13 @@ class BoundStatement:
         if len(rendered) != len(original):
             rendered, original = [self._rendered], [self.statement]
         for line, replacement in zip(rendered, original, strict=True):
-            # A short line such as `1` occurs in logs for other reasons, too.
+            # A short line such as `1` also occurs in logs for other reasons.
             if line != replacement and len(line.strip()) >= _SHORTEST_REPLACED:
                 text = text.replace(line, replacement).replace(line.strip(), replacement.strip())
         return self._mask.apply(text)
 
     def _original_offset(self, offset: int) -> int:
-        """Convert an offset in the rendered text to one in the statement."""
+        """Convert an offset in the rendered text to an offset in the statement."""
         before = shift = 0
         for (start, written, size), marker in zip(self._pieces, self._markers, strict=False):
             if offset < written:

@@ -1,4 +1,4 @@
-"""Parameter values of statements: their types, and how they are read from JSON.
+"""Defines the parameter types of statements, and reads parameter values from JSON.
 
 Clients send a JSON list for `?` markers, or a JSON object for `:name` markers. A value is plain JSON, or `{"type": …,
 "value": …}`. Messages name the parameter, but never quote its value.
@@ -19,13 +19,13 @@ from queryserver.errors.base import InvalidParameter
 
 MOST_VALUES = 10_000
 MOST_BYTES = 1024 * 1024
-"""Limit on the JSON text of all values of a call."""
+"""Limit on the JSON text of all values in a call."""
 MOST_WRITTEN_BYTES = 16 * 1024 * 1024
-"""Limit on the JSON text of all values, counting each once per occurrence, which is what engines may be sent."""
+"""Limit on the JSON text of all values, counting a value once per occurrence, since engines may receive each."""
 MOST_ROWS = 10_000
 MOST_ROWS_VALUES = 200_000
 MOST_ROWS_BYTES = 4 * 1024 * 1024
-"""Limits of `parameter_rows`: rows, their total number of values, and the JSON text of the values."""
+"""Limits on `parameter_rows`: number of rows, total number of values, and JSON text of the values."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _LONGEST_NAME = 128
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def elements(self) -> "tuple[Parameter, ...]":
-        """The elements of an array; empty for anything else."""
+        """The elements of an array; empty for other values."""
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
@@ -95,21 +95,21 @@ NULL = Parameter(None, None, is_plain=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The values of a call, by position or by name; `original` is their JSON as sent."""
+    """The values of a call, by position or by name; `original` is the JSON as sent."""
 
     original: Sequence[Any] | Mapping[str, Any] = field(repr=False)
     by_position: tuple[Parameter, ...] = field(default=(), repr=False)
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
-    """None if sent as a list."""
+    """None if the values were sent as a list."""
     rows: "tuple[Parameters, ...]" = field(default=(), repr=False)
-    """All rows, for a statement that runs once per row of values; the other fields then hold the first row."""
+    """All rows, if the statement runs once per row of values; the other fields then hold the first row."""
 
     @property
     def are_named(self) -> bool:
         return self.by_name is not None
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        """The values with their names in messages."""
+        """Yield the values with their names in messages."""
         if self.by_name is not None:
             yield from ((f":{name}", value) for name, value in self.by_name.items())
         else:
@@ -118,21 +118,21 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSupport:
-    """The values that an engine accepts as parameters; none by default."""
+    """The parameter values that an engine accepts; none by default."""
 
     types: Collection[ParameterType] = ()
     not_finite: bool = False
-    """Accepts NaN and infinities as doubles."""
+    """Whether NaN and infinities are accepted as doubles."""
     not_finite_decimals: bool = False
-    """Accepts NaN and infinities as decimals."""
+    """Whether NaN and infinities are accepted as decimals."""
     decimal_digits: int = 38
     even_arrays: bool = False
     """Whether nested arrays must have equal lengths."""
     unfit: "Callable[[Parameter], str | None]" = field(default=lambda _: None, repr=False)
-    """Why the engine cannot represent a value of a supported type, such as `its time is finer than milliseconds`."""
+    """Why the engine cannot hold a value of a supported type, such as `its time is finer than milliseconds`."""
 
     def require(self, parameters: Parameters) -> None:
-        """Raises InvalidParameter for the first value that the engine does not accept."""
+        """Raise InvalidParameter for the first value that the engine does not accept."""
         if not self.types:
             raise InvalidParameter("parameters: this connector takes no parameters.")
         for number, row in enumerate(parameters.rows, 1):
@@ -162,7 +162,7 @@ NO_PARAMETERS = ParameterSupport()
 
 
 def _shape(parameter: Parameter) -> tuple[int, ...] | None:
-    """The lengths of an array by nesting level, empty for other values; None if nested arrays differ in length."""
+    """Return an array's lengths by nesting level, empty for other values; None if nested arrays differ in length."""
     if not parameter.elements:
         return (0,) if isinstance(parameter.value, tuple) else ()
     inner, *others = {_shape(element) for element in parameter.elements}
@@ -214,7 +214,7 @@ def of_row(number: int) -> Generator[None]:
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:
-    """Precision and scale of the smallest DECIMAL type for the number."""
+    """Return the precision and scale of the smallest DECIMAL type for the number."""
     _, digits, exponent = number.as_tuple()
     shift = int(exponent)
     scale = max(-shift, 0)
@@ -326,7 +326,7 @@ def _double(_name: str, value: Any) -> float:
 
 def _decimal(name: str, value: Any) -> Decimal:
     if isinstance(value, float) or (type(value) is int and not -_BIGINT <= value < _BIGINT):
-        # JSON readers round floats, and writers may not support larger integers.
+        # JSON readers round floats, and writers may not support integers above 64 bits.
         raise InvalidParameter(f"parameters: {name}: send a decimal as text, or as an integer of 64 bits.")
     if value in _NOT_FINITE:
         return Decimal(value)

@@ -1,4 +1,4 @@
-"""Line and column of an error in a statement (Contract editor 3.4).
+"""Finds the line and column of an error in a statement (Contract editor 3.4).
 
 Engines count characters, bytes, UTF-16 units or screen columns, or quote a part of the text.
 """
@@ -19,14 +19,14 @@ _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Line and column, both from 1; columns count Unicode code points. Lines end as in Contract editor 5.2."""
+    """Line and column, both counted from 1. Columns count Unicode code points. Lines end as in Contract editor 5.2."""
 
     line: int
     column: int | None
 
 
 def position_of(location: ErrorLocation | None, statement: str) -> Position | None:
-    """Line and column in `statement`; None if the location is unknown or outside of it."""
+    """Return the line and column in `statement`; None if the location is unknown or outside the statement."""
     match location:
         case None:
             return None
@@ -53,7 +53,7 @@ def position_of(location: ErrorLocation | None, statement: str) -> Position | No
 
 
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
-    """The position without the single-line `prefix` before the text; None within the prefix."""
+    """Return the position without the single-line `prefix` before the text; None within the prefix."""
     if position is None or position.line > 1 or position.column is None:
         return position
     column = position.column - len(prefix)
@@ -61,7 +61,7 @@ def without_prefix(position: Position | None, prefix: str) -> Position | None:
 
 
 def after_prefix(position: Position | None, before: str) -> Position | None:
-    """The position once `before` is put in front of the text."""
+    """Return the position after `before` is prepended to the text."""
     start = position_at(before, len(before))
     if position is None or start is None or start.column is None:
         return position
@@ -72,7 +72,7 @@ def after_prefix(position: Position | None, before: str) -> Position | None:
 
 
 def line_start(statement: str, line: int) -> int:
-    """Offset of the start of `line`, counted from 1, or of the last line if there are fewer."""
+    """Return the offset of the start of `line`, counted from 1, or of the last line if there are fewer."""
     at = 0
     for _ in range(line - 1):
         ends = [end for end in (statement.find("\n", at), statement.find("\r", at)) if end >= 0]
@@ -83,7 +83,7 @@ def line_start(statement: str, line: int) -> int:
 
 
 def position_at(statement: str, offset: int) -> Position | None:
-    """Position of the character at `offset`; the offset after the last character is the end."""
+    """Return the position of the character at `offset`; the offset after the last character is the end."""
     if not 0 <= offset <= len(statement):
         return None
     ends = sum(statement.count(end, 0, offset) for end in "\r\n") - statement.count("\r\n", 0, offset)
@@ -92,10 +92,10 @@ def position_at(statement: str, offset: int) -> Position | None:
 
 
 def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
-    """Start and end of a line, as engines count them."""
+    """Return the start and end of a line, as engines count them."""
     if line < 1 or line - 1 > statement.count("\n"):
         return None
-    start, stop, before = 0, len(statement), line - 1  # number of line ends between the two
+    start, stop, before = 0, len(statement), line - 1  # number of line ends between `start` and the line
     while stop - start > _FEW:
         middle = (start + stop) // 2
         ends = statement.count("\n", start, middle)
@@ -110,7 +110,7 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
 
 
 def _line_of(statement: str, line: int, shown: str) -> int | None:
-    """`line` if it contains the shown text, else the only line that does.
+    """Return `line` if it contains the shown text, else the only line that contains it.
 
     While reading the rows of a guarded statement, DuckDB also counts the lines of the text around it.
     """
@@ -137,7 +137,7 @@ def _in_line(statement: str, line: int, find_offset: Callable[[str], int | None]
 
 
 def _index_of(text: str, column: int, unit: Unit) -> int | None:
-    """Number of characters before `column`, counted from 0; None if uncertain, or if the text is shorter."""
+    """Return the number of characters before `column`, counted from 0; None if uncertain, or if the text is shorter."""
     if column < 0:
         return None
     if unit is Unit.CHARACTER:
@@ -159,7 +159,7 @@ def _index_of(text: str, column: int, unit: Unit) -> int | None:
 
 
 def _is_joined(character: str) -> bool:
-    """Whether the display width of a character depends on its neighbors: joined emoji, flags, vowel signs."""
+    """Return whether a character's display width depends on its neighbors: joined emoji, flags, vowel signs."""
     if character < "\xad":  # the first such character
         return False
     if unicodedata.category(character) in {"Mn", "Mc", "Me", "Cf"}:
@@ -168,7 +168,7 @@ def _is_joined(character: str) -> bool:
 
 
 def _mark_offset(text: str, shown: str, mark: int, unit: Unit) -> int | None:
-    """The offset in `text` of the character above the mark; None if uncertain."""
+    """Return the offset in `text` of the character above the mark; None if uncertain."""
     before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
     body = shown[before:]
     if body.endswith(_DOTS) and body not in text:
@@ -181,7 +181,7 @@ def _mark_offset(text: str, shown: str, mark: int, unit: Unit) -> int | None:
 
 
 def _offset_of_rest(statement: str, line: int, rest: str) -> int | None:
-    """Offset of `rest` if the statement ends with it, or contains it just once, or just once in that line."""
+    """Return the offset of `rest` if the statement ends with it, or if the statement or the line contains it once."""
     if statement.endswith(rest):
         return len(statement) - len(rest)
     first = statement.find(rest)

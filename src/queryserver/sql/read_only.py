@@ -1,4 +1,4 @@
-"""Recognizes statements that are certain to only read, and so may be rerun (Contract editor 3.3 rule 3)."""
+"""Recognizes statements that certainly only read and may therefore be rerun (Contract editor 3.3 rule 3)."""
 
 from queryserver.sql.formatting import tokens
 from queryserver.sql.splitter_scan import first_keyword, has_unclear_quotes
@@ -9,7 +9,7 @@ _NAME_QUOTES = ('"', "`", "[")
 _QUOTES = ("'", "$", *_NAME_QUOTES)
 
 _QUERIES = frozenset({"SELECT", "VALUES", "WITH", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE", "EXPLAIN"})
-# Anywhere in the text, even as column names: not rerunning a statement is always safe.
+# Searched in the whole text, even in column names, because not rerunning a statement is always safe.
 _CHANGING = frozenset(
     """
     INSERT UPDATE DELETE MERGE UPSERT INTO CREATE DROP ALTER TRUNCATE RENAME GRANT REVOKE COMMENT
@@ -30,14 +30,14 @@ _EFFECT_PREFIXES = ("PG_ADVISORY_", "PG_TRY_ADVISORY_")
 
 
 def only_reads(text: str, dialect: str) -> bool:
-    """Whether the statement is a single query without words that may change something; False when in doubt.
+    """Return whether the statement is a single query without words that may change something; False when in doubt.
 
-    Functions known to have effects count as such words; what user-defined functions do cannot be known. Functions with
+    Functions with known effects count as such words; the effects of user-defined functions are unknown. Functions with
     quoted names count as having effects, since escapes can hide their names.
     """
     if len(text) > _LONGEST or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
         return False
-    # MySQL and MariaDB execute such comments.
+    # MySQL and MariaDB execute these comments.
     if "/*!" in text or "/*M!" in text:
         return False
     before, is_quoted_name = "", False
@@ -45,7 +45,7 @@ def only_reads(text: str, dialect: str) -> bool:
         if not token or token.startswith(_COMMENTS):
             continue
         word = "" if token.startswith(_QUOTES) else token.upper()
-        # `NEXT VALUE FOR s` changes a sequence; an inner `;` belongs to no known kind of statement.
+        # `NEXT VALUE FOR s` changes a sequence; an inner `;` does not occur in any known query.
         if word in _CHANGING or word in _EFFECTS or word == ";" or (before, word) == ("NEXT", "VALUE"):
             return False
         if word.startswith(_EFFECT_PREFIXES) or (is_quoted_name and token.startswith("(")):

@@ -24,14 +24,14 @@ from queryserver.sql.splitter_scan import (
 )
 
 INLINE_CHARACTERS = 20_000
-"""Shorter scripts take at most 10 ms, which is usually less than handing them to a worker process."""
+"""Shorter scripts take at most 10 ms, usually less than sending them to a worker process."""
 # The fixed cost of a statement, expressed in characters.
 _CHARACTERS_OF_A_STATEMENT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptPosition:
-    """A position in the script as sent: 0-based, columns in Unicode code points."""
+    """A position in the script as sent, 0-based. Columns count Unicode code points."""
 
     row: int
     column: int
@@ -48,7 +48,7 @@ class ScriptStatement:
 
 @dataclass(frozen=True, slots=True)
 class PreviousStatement:
-    """The members of a handle about the previous statement; defaults stand for absent members."""
+    """The handle members about the previous statement; defaults stand for absent members."""
 
     statement_id: int = 0
     has_more_statements: bool = False
@@ -56,9 +56,7 @@ class PreviousStatement:
 
 
 class Script:
-    """The statements of a script, as four offsets each; texts are cut on access. Iterating and indexing take linear
-    time.
-    """
+    """The statements of a script, stored as four offsets each. Iterating and indexing take linear time."""
 
     def __init__(self, text: str, dialect: str) -> None:
         self._text = text
@@ -95,7 +93,7 @@ class Script:
 
 
 class _Rows:
-    """Rows and columns of ascending offsets; reads every character once."""
+    """Converts ascending offsets to rows and columns; reads every character once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -106,7 +104,7 @@ class _Rows:
         text, start = self._text, self._offset
         breaks = text.count("\n", start, offset)
         if self._has_returns:
-            # No statement offset is between \r and \n, so counting in parts is exact.
+            # Statement offsets are never between \r and \n, so counting in parts is exact.
             breaks += text.count("\r", start, offset) - text.count("\r\n", start, offset)
         if breaks:
             self._row += breaks
@@ -118,15 +116,15 @@ class _Rows:
 
 
 def statement_hash(text: str) -> str:
-    """SHA-224 of the UTF-8 bytes, lower-case hex (`previous_statement_hash`)."""
+    """Return the SHA-224 of the UTF-8 bytes in lower-case hex (`previous_statement_hash`)."""
     return hashlib.sha224(text.encode()).hexdigest()
 
 
 def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
-    """Index of the next statement to run; `statements` must not be empty. Contract editor 5.3.
+    """Return the index of the next statement to run (Contract editor 5.3); `statements` must not be empty.
 
-    `previous` is None without a handle, or if it has none of the members. If the text of the previous statement was
-    edited, it runs again. Raises NoMoreStatements at the end, in the short form only.
+    `previous` is None without a handle, or if the handle has none of the members. If the text of the previous statement
+    was edited, it runs again. Raises NoMoreStatements at the end, in the short form only.
     """
     if previous is None:
         return 0
@@ -144,7 +142,7 @@ def next_statement(statements: Script, previous: PreviousStatement | None, *, fu
 
 @dataclass(frozen=True, slots=True)
 class LastStatement:
-    """What the operation of a whole script reports about the last statement."""
+    """The fields about the last statement that the operation of a whole script reports."""
 
     end: ScriptPosition
     hash: str
@@ -171,7 +169,7 @@ class Choice:
     markers: ScriptMarkers = NO_MARKERS
     """Markers of the whole script; only set for a call with parameters."""
     last: LastStatement | None = None
-    """Only set for a call that runs all statements."""
+    """Only set if the call runs all statements."""
 
 
 def choose(
@@ -183,9 +181,10 @@ def choose(
     named: bool | None = None,
     to_end: bool = False,
 ) -> Choice | None:
-    """The next statement to run by the rules of `next_statement`; None if the script has no statements.
+    """Return the next statement to run by the rules of `next_statement`; None if the script has no statements.
 
-    `named` selects the kind of parameter markers, None for none. `to_end` if all later statements are to run as well.
+    `named` selects named or positional parameter markers, None for no parameters. With `to_end`, all later statements
+    run as well.
     """
     statements = Script(script, dialect)
     if not statements:
@@ -261,7 +260,7 @@ class StatementChooser:
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
     ) -> tuple[str, str, ScriptMarkers] | None:
-        """The first statement, its part for EXPLAIN, and the markers of all statements; None if the script is empty.
+        """Return the first statement, its EXPLAIN part, and the markers of all statements; None if the script is empty.
 
         Raises InvalidParameter.
         """
@@ -282,7 +281,7 @@ def _markers_of(stored: Mapping[str, Any]) -> ScriptMarkers:
 
 
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.CHOOSE_STATEMENT`: a Choice as JSON, or None."""
+    """Run `Task.CHOOSE_STATEMENT`: return a Choice as JSON, or None."""
     previous = options["previous"]
     choice = choose(
         content.decode(errors="surrogatepass"),
@@ -296,7 +295,7 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
 
 
 def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
-    """`Task.FIRST_TO_EXPLAIN`: start and end of the first statement, start of its part for EXPLAIN, and the markers."""
+    """Run `Task.FIRST_TO_EXPLAIN`: return the first statement's bounds, its EXPLAIN part's start, and the markers."""
     script = content.decode(errors="surrogatepass")
     result = _first(script, options["dialect"], options.get("named"))
     if result is None:
@@ -318,7 +317,7 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
 
 
 async def bind(statement: str, dialect: str, parameters: StatementParameters) -> BoundStatement:
-    """The statement with its values. Finds the markers again, in a thread for long texts, which take seconds.
+    """Bind the values to the statement. Finds the markers again, in a thread for long texts, which take seconds.
 
     Rows of values also use a thread: 10,000 take 0.3 s.
     """
@@ -339,14 +338,14 @@ _READING = frozenset(
     {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
 )
 _SEARCHED = frozenset({"WITH", "EXPLAIN"})
-_LONG = 1_000_000  # searching longer texts would block the event loop: this length takes some 10 ms
+_LONG = 1_000_000  # searching longer texts would block the event loop: this length takes about 10 ms
 _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 
 
 def changes_data(text: str, dialect: str) -> bool:
-    """Whether the statement may change data, so that it must be read to the end even if its result is truncated.
+    """Return whether the statement may change data, and so must be read to the end even if its result is truncated.
 
-    True when in doubt: a WITH or EXPLAIN counts as changing if it is long or contains a changing word anywhere.
+    Returns True when in doubt: a WITH or EXPLAIN counts as changing if it is long or contains a changing word.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READING:
@@ -355,7 +354,7 @@ def changes_data(text: str, dialect: str) -> bool:
 
 
 def read_only_refusal(text: str, dialect: str) -> str | None:
-    """Why a read-only connector refuses the statement; None if it may run."""
+    """Return why a read-only connector refuses the statement; None if it may run."""
     if not changes_data(text, dialect):
         return None
     keyword = first_keyword(text, dialect)
@@ -379,14 +378,15 @@ _TRANSACTION_CONTROL = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK",
 
 
 def controls_transaction(text: str, dialect: str) -> bool:
-    """Whether the statement begins or ends a transaction or savepoint."""
+    """Return whether the statement begins or ends a transaction or savepoint."""
     return first_keyword(text, dialect) in _TRANSACTION_CONTROL
 
 
 def changes_objects(text: str, dialect: str) -> bool:
-    """Whether the statement may change databases, tables, functions or their statistics and so outdate metadata.
+    """Return whether the statement may change databases, tables, functions or statistics, and thus make metadata stale.
 
-    True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes changes.
+    Returns True when in doubt, which only costs rereading metadata. The end of a transaction counts, as it publishes
+    changes.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _KEEPS_OBJECTS:
@@ -396,13 +396,16 @@ def changes_objects(text: str, dialect: str) -> bool:
 
 
 def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
-    """Whether the text contains one of the words in any case. Searching bytes is several times faster than `str`."""
+    """Return whether the text contains one of the words, ignoring case.
+
+    Searching bytes is much faster than searching `str`.
+    """
     return words.search(text.encode(errors="surrogatepass").lower()) is not None
 
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
-"""Texts without one of the words this close to the end or start need not be tokenized."""
+"""Texts without a limit keyword this close to the end or start need not be tokenized."""
 _LONGEST_TEXT = 100_000  # limits in longer texts are ignored, as tokenizing would take more than 50 ms
 _TAIL_TOKENS = 12
 
@@ -421,10 +424,10 @@ _MANY_DIGITS = 18
 
 
 def literal_limit(text: str, dialect: str) -> int | None:
-    """The row limit in `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY` at the end, or `SELECT TOP n` at the start.
+    """Return the row limit: a final `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY`, or an initial `SELECT TOP n`.
 
-    Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. None if there is no
-    such limit, or none that is certain.
+    Recognizes only literal numbers in the outermost query, as subqueries end with their brackets. Returns None if there
+    is no limit, or the limit is uncertain.
     """
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
@@ -451,7 +454,7 @@ _EXPLAINED = frozenset(
     {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
 )
 _IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-# After EXPLAIN these are options rather than statements, and some of them execute what follows.
+# After EXPLAIN these are options rather than statements, and some of them execute the statement that follows.
 _OPTIONS = frozenset(
     "EXPLAIN ANALYZE ANALYSE VERBOSE FORMAT EXTENDED FORMATTED CBO COST JOINCOST AST LOCKS VECTORIZATION DEPENDENCY "  # noqa: SIM905
     "AUTHORIZATION DETAIL DDL CODEGEN REOPTIMIZATION LOGICAL PARTITIONS QUERY PLAN PIPELINE SYNTAX ESTIMATE FOR "
@@ -461,7 +464,7 @@ _RUNNING_WORD = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
 
 
 def explainable(statement: str, dialect: str) -> str:
-    """The statement in a form that may follow EXPLAIN, without leading comments, which could hide options.
+    """Return the statement as it may follow EXPLAIN, without leading comments, since they could hide options.
 
     An unknown first word passes if nothing in the text could execute it, since the engine describes the error best.
     Raises InvalidParameter.

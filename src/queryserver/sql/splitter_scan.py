@@ -1,4 +1,4 @@
-"""Finds the offsets of the statements of a script in linear time."""
+"""Finds the offsets of a script's statements in linear time."""
 
 import re
 from array import array
@@ -9,17 +9,17 @@ from typing import NamedTuple, cast
 
 PARAMETER_MARKS = "?:"
 
-# (script, start[, limit]) -> the piece taken from `start` on; it may be empty.
+# (script, start[, limit]) -> the match at `start`, which may be empty.
 Take = Callable[..., re.Match[str]]
 
-_WORD_START = r"[^\x00-@\[-^`{-\x7f]"  # letters, `_` and everything beyond ASCII, as PostgreSQL and SQLite have it
-_WORD_REST = r"[^\x00-#%-/:-@\[-^`{-\x7f]"  # the same, digits and `$`
+_WORD_START = r"[^\x00-@\[-^`{-\x7f]"  # letters, `_` and all non-ASCII characters, as in PostgreSQL and SQLite
+_WORD_REST = r"[^\x00-#%-/:-@\[-^`{-\x7f]"  # the same characters, digits and `$`
 _TAG_REST = r"[^\x00-/:-@\[-^`{-\x7f]"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 
 _WORD = re.compile(_WORD_START + _WORD_REST + "*+")
 _DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
-# Start of a raw literal, without backslash escapes (Spark); `1r` is a name there.
+# Start of a raw literal, without backslash escapes (Spark); `1r` is a name in Spark.
 _RAW_STRING = r"(?<![0-9])(?=[rR]['\"])"
 _RAW = re.compile(_RAW_STRING)
 # Start of an Oracle literal that ends with the same sign or the closing bracket plus a quote: q'[it's]'.
@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The switches of a dialect; the defaults are the rules marked "all"."""
+    """Lexical rules of a dialect; the defaults are the rules marked "all"."""
 
     backslash: bool = False
     e_strings: bool = False
@@ -95,11 +95,10 @@ _UNCLEAR_QUOTES = {"bigquery": re.compile("'''|\"\"\""), "snowflake": re.compile
 class Lexis:
     """The patterns of a dialect.
 
-    `gap` takes blanks and comments; `text` takes statement text up to a sign of `stops`, `text_and_semicolons` takes
-    `;` too.
-    `block_head` also stops before the word BEGIN, `block_body` before CASE and END, but not at `;`.
-    `marks` stops at the marks of parameters.
-    `quoted` takes the inside of a literal with backslash escapes.
+    `gap` matches blanks and comments, `text` matches statement text up to a character in `stops`, and
+    `text_and_semicolons` also matches `;`. `block_head` also stops before the word BEGIN, `block_body` before CASE and
+    END, but not at `;`. `marks` stops at parameter marks. `quoted` matches the inside of a literal with backslash
+    escapes.
     """
 
     rules: Rules
@@ -119,7 +118,7 @@ class Lexis:
 def _lexis(rules: Rules) -> Lexis:
     stops = ";()" if rules.parentheses else ";"
     text = _text(rules, stops=stops)
-    if rules.parentheses:  # those without others inside are taken whole
+    if rules.parentheses:  # parentheses without nested ones are matched as a whole
         text.append(rf"\((?:{'|'.join(text)}){{0,64}}+\)")
     return Lexis(
         rules=rules,
@@ -137,29 +136,29 @@ def _lexis(rules: Rules) -> Lexis:
 
 
 def lexis_of(dialect: str) -> Lexis:
-    """The patterns of `dialect`; dialects not in the table follow the rules marked "all"."""
+    """Return the patterns of `dialect`; dialects not in the table follow the rules marked "all"."""
     return _lexis(_RULES.get(dialect.lower(), Rules()))
 
 
 def has_unclear_quotes(text: str, dialect: str) -> bool:
-    """Whether the rules may misjudge the end of a quote, such as after a backslash in an unknown dialect."""
+    """Return whether the rules may misjudge the end of a quote, such as after a backslash in an unknown dialect."""
     name = dialect.lower()
     unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
     return unclear is not None and unclear.search(text) is not None
 
 
 def take(pattern: str) -> Take:
-    """`match` of a pattern that may be empty and so always matches."""
+    """Return the `match` method of a pattern that may match the empty string, and so always matches."""
     return cast("Take", re.compile(pattern, re.DOTALL).match)
 
 
 def _pieces(alternatives: list[str]) -> Take:
-    # Possessive, so that matches keep no backtracking stack.
+    # Possessive, so that matches do not keep a backtracking stack.
     return take(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
 
 
 def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
-    """Alternatives for one token of statement text. `words` are keywords to stop at."""
+    """Return the alternatives for one token of statement text. `words` are keywords to stop at."""
     special = stops + "'\"-/"
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
     tokens = _short_literals(rules) + _comments(rules)
@@ -174,7 +173,7 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
         tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes or rules.raw_strings or rules.q_quotes):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
-    # `a$b$` is a name rather than a dollar quote, and `eq'` does not open an Oracle literal, so names are taken whole.
+    # `a$b$` is a name rather than a dollar quote, and `eq'` does not open an Oracle literal, so names match as a whole.
     plain = "".join(chr(code) for code in range(128) if chr(code) not in special + _LETTERS)
     prefixed = "(?![eE]')" * rules.e_strings + f"(?!{_RAW_STRING})" * rules.raw_strings
     prefixed += f"(?!{_Q_QUOTE})" * rules.q_quotes
@@ -215,7 +214,7 @@ def _block_comment_start(rules: Rules) -> str:
 
 
 def _comments(rules: Rules) -> list[str]:
-    """Comments that fit into a piece. The line end must match, as the end of the searched part may not be one."""
+    """Return patterns for short comments. The line end must match, since the searched part may end within a line."""
     inside = r"[^*/]{1,1024}+|\*(?!/)|/(?!\*)" if rules.nested_comments else r"[^*]{1,1024}+|\*(?!/)"
     comments = [
         _line_comment_start(rules) + r"[^\r\n]{0,4096}+(?=[\r\n])",
@@ -254,7 +253,10 @@ class Span(NamedTuple):
 
 
 def scan(script: str, lexis: Lexis) -> "array[int]":
-    """The spans as a flat array, since 10 MB may contain five million statements. Scripts are shorter than 2 GiB."""
+    """Find the spans.
+
+    The array is flat, since 10 MB may contain five million statements. Scripts are shorter than 2 GiB.
+    """
     if not lexis.rules.one_statement:
         return _Scanner(script, lexis).run()
     if content_start(script, lexis) == len(script):
@@ -263,17 +265,17 @@ def scan(script: str, lexis: Lexis) -> "array[int]":
 
 
 def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
-    """Offset of the first character from `start` on that is neither blank nor in a comment."""
+    """Return the offset of the first character at or after `start` that is neither a blank nor in a comment."""
     return _Scanner(script, lexis).skip_gap(start)
 
 
 def parameter_marks(statement: str, lexis: Lexis) -> Iterator[int]:
-    """Offsets of `?` and `:` outside of quotes and comments."""
+    """Yield the offsets of `?` and `:` outside quotes and comments."""
     return _Scanner(statement, lexis).marks()
 
 
 def nested_comment_end(text: str, start: int) -> int:
-    """The end of the possibly nested comment at `start`, or of the text."""
+    """Return the end of the possibly nested comment at `start`, or the end of the text if it is unclosed."""
     depth = 0
     for edge in _COMMENT_EDGE.finditer(text, start):
         depth += 1 if edge[0] == "/*" else -1
@@ -345,7 +347,7 @@ class _Scanner:
             position = max(end, comment)
 
     def _plain_end(self, position: int) -> int:
-        """Offset of the statement's terminator, or of the end of the script."""
+        """Return the offset of the statement's terminator, or the end of the script."""
         if self._terminator != ";":
             return self._delimiter(position)
         stops, depth = self._lexis.stops, 0
@@ -372,7 +374,7 @@ class _Scanner:
         return size
 
     def _advance(self, position: int, match: Take, limit: int, stop: str) -> int:
-        """Advance to a sign in `stop`, a stop word, or `limit`, which a long token may exceed."""
+        """Advance to a character in `stop`, a stop word, or `limit`, which a long token may exceed."""
         script = self._script
         while position < limit:
             end = match(script, position, limit).end()
@@ -403,7 +405,7 @@ class _Scanner:
         return self._script[position : min(word.end(), position + _WORD_CHARACTERS)].upper() if word else ""
 
     def _trigger_end(self, position: int) -> int:
-        """A trigger body ends at an END between two `;`, as in sqlite3_complete()."""
+        """Return the end of a trigger, whose body ends at an END between two `;`, as in sqlite3_complete()."""
         position = self._advance(position, self._lexis.block_head, self._size, ";")
         if position >= self._size or self._script[position] == ";":
             return position
@@ -418,7 +420,7 @@ class _Scanner:
         return position
 
     def _routine_end(self, position: int) -> int:
-        """The first `;` outside of BEGIN ATOMIC … END, which may contain CASE … END."""
+        """Return the offset of the first `;` outside BEGIN ATOMIC … END, which may contain CASE … END."""
         while True:
             position = self._advance(position, self._lexis.block_head, self._size, ";")
             if position >= self._size or self._script[position] == ";":
@@ -433,7 +435,7 @@ class _Scanner:
                 position += len(word)
 
     def _comment_end(self, position: int) -> int:
-        """The end of the comment at `position`, NOWHERE if there is none."""
+        """Return the end of the comment at `position`, or NOWHERE if there is none."""
         mark = self._script[position]
         if mark == "#" and self._rules.hash_comments:
             return self._line_end(position)
@@ -451,7 +453,7 @@ class _Scanner:
         return match.start() if match else self._size
 
     def _token_end(self, position: int) -> int:
-        """The end of the quote or comment at `position`, NOWHERE if there is none."""
+        """Return the end of the quote or comment at `position`, or NOWHERE if there is none."""
         mark = self._script[position]
         if mark in "-/#":
             return self._comment_end(position)
@@ -472,7 +474,7 @@ class _Scanner:
         return NOWHERE
 
     def _find(self, closing: str, start: int) -> int:
-        """Offset after the next `closing`. Unclosed quotes extend to the end of the script."""
+        """Return the offset after the next `closing`. Unclosed quotes extend to the end of the script."""
         offset = self._script.find(closing, start)
         return self._size if offset == NOWHERE else offset + len(closing)
 
@@ -501,7 +503,7 @@ _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
 _OPENING = re.compile(r"[(\s]++")
 
 HEAD_CHARACTERS = 65_536
-"""A first word after more comments and parentheses is not looked for, since callers are on the event loop."""
+"""Longer comments and parentheses before the first word are not skipped, since callers run on the event loop."""
 UNKNOWN = "?"
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
@@ -517,9 +519,9 @@ _MORE_QUERIES = {
 
 
 def first_keyword(text: str, dialect: str) -> str:
-    """The first word of a statement in upper case, after comments and opening parentheses; "" if there is none.
+    """Return the first word of a statement in upper case, after comments and opening parentheses; "" if there is none.
 
-    UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within them.
+    Returns UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within that length.
     """
     head = text[:HEAD_CHARACTERS]
     lexis = lexis_of(dialect)
@@ -530,7 +532,7 @@ def first_keyword(text: str, dialect: str) -> str:
 
 
 def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
-    """The first word in upper case by rules common to all engines, for conclusions about statements that have run.
+    """Return the first word in upper case, by rules common to all engines. Used to classify statements that have run.
 
     Skips any number of blanks, brackets and comments; `/* … */` may nest.
     """
@@ -562,6 +564,6 @@ def _word_start(text: str, lexis: Lexis) -> int:
 
 
 def expects_result_set(text: str, dialect: str) -> bool:
-    """The `has_result_set` of a handle until the engine has responded (Contract editor 2.1)."""
+    """Return the `has_result_set` value of handles until the engine has responded (Contract editor 2.1)."""
     keyword = first_keyword(text, dialect)
     return keyword in _QUERIES or keyword in _MORE_QUERIES.get(dialect.lower(), ())

@@ -1,4 +1,4 @@
-"""Parses the type texts of all engines into trees (Contract editor 10.1).
+"""Parses type texts of all engines into trees (Contract editor 10.1).
 
 array<struct<k:string,v:array<int>>>        hive, impala, sparksql
 array(row(k varchar, "odd name" bigint))    trino
@@ -35,7 +35,7 @@ _TWO_WORDS = frozenset({
 class SqlType:
     """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the original.
 
-    Arrays have an `item`, maps `key` and `value`, structs and rows `fields`; scalars have none of them.
+    Arrays have an `item`, maps `key` and `value`, structs and rows `fields`; scalars have no parts.
     """
 
     base: str
@@ -46,7 +46,7 @@ class SqlType:
     fields: tuple["SqlField", ...] = ()
 
     def at(self, path: Sequence[str]) -> "SqlType | None":
-        """The type at a path of `item`, `key`, `value` or field names; None if there is no such part."""
+        """Return the type at a path of `item`, `key`, `value` or field names; None if the path does not exist."""
         part: SqlType | None = self
         for segment in path:
             if part is None:
@@ -55,7 +55,7 @@ class SqlType:
         return part
 
     def part(self, segment: str) -> "SqlType | None":
-        """The type one segment below. Fields are found by exact name, or else ignoring case."""
+        """Return the type one segment below. Fields are matched by exact name, or else ignoring case."""
         if self.fields:
             exact = [field.type for field in self.fields if field.name == segment]
             folded = [field.type for field in self.fields if field.name.casefold() == segment.casefold()]
@@ -65,14 +65,14 @@ class SqlType:
 
 @dataclass(frozen=True, slots=True)
 class SqlField:
-    """A field of a struct or row; unnamed ones are called `field0`, `field1`, …"""
+    """A field of a struct or row; unnamed fields are called `field0`, `field1`, …"""
 
     name: str
     type: SqlType
 
 
 def parse_type(text: str) -> SqlType:
-    """Parse a type text. Anything unreadable becomes a scalar named by its first word."""
+    """Parse a type text. An unreadable text becomes a scalar named by its first word."""
     try:
         return _Parser(text).whole()
     except _Unreadable:
@@ -132,7 +132,7 @@ class _Parser:
         return parsed
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
-        """An array, map or struct with its parts in brackets; None for anything else."""
+        """Parse an array, map or struct with its parts in brackets; None for other types."""
         word, opening = start.text.lower(), self._current.text
         if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
@@ -164,7 +164,7 @@ class _Parser:
         return tuple(fields)
 
     def _raw_name(self) -> str | None:
-        """`name:` as written by Hive, which does not quote even names with blanks."""
+        """Read `name:` as written by Hive, which does not even quote names with blanks."""
         match = _RAW_NAME.match(self._text, self._current.start)
         if match is None:
             return None
@@ -173,7 +173,7 @@ class _Parser:
         return match[1].strip()
 
     def _field_name(self) -> str | None:
-        """The name of a field before its type, with or without a colon; None if unnamed."""
+        """Read a field name before its type, with or without a colon; None if the field is unnamed."""
         now, following = self._current, self._peek(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable
@@ -198,7 +198,7 @@ class _Parser:
                 words.append(self._current)
                 self._index += 1
         if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
-            base = "varchar"  # `character varying` is its long form
+            base = "varchar"  # `character varying` is the long form
         else:
             # The last part of a name with a schema.
             base = start.name if start.kind == "quoted" else start.text.rpartition(".")[2]
