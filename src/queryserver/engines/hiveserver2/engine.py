@@ -253,7 +253,7 @@ class Hs2Engine:
     async def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AsyncGenerator[tuple[EngineSession, OperationHandle]]:
-        """Attach to a running statement. Works only if the server keeps sessions whose connection is lost."""
+        """Attach to another process's statement. Works only if the server keeps sessions whose connection is lost."""
         resumed = ResumeToken.from_text(token)
         member = Member(resumed.host, resumed.port)
         if member not in self._address.members:

@@ -1,1 +1,1 @@
-"""Phoenix through its Query Server: Avatica's protocol buffers over HTTP."""
+"""Connects to Phoenix through its Query Server, with Avatica's protocol buffers over HTTP."""

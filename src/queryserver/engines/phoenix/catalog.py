@@ -1,6 +1,7 @@
-"""Metadata of Phoenix, from SYSTEM.CATALOG and the Query Server's call for columns, and loading of its tables.
+"""Reads Phoenix's metadata and loads its tables.
 
-SYSTEM.CATALOG lacks the columns that a view inherits from its table, which only the driver adds.
+Columns come from the Query Server and everything else from SYSTEM tables, because SYSTEM.CATALOG lacks the columns that
+a view inherits from its table. Only the driver adds these columns.
 """
 
 import asyncio
@@ -35,15 +36,15 @@ from queryserver.engines.protocol import (
     TableSummary,
 )
 
-# Indexes in the rows of java.sql.DatabaseMetaData.getColumns, with the three columns that Phoenix adds at the end.
+# Column indexes in the result of java.sql.DatabaseMetaData.getColumns, including three columns that Phoenix appends.
 _SCHEMA, _TABLE, _NAME, _TYPE, _SIZE, _DIGITS, _NULLABLE, _DEFAULT, _POSITION, _KEY = 1, 2, 3, 5, 6, 8, 10, 12, 16, 28
-_UPDATABLE = 3  # in VIEW_TYPE
-# Selects the rows of tables, not of columns, column families, or links to other tables or indexes.
+_UPDATABLE = 3  # a value of VIEW_TYPE
+# Selects the rows that describe tables, not columns, column families, or links to other tables or indexes.
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
 class PhoenixCatalog(queries.SessionCatalog):
-    """A Catalog. A database is a schema; `""` is the schema with an empty name, which always exists."""
+    """Implements `Catalog`. A database is a schema; `""` is the schema with an empty name, which always exists."""
 
     no_nested = "Phoenix cannot read the items of an array one by one."
 
@@ -89,7 +90,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         return ColumnStatistics(message="Phoenix keeps no statistics of columns.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """Always empty: Phoenix does not list built-in functions, and user-defined ones belong to no schema."""
+        """Return an empty list: Phoenix does not list built-in functions, and user-defined ones belong to no schema."""
         if database is not None:
             await self._schema(database)
         return []
@@ -103,7 +104,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         return f"UPDATE STATISTICS {self._full_name(table)}"
 
     async def _schema(self, wanted: str) -> str:
-        """The schema's own name. Raises database_not_found."""
+        """Find the schema's name as stored in the catalog. Raises database_not_found."""
         if not wanted:
             return ""
         names = ", ".join(map(queries.escaped_literal, queries.spellings(wanted, queries.Folding.UPPER)))
@@ -123,7 +124,7 @@ class PhoenixCatalog(queries.SessionCatalog):
                     rows.append(tuple(row_values(row)))
         except (errors.OutcomeUnknown, errors.SessionLost) as error:
             raise errors.EngineUnavailable(error.message) from error
-        # The request takes patterns, in which `_` matches any character.
+        # The request takes LIKE patterns, in which `_` matches any character, so other tables may match too.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
         return tuple(
             TableColumn(
@@ -137,7 +138,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         )
 
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
-        """Estimates made by UPDATE STATISTICS, which makes none for small tables."""
+        """Read the estimates of UPDATE STATISTICS, which makes no estimates for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
         names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(
@@ -155,14 +156,14 @@ def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
 
 ROW_ID = "row_id"
 _BATCH_BYTES = 512 * 1024
-_GAP_BITS = 44  # random bits, so that concurrent appends do not assign the same numbers
+_GAP_BITS = 44  # size of the random gap that keeps concurrent appends from assigning the same numbers
 _CLAIM_S = 300
-"""A claim lasts at least this long; that of a crashed server blocks its table name for at most twice as long."""
+"""A claim lasts at least this long. After a crash, it blocks the table name for at most twice as long."""
 _MOST_SWEPT = 20
 
 
 class PhoenixLoader:
-    """A TableLoader. A database is a schema, "" the one with an empty name; names keep their case."""
+    """Implements `TableLoader`. A database is a schema; "" is the schema with an empty name. Names keep their case."""
 
     def __init__(
         self, session: EngineSession, connection: PhoenixConnection, executor: Executor, *, schema: str, read_only: bool
@@ -181,7 +182,7 @@ class PhoenixLoader:
         return bool(await queries.read_rows(self._session, sql, max_rows=1))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Raises StatementRejected also for rows that would share a key."""
+        """Create or extend a table. Also raises StatementRejected if several rows would have the same key."""
         loading.refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
@@ -227,7 +228,7 @@ class PhoenixLoader:
         keys = [column.name for column in target.columns if column.primary_key]
         to = source = ", ".join(map(queries.identifier, column_names))
         if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in column_names:
-            # A table that an import has created: its numbers continue.
+            # An import has created the table, so continue its row numbers.
             last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._quoted(load.target)}")
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
             to, source = f"{to}, {queries.identifier(keys[0])}", f"{source}, {queries.identifier(numbers)} + {start}"
@@ -239,7 +240,7 @@ class PhoenixLoader:
         )
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
-        """Raises StatementRejected for duplicate keys, because Phoenix silently overwrites a row with the same key."""
+        """Raise StatementRejected for duplicate keys, because Phoenix silently overwrites rows with the same key."""
         if not keys or not set(keys) <= {column.name for column in load.columns}:
             return  # Phoenix itself rejects rows without a key
         names = ", ".join(map(queries.identifier, keys))
@@ -256,10 +257,10 @@ class PhoenixLoader:
 
     @asynccontextmanager
     async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
-        """Exclude concurrent imports into a new table, on any server, by creating sequences that claim its name.
+        """Create sequences that claim a new table's name, to prevent concurrent imports into it from any server.
 
-        Both the current time slot and the next are claimed, so that claims made around a slot change conflict.
-        Raises StatementRejected if another import has the claim.
+        Both the current and the next time slot are claimed, so that claims made around a slot change conflict.
+        Raises StatementRejected if another import holds a claim.
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
@@ -269,7 +270,7 @@ class PhoenixLoader:
                 try:
                     await loading.execute(self._session, f"CREATE SEQUENCE {sequence}")
                 except errors.StatementDenied:
-                    break  # Users without the right to create sequences can still create tables.
+                    break  # Users without the privilege to create sequences can still create tables.
                 except errors.StatementRejected as error:
                     if re.search(r"ERROR 1200\b", error.message):
                         message = (
@@ -278,15 +279,15 @@ class PhoenixLoader:
                         )
                         raise errors.StatementRejected(message) from None
                     raise
-                # Only a claim that is certainly ours is released; one with unknown outcome expires with its slot.
+                # Release only claims that are certainly ours. A claim with an unknown outcome expires with its slot.
                 claims.push_async_callback(self._release, sequence)
             yield
 
     async def _sweep(self, table: TableName, slot: int) -> None:
-        """Drop orphaned claims of slots before `slot`; needs the right to list them."""
+        """Drop orphaned claims from before `slot`. Requires the privilege to list sequences."""
         least = _claim(table, 0)
         where = _in_schema(self._schema_of(table), "SEQUENCE_SCHEMA")
-        # Slots have seven digits until 2065, so they sort as numbers.
+        # Until 2065 slots have seven digits, so their text order is their numeric order.
         sql = (
             f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
             f" AND SEQUENCE_NAME >= {queries.escaped_literal(least)}"
@@ -294,7 +295,7 @@ class PhoenixLoader:
         )
         with suppress(errors.EngineError):
             for (name,) in await queries.read_rows(self._session, sql, max_rows=_MOST_SWEPT):
-                if name.removeprefix(least[:-1]).isdecimal():  # otherwise it belongs to a table with the same prefix
+                if name.removeprefix(least[:-1]).isdecimal():  # other names belong to tables with the same prefix
                     await self._release(self._quoted(TableName(table.database, name)))
 
     async def _release(self, sequence: str) -> None:
@@ -320,7 +321,7 @@ class PhoenixLoader:
         *,
         numbers: str | None,
     ) -> int:
-        """Insert the rows. `numbers` is the column that receives the number of each row."""
+        """Insert all rows. `numbers` is the column that receives the row numbers."""
         column_names = [column.name for column in columns]
         names = column_names if numbers is None else [*column_names, numbers]
         listed, marks = ", ".join(map(queries.identifier, names)), ", ".join("?" * len(names))
@@ -332,7 +333,7 @@ class PhoenixLoader:
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:
-            # The server continues a batch after its caller is lost, until the connection is closed.
+            # The server continues with a batch after the client disconnects, until the Avatica connection is closed.
             await asyncio.shield(self._connection.stop())
             raise
         await self._connection.close_statement(statement)
@@ -350,12 +351,12 @@ class PhoenixLoader:
 
 
 def _claim(table: TableName, slot: int) -> str:
-    """The name of the sequence that claims a table name for a time slot."""
+    """Return the name of the sequence that claims a table name for a time slot."""
     return f"_qs_import_{table.name}_{slot}"
 
 
 def _check_names(load: TableLoad) -> None:
-    """Raises StatementRejected for names that cannot be quoted, or that HBase would reject later."""
+    """Raise StatementRejected for names that cannot be quoted, or that HBase would reject later."""
     if not re.fullmatch(r"[\w-]+", load.target.name):
         raise errors.StatementRejected(
             f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'

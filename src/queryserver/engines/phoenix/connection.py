@@ -1,4 +1,4 @@
-"""The Query Server: its address and logins, HTTP, and Avatica connections."""
+"""Configures logins to a Query Server, sends requests over HTTP, and opens Avatica connections."""
 
 import asyncio
 import socket
@@ -26,35 +26,35 @@ from queryserver.platform.addresses import AddressRules, HttpServer
 class PhoenixAuthentication(StrEnum):
     NONE = "NONE"
     BASIC = "BASIC"
-    SPNEGO = "SPNEGO"  # the Kerberos ticket of this process
+    SPNEGO = "SPNEGO"  # this process's Kerberos ticket
 
 
 @dataclass(frozen=True, slots=True)
 class PhoenixTimeouts:
-    """Limits in seconds."""
+    """Time limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0  # for calls that need no work by the database
-    stop_s: float = 5.0  # for each call that stops or closes something
-    beat_s: float = 20.0  # between two heartbeats; the server drops connections that are silent for ten minutes
-    silence_s: float = 60.0  # without a response to heartbeats, after which the server counts as dead
+    answer_s: float = 30.0  # for calls that do not wait for the database
+    stop_s: float = 5.0  # for each stop or close call
+    beat_s: float = 20.0  # interval between heartbeats; the server drops connections after ten minutes of silence
+    silence_s: float = 60.0  # the connection is lost after this time without a response to heartbeats
 
 
 @dataclass(frozen=True, slots=True)
 class PhoenixAddress(HttpServer):
-    """The address of a Query Server and its login configuration (Contract platform 5.11: phoenix)."""
+    """A Query Server's address and login configuration (Contract platform 5.11: phoenix)."""
 
-    username: str | None = ""  # None if callers log in themselves, through create_session
+    username: str | None = ""  # None if callers must log in themselves through create_session
     password: str = field(default="", repr=False)
     authentication: PhoenixAuthentication = PhoenixAuthentication.NONE
     ssl_validate: bool = True
-    ssl_ca: str = ""  # PEM text of certificate authorities to trust instead of the system's
+    ssl_ca: str = ""  # PEM text of the certificate authorities to trust instead of the system's
     timeouts: PhoenixTimeouts = field(default_factory=PhoenixTimeouts)
-    cell_max_bytes: int = 16 * 1024 * 1024  # largest value; reading a frame stops at a larger one
+    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, from which the size limit of a frame follows
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """The login of a session; None if the server requires none. Raises CredentialsRequired."""
+        """Choose a session's login; None if the server requires no login. Raises CredentialsRequired."""
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
@@ -65,9 +65,9 @@ class PhoenixAddress(HttpServer):
 
 
 async def negotiate(host: str) -> str:
-    """The SPNEGO token for the service HTTP at `host`, from the Kerberos ticket of this process.
+    """Create the SPNEGO token for the service HTTP at `host` from this process's Kerberos ticket.
 
-    Raises CredentialsRequired: no package, no ticket, no such service, no answer in time.
+    Raises CredentialsRequired if the package, the ticket or the service is missing, or on a timeout.
     """
     if find_spec("gssapi") is None:
         raise errors.CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
@@ -88,8 +88,8 @@ async def negotiate(host: str) -> str:
         raise errors.CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
 
 
-FRAME_CELLS = 4  # largest size of a frame, in largest cells; the first frame has as many rows
-# A lost peer is detected within a minute and a half.
+FRAME_CELLS = 4  # size limit of a frame, as a multiple of the largest cell; the first frame has this many rows
+# Detects a lost peer within a minute and a half.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -100,9 +100,9 @@ _KEEP_ALIVE = (
 
 @dataclass(slots=True)
 class Route:
-    """The server that holds an Avatica connection and must receive all its requests.
+    """Identifies the server that holds an Avatica connection and must receive all its requests.
 
-    `cookies` are those of a proxy that forwards to one of several servers.
+    `cookies` come from a proxy that forwards requests to one of several servers.
     """
 
     ip: str
@@ -111,7 +111,7 @@ class Route:
 
 
 class PhoenixClient:
-    """Connections to the Query Server, shared by all sessions of an engine."""
+    """Sends requests to the Query Server. All sessions of an engine share one client."""
 
     def __init__(self, address: PhoenixAddress) -> None:
         self._address = address
@@ -120,17 +120,17 @@ class PhoenixClient:
         self._is_closed = False
 
     async def addresses(self) -> Sequence[str]:
-        """The addresses of the server. Raises EngineUnavailable."""
+        """Resolve the server's addresses. Raises EngineUnavailable."""
         if self._is_closed:
             raise errors.EngineUnavailable("This connector is closed.")
         return await self._address.rules.resolve(self._address.host, self._address.port)
 
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
-        """Send a request and return the body of the response.
+        """Send a request and return the response body.
 
         With `within_s=None` there is no time limit, and the caller must detect a dead server in another way.
 
-        Raises TimeoutError, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
+        Raises TimeoutError, HttpRefusal, httpx.TransportError, RowTooLarge, EngineUnavailable (closed).
         """
         async with self._opening:
             if self._is_closed:
@@ -139,7 +139,7 @@ class PhoenixClient:
                 verify: ssl.SSLContext | bool = False
                 if self._address.is_tls:
                     validate, ca = self._address.ssl_validate, self._address.ssl_ca
-                    # In a thread, because loading the system's certificates takes tens of milliseconds.
+                    # This runs in a thread because loading the system certificates takes tens of milliseconds.
                     verify = await asyncio.to_thread(client_tls, self._address.host, validate=validate, ca=ca)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(
@@ -153,7 +153,7 @@ class PhoenixClient:
             return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         self._is_closed = True
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -183,7 +183,7 @@ class PhoenixClient:
 async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> bytes:
     pieces, size = list[bytes](), 0
     try:
-        # 500 carries Avatica's own errors; any other status but 200 comes from a proxy.
+        # Avatica reports its own errors with status 500. Any other status except 200 comes from a proxy.
         if response.status_code not in {200, 500}:
             raise protocol.HttpRefusal(response.status_code)
         async for piece in response.aiter_bytes():
@@ -208,7 +208,7 @@ class Overtaken(Exception):
 
 
 async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:
-    """The result of the exchange; raises Overtaken unless it arrives before the event or within `grace_s` after it."""
+    """Wait for the exchange's result. Raises Overtaken if it is still missing `grace_s` after the event."""
     request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
     try:
         await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -222,9 +222,9 @@ async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *
 
 
 class PhoenixConnection:
-    """An Avatica connection, opened by `connect`.
+    """An Avatica connection. Use `connect` to open one.
 
-    A request that may take as long as its statement has no time limit. Instead, heartbeats check that the server
+    Requests that may take as long as their statement have no time limit. Instead, heartbeats check that the server
     responds and still knows the connection.
     """
 
@@ -232,7 +232,7 @@ class PhoenixConnection:
         self, http: PhoenixClient, route: Route, timeouts: PhoenixTimeouts, properties: Mapping[str, str]
     ) -> None:
         self.id = str(uuid4())
-        self.schema = ""  # set when the connection is opened
+        self.schema = ""  # the schema selected by the engine for the session
         self._http = http
         self._route = route
         self._timeouts = timeouts
@@ -266,10 +266,10 @@ class PhoenixConnection:
         return (await self._call(protocol.Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
 
     async def stop(self) -> bool:
-        """Stop all work of the server for the connection, which is reopened in its schema for the next statement.
+        """Stop all work for the connection by closing it. The next statement reopens it in the same schema.
 
-        Closing only the statement would not stop one that the server has not yet begun. Settings made by `ALTER
-        SESSION` are lost. False if the server did not confirm, in which case the connection is lost.
+        Closing only the statement would not stop a statement that the server has not yet begun. Settings made by
+        `ALTER SESSION` are lost. Returns False if the server does not confirm; the connection is then lost.
         """
         self._is_stopped, limit_s = True, self._timeouts.stop_s
         try:
@@ -284,9 +284,11 @@ class PhoenixConnection:
         return True
 
     async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.Executed:
-        """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
+        """Run a statement until its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
-        body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
+        body += protocol.number(5, -1) + protocol.number(
+            6, rows
+        )  # -1 means no row limit; `rows` is the size of the first frame
         return await self._call_while_connected("PrepareAndExecute", body, protocol.executed)
 
     async def prepare(self, sql: str) -> int:
@@ -294,14 +296,14 @@ class PhoenixConnection:
         return protocol.Message(await self.prepared(sql)).number(2)
 
     async def prepared(self, sql: str) -> bytes:
-        """Prepare a statement with parameters and return its `StatementHandle`. Raises as `prepare`."""
+        """Prepare a statement with parameters and return its `StatementHandle`. Raises the same errors as `prepare`."""
         if self._is_stopped:
             await self._open_again()
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
         return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).octets(1)
 
     async def execute_prepared(self, handle: bytes, values: Sequence[bytes], *, rows: int) -> protocol.Executed:
-        """As `execute`, for a prepared statement with a `TypedValue` per parameter."""
+        """Run a prepared statement like `execute`, with one `TypedValue` per parameter."""
         body = protocol.octets(1, handle) + b"".join(protocol.octets(2, value) for value in values)
         body += protocol.number(4, 1) + protocol.number(5, rows)
         return await self._call_while_connected("Execute", body, protocol.executed)
@@ -314,14 +316,14 @@ class PhoenixConnection:
             raise errors.OutcomeUnknown(protocol.GONE)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
-        """At most `rows` rows from index `offset` on. Raises as `execute`."""
+        """Fetch at most `rows` rows, starting at index `offset`. Raises the same errors as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
-        # Servers before Avatica 1.10 read the size of the frame from field 4.
+        # Before Avatica 1.10, servers read the frame size from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
         return await self._call_while_connected("Fetch", body, protocol.fetched)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
-        """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these LIKE patterns.
+        """Yield the rows of java.sql.DatabaseMetaData.getColumns for all tables that match these LIKE patterns.
 
         Raises EngineUnavailable, StatementRejected.
         """
@@ -341,7 +343,7 @@ class PhoenixConnection:
         await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
-        """Close a statement, stopping it if it runs; False if the server did not confirm. Limited in time."""
+        """Stop and close a statement within a limited time; return False if the server does not confirm."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
@@ -350,11 +352,11 @@ class PhoenixConnection:
         return True
 
     async def close(self) -> None:
-        """Close the connection. Idempotent, limited in time."""
+        """Close the connection within a limited time. Idempotent."""
         await give_up(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
-            # Also after `stop`, because the connection may have been reopening.
+            # Send this even after `stop`, because the connection may have been reopening.
             with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
@@ -378,7 +380,7 @@ class PhoenixConnection:
     async def _call(
         self, phase: protocol.Phase, name: str, body: bytes, *, within_s: float | None = 0
     ) -> protocol.Message:
-        """Send a request and decode the response; `within_s=0` means the usual time limit."""
+        """Send a request and decode the response. `within_s=0` means the default time limit."""
         limit_s = self._timeouts.answer_s if within_s == 0 else within_s
         request = protocol.request(name, body)
         try:
@@ -393,8 +395,9 @@ class PhoenixConnection:
     async def _call_while_connected(
         self, name: str, body: bytes, read: Callable[[protocol.Message], ResultT]
     ) -> ResultT:
-        """Make a call without a time limit and decode it with `read`. Raises OutcomeUnknown if the connection is
-        lost.
+        """Make a call without a time limit and decode the response with `read`.
+
+        Raises OutcomeUnknown if the connection is lost.
         """
         exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:
@@ -449,7 +452,7 @@ async def connect(
         connection = PhoenixConnection(http, Route(ip, login), address.timeouts, properties)
         try:
             await connection.open()
-        except BaseException:  # cancellation too: the connection must not stay open
+        except BaseException:  # including cancellation: the connection must not stay open
             await connection.close()
             raise
         return connection

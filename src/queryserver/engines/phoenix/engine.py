@@ -1,4 +1,4 @@
-"""One Phoenix Query Server as an Engine."""
+"""Implements `Engine` for one Phoenix Query Server."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
 
 _CONVERTER_THREADS = 2
-# Phoenix silently accepts any property, so only those with an effect on a session are allowed.
+# Phoenix silently accepts any property, so only properties with an effect on a session are allowed.
 _SETTINGS = re.compile(
     r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
     r"|phoenix\.(?:query|mutate|scan|upsert|connection|server\.page|trace|log|default)\.[\w.]+"
@@ -25,10 +25,10 @@ _SETTINGS = re.compile(
 
 
 class PhoenixEngine:
-    """Runs statements on one Query Server. `SessionOptions.database` is the name of a schema."""
+    """Runs statements on one Query Server. `SessionOptions.database` is a schema name."""
 
     dialect = "phoenix"
-    lists_functions = False  # SYSTEM.FUNCTION has only user-defined ones; the built-in ones are in no catalog
+    lists_functions = False  # SYSTEM.FUNCTION has only user-defined functions, and no catalog lists built-in functions
 
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address
@@ -44,7 +44,7 @@ class PhoenixEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
-        """A session in the schema of `options`; leaving the context stops what still runs."""
+        """Open a session in the schema of `options`; leaving the context stops its running statement."""
         async with self._opened(options) as (session, _):
             yield session
 
@@ -83,7 +83,7 @@ class PhoenixEngine:
             await asyncio.shield(leave())
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired if statements cannot be sent."""
+        """Open and close a connection. Raises EngineUnavailable or CredentialsRequired."""
         connection = await self._connect(SessionOptions())
         await asyncio.shield(connection.close())
 
@@ -100,7 +100,7 @@ class PhoenixEngine:
 
 
 async def _use(connection: PhoenixConnection, schema: str) -> None:
-    """Select the session's schema: the exact name, else its upper-case form, because Phoenix folds names."""
+    """Select the session's schema. Try the exact name, then its upper-case form, because Phoenix folds names."""
     if '"' in schema:  # names cannot contain quotes
         raise StatementRejected(f"Schema does not exist schemaName={schema}")
     try:
@@ -117,7 +117,7 @@ async def _run(connection: PhoenixConnection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    except EngineError:  # after a cancellation the statement ends with the connection
+    except EngineError:  # after a cancellation, closing the connection ends the statement
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)

@@ -1,6 +1,7 @@
-"""Avatica's protocol buffer messages, parameter values and errors (Avatica: Protocol Buffers Reference).
+"""Encodes and decodes Avatica's messages and parameter values, and translates errors.
 
-Every body is a WireMessage: the name of the message's Java class, and the message.
+See Avatica's Protocol Buffers Reference. Every HTTP body is a WireMessage, which has the name of the message's Java
+class and the message itself.
 """
 
 import math
@@ -32,7 +33,7 @@ class Malformed(ValueError):
 
 
 def varint(value: int) -> bytes:
-    """Encode a number below 2**64; negative ones in two's complement."""
+    """Encode an integer below 2**64; a negative one in two's complement."""
     rest = value & _WORD
     out = bytearray()
     while rest > 0x7F:
@@ -43,27 +44,27 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field of type int32, int64, uint32, uint64, bool or enum."""
+    """Encode a field of type int32, int64, uint32, uint64, bool or enum."""
     return varint(field << 3 | VARINT) + varint(value)
 
 
 def octets(field: int, value: bytes) -> bytes:
-    """A field of type bytes, or a nested message."""
+    """Encode a field of type bytes, or a nested message."""
     return varint(field << 3 | BYTES) + varint(len(value)) + value
 
 
 def text(field: int, value: str) -> bytes:
-    """A field of type string."""
+    """Encode a field of type string."""
     return octets(field, value.encode(errors="replace"))
 
 
 def pairs(field: int, value: Mapping[str, str]) -> bytes:
-    """A field of type map<string, string>."""
+    """Encode a field of type map<string, string>."""
     return b"".join(octets(field, text(1, key) + text(2, item)) for key, item in value.items())
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and the position after it. Raises Malformed."""
+    """Decode the integer at `at`; return it and the position after it. Raises Malformed."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -77,7 +78,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields in order: numbers for varints, bytes for other types. Raises Malformed."""
+    """Yield the fields' numbers and values in order: integers for varints, bytes for other types. Raises Malformed."""
     at, end = 0, len(data)
     while at < end:
         tag, at = read_varint(data, at)
@@ -99,9 +100,9 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Message:
-    """A decoded message, whose methods raise Malformed if a field has another type.
+    """A decoded message. The methods raise Malformed if a field has another type.
 
-    As in proto3, they return the last value of a field, and the type's empty value for an absent one.
+    As in proto3, they return a field's last value, and the type's default value if the field is absent.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -110,14 +111,14 @@ class Message:
             self._fields.setdefault(field, []).append(value)
 
     def number(self, field: int) -> int:
-        """The value of an unsigned or boolean field."""
+        """Return the value of an unsigned or boolean field."""
         value = self._fields.get(field, [0])[-1]
         if isinstance(value, bytes):
             raise Malformed
         return value
 
     def signed(self, field: int) -> int:
-        """The value of an int32 or int64 field, or of an unsigned one that contains a negative number."""
+        """Return the value of an int32 or int64 field, or of an unsigned field that contains a negative number."""
         return signed(self.number(field))
 
     def octets(self, field: int) -> bytes:
@@ -130,14 +131,14 @@ class Message:
         return self.octets(field).decode(errors="replace")
 
     def has(self, field: int) -> bool:
-        """Whether the field was sent, even as an empty message."""
+        """Return whether the message contains the field, even with an empty value."""
         return field in self._fields
 
     def message(self, field: int) -> "Message":
         return Message(self.octets(field))
 
     def each(self, field: int) -> Iterator[bytes]:
-        """All values of a repeated field."""
+        """Yield all values of a repeated field."""
         for value in self._fields.get(field, ()):
             if isinstance(value, int):
                 raise Malformed
@@ -159,7 +160,7 @@ def zigzag(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AvaticaColumn:
-    """A column as declared by the server; precision and scale are 0 if it has none."""
+    """A column as the server declares it. Precision and scale are 0 if the column has none."""
 
     label: str
     type_name: str
@@ -169,7 +170,7 @@ class AvaticaColumn:
 
 @dataclass(frozen=True, slots=True)
 class AvaticaFrame:
-    """Rows, each an encoded `Row` message; `done` if no more follow."""
+    """Rows as encoded `Row` messages. `done` is set if no more rows follow."""
 
     rows: Sequence[bytes]
     done: bool
@@ -177,16 +178,16 @@ class AvaticaFrame:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The first response to a statement: columns and a frame, or a count of changed rows."""
+    """The first response to a statement: either columns and a frame, or the number of changed rows."""
 
     columns: Sequence[AvaticaColumn]
     frame: AvaticaFrame
     update_count: int | None
-    statement: int = 0  # number of the statement, if the server assigned it
+    statement: int = 0  # statement number, if the server assigned one
 
 
 class ServerError(Exception):
-    """An ErrorResponse: `text` is the server's message, `traces` its Java exceptions with stack traces."""
+    """An ErrorResponse. `text` is the server's message, and `traces` has its Java exceptions with stack traces."""
 
     def __init__(self, text: str, traces: Sequence[str], sqlstate: str = "") -> None:
         super().__init__(text)
@@ -204,7 +205,7 @@ def request(name: str, body: bytes) -> bytes:
 
 
 def response(name: str, body: bytes) -> Message:
-    """Decode the body of the response to the request `name`. Raises ServerError, Missing, Malformed."""
+    """Decode the response body for the request `name`. Raises ServerError, Missing, Malformed."""
     wire = Message(body)
     kind = wire.text(1).rpartition("$")[2]
     if kind == "ErrorResponse":
@@ -222,7 +223,7 @@ def response(name: str, body: bytes) -> Message:
 def synchronize(
     connection: str, *, auto_commit: bool | None = None, read_only: bool | None = None, schema: str = ""
 ) -> bytes:
-    """A ConnectionSyncRequest. None and "" leave a property unchanged."""
+    """Encode a ConnectionSyncRequest. None and "" leave a property unchanged."""
     properties = text(6, schema) if schema else b""
     if auto_commit is not None:
         properties += number(2, auto_commit) + number(7, 1)
@@ -263,10 +264,10 @@ def _frame(message: Message) -> AvaticaFrame:
     return AvaticaFrame(list(message.each(3)), done=bool(message.number(2)))
 
 
-# Values of Avatica's enum `Rep`.
+# Values of Avatica's `Rep` enum.
 _BOOLEAN, _LONG, _DOUBLE, _TIME, _TIMESTAMP, _DATE, _STRING, _NULL, _BIG_DECIMAL = 8, 13, 15, 16, 17, 18, 21, 24, 26
 _BYTE_STRING = 20
-# Numbers of the value fields of `TypedValue`.
+# Numbers of the value fields in `TypedValue`.
 _BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
 
 _GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java parses earlier dates in the Julian calendar
@@ -277,11 +278,11 @@ Write = Callable[[Any], bytes]
 
 
 class _Unfit(ValueError):
-    """Phoenix cannot store a value, for the reason in the message."""
+    """Phoenix cannot store a value. The message states the reason."""
 
 
 def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
-    """The rows of a batch, each an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot store."""
+    """Encode each row as an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot store."""
     null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
     columns = list[list[bytes]]()
     for name, column in zip(names, batch.columns, strict=True):
@@ -294,7 +295,7 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
 
 
 def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
-    """The rows with a consecutive number, starting at `first`, as an additional last parameter."""
+    """Append a consecutive number, starting at `first`, to each row as its last parameter."""
     return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
 
 
@@ -310,7 +311,7 @@ def _reason(one: Parameter) -> str | None:
 
 
 def _require_array(one: Parameter) -> None:
-    """Raises _Unfit for values that `ARRAY[…]` cannot store, such as NULL among numbers, which would become 0."""
+    """Raise _Unfit for values that `ARRAY[…]` cannot store, such as NULL among numbers, which would become 0."""
     if not one.elements:
         raise _Unfit("it has no empty arrays")
     types = {element.type for element in one.elements if element.value is not None}
@@ -329,12 +330,12 @@ PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.TIMESTAM
 
 
 def mark(number: int, one: Parameter) -> str:
-    """The marker of a value. Arrays are written as literals, because the Query Server corrupts bound ones."""
+    """Return a value's marker, or a literal for an array, because the Query Server corrupts bound arrays."""
     return LITERALS.write(number, one) if isinstance(one.value, tuple) else "?"
 
 
 def typed_value(one: Parameter) -> bytes:
-    """Encode a value that is not an array as a `TypedValue`. Raises _Unfit, but not for values `PARAMETERS` permits."""
+    """Encode a value that is not an array as a `TypedValue`. Raises _Unfit unless `PARAMETERS` permits the value."""
     match one.value:
         case None:
             return number(1, _NULL) + number(_IS_NULL, 1)
@@ -366,7 +367,7 @@ def _moment(value: date | time) -> bytes:
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
-    """A function that encodes one value, and the values converted to its input type."""
+    """Return a function that encodes one value, and the column converted to that function's input type."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return lambda value: number(1, _BOOLEAN) + number(_BOOL_VALUE, value), column
@@ -410,7 +411,7 @@ def _clock(microseconds: int) -> bytes:
 
 
 def _timestamp(value: datetime) -> bytes:
-    """A timestamp as text, because numbers are limited to milliseconds."""
+    """Encode a timestamp as text, because numbers are limited to milliseconds; one before 1582-10-15 as a number."""
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
     if value.microsecond % 1000:
@@ -428,7 +429,7 @@ _LOST = "The connection to the Query Server was lost while the statement ran."
 _UNREACHABLE = "No connection to the Query Server could be made."
 
 _MESSAGE_CHARS = 10_000
-# `org.apache.phoenix.schema.TableNotFoundException: `; the text after it may start with another one.
+# Matches e.g. `org.apache.phoenix.schema.TableNotFoundException: `. Another class name may follow.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: ?|$)")
 _STACK_LINE = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 _DENIED = re.compile(r"AccessDeniedException|AccessControlException|Insufficient permissions|\(42000\).*permission")
@@ -437,9 +438,9 @@ _DENIED = re.compile(r"AccessDeniedException|AccessControlException|Insufficient
 class Phase(Enum):
     """The phase of a statement in which a failure occurred."""
 
-    OPENING = auto()  # a session is being opened, or metadata requested: nothing was started
-    BEFORE = auto()  # the session was open; the statement was not sent
-    SENT = auto()  # the statement was sent: it may have taken effect
+    OPENING = auto()  # a session is being opened or metadata requested; no statement was started
+    BEFORE = auto()  # the session is open, but the statement was not sent
+    SENT = auto()  # the statement was sent and may have taken effect
 
 
 class HttpRefusal(Exception):
@@ -452,7 +453,7 @@ class HttpRefusal(Exception):
 
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
-    """Translate errors of the Query Server to EngineError."""
+    """Translate Query Server errors to EngineError."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent
@@ -494,7 +495,7 @@ def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:
-    """Phoenix's message without Java class names and stack traces; the first cause with a message is used."""
+    """Return the message of the first cause that has one, without Java class names and stack traces."""
     for trace in traces:
         for cause in re.split(r"^(?=Caused by: )", trace, flags=re.MULTILINE):
             if message := _message_of(cause):

@@ -1,7 +1,7 @@
-"""One statement on an Avatica connection: declared types, conversion to Arrow, execution and stop.
+"""Executes and stops one statement on an Avatica connection, and converts its rows to Arrow.
 
-If a statement is stopped while its first rows are fetched, the server may return fewer rows as if they were all. Rows
-that arrive after a stop are therefore discarded.
+If a statement is stopped while its first rows are fetched, the server may return an incomplete result that looks
+complete. Rows that arrive after a stop are therefore discarded.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from queryserver.sql.splitter_scan import first_word
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
 
-# Dates arrive as days and times as milliseconds; Phoenix sends no finer fractions.
+# Dates arrive as days, and times as milliseconds. Phoenix sends no finer fractions.
 _ARROW = {**PLAIN_TYPES, ResultType.STRING: pa.time32("ms"), ResultType.TIMESTAMP: pa.timestamp("ms")}
 _PLAIN = {
     name: (result, _ARROW[result])
@@ -51,7 +51,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
     result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
     if base == "DECIMAL":
         result = ResultType.DECIMAL
-        # Without a declared size each value has its own scale. Sums may have more digits than declared.
+        # Without a declared size, each value has its own scale. Sums may have more digits than declared.
         if metadata.precision and metadata.scale <= _DECIMAL_DIGITS:
             arrow = pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
     elif base == "VARCHAR":
@@ -64,7 +64,7 @@ def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
-    """The type as written in CREATE TABLE."""
+    """Return the type as written in CREATE TABLE."""
     base, array, rest = name.partition(_ARRAY)
     if base == "DECIMAL" and size:
         base = f"DECIMAL({size},{scale or 0})"
@@ -84,7 +84,7 @@ def row_values(row: bytes) -> list[Value]:
 
 
 class AvaticaRowReader:
-    """Reads the rows of one result. Raises StatementRejected, Malformed."""
+    """Reads the rows of one result. `read` raises StatementRejected and Malformed."""
 
     def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
         self._names = [one.column.name for one in declared]
@@ -98,7 +98,7 @@ class AvaticaRowReader:
 
 
 def _column_reader(declared: DeclaredColumn) -> ColumnReader:
-    """A reader of one column, in which decimals may become text."""
+    """Return a reader for one column. Decimals become text if they do not fit the declared type."""
     text = f"column {declared.column.name} holds a value that type {declared.column.native_type} cannot carry"
     misfits = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError)
     may_be_text = pa.types.is_decimal(declared.arrow)
@@ -127,14 +127,14 @@ def cell_value(data: bytes) -> Value:
     cell = protocol.Message(data)
     for value in cell.each(4):
         return typed_value(value)
-    # Avatica before 1.6 sent both in field 1; newer servers send an array in both fields.
+    # Before version 1.6, Avatica sent single values and arrays in field 1; newer servers send an array in both fields.
     old, items = (list(map(typed_value, cell.each(field))) for field in (1, 2))
     return old[0] if len(old) == 1 and not cell.number(3) else items or old
 
 
 def typed_value(data: bytes) -> Value:
-    """Decode a `TypedValue`, in which fields with their type's empty value are not sent. Raises Malformed."""
-    if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
+    """Decode a `TypedValue`. The server omits fields that have their type's default value. Raises Malformed."""
+    if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent kind of value
         length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
             return data[at:].decode(errors="replace")
@@ -146,7 +146,7 @@ def _whole(value: protocol.Message) -> int:
     return protocol.zigzag(value.number(4))
 
 
-# By value of Avatica's enum `Rep`, which determines the encoding; all others are integers.
+# Decoders by value of Avatica's `Rep` enum, which determines the encoding. All other values are integers.
 _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
     **dict.fromkeys((0, 8), lambda value: bool(value.number(2))),
     **dict.fromkeys((6, 7, 14, 15), lambda value: struct.unpack("<d", value.octets(6) or bytes(8))[0]),
@@ -162,7 +162,7 @@ _READERS: Mapping[int, Callable[[protocol.Message], Value]] = {
 
 _Execution: TypeAlias = Callable[[], Coroutine[Any, Any, protocol.Executed]]
 
-FIRST_ROWS = 4  # few, because their width is still unknown and the Query Server holds several copies of a frame
+FIRST_ROWS = 4  # few, because the row width is unknown and the Query Server holds several copies of a frame
 
 
 class PhoenixStatement(StatementSource):
@@ -233,7 +233,7 @@ class PhoenixStatement(StatementSource):
     async def interrupt(self) -> None:
         if self._statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
-        # Set before the stop is sent, because the response to the interrupted request may arrive first.
+        # Set this before the stop is sent, because the response to the interrupted request may arrive first.
         self._stop_sent = True
         if await self._connection.stop():
             self._stopped.set()
@@ -253,9 +253,9 @@ class PhoenixStatement(StatementSource):
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """The result of the exchange, unless the statement is stopped in the meantime and no response arrives."""
+        """Wait for the exchange's result. Raises if the statement is stopped meanwhile and no response arrives."""
         try:
-            # After confirming the stop, the server may never respond to the interrupted request.
+            # Once the server has confirmed the stop, it may never respond to the interrupted request.
             return await unless(self._stopped, exchange, grace_s=1.5)
         except Overtaken:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
