@@ -1,1 +1,1 @@
-"""Connectors: the catalogue of types, their options, stored instances, connection tests."""
+"""Connectors: the catalogue of types, their options, stored instances and connection tests."""

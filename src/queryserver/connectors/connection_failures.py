@@ -1,4 +1,4 @@
-"""Classifies failed connections, and removes secrets and foreign addresses from messages (Contract platform 5.8)."""
+"""Classifies connection failures, and removes secrets and foreign addresses from messages (Contract platform 5.8)."""
 
 import re
 import socket
@@ -28,14 +28,14 @@ _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (ConnectionRefusedError, "refused"),
     (TimeoutError, "timeout"),
 )
-"""The first matching type wins, for the error itself before its causes."""
+"""Failure reasons by error type. The first match wins, and the error itself comes before its causes."""
 
 _PATTERNS = (
     (re.compile(r"(?i)certificate|\btls\b|\bssl\b"), "tls"),
     (re.compile(r"(?i)timed? ?out|in time\b"), "timeout"),
     (re.compile(r"(?i)refused the connection|connection refused"), "refused"),
 )
-"""For the messages of adapters whose drivers hide the cause."""
+"""Failure reasons by message, for adapters whose drivers hide the cause."""
 
 _TRACE = re.compile(r"\s*(?:Traceback \(|File \"|at [\w.$<>]+\(|\.\.\. \d+ (?:more|common)|Caused by: )")
 _PLACES = re.compile(
@@ -49,7 +49,7 @@ _FILES = re.compile(r"(?<![\w/:.])(?:/[\w.@+-]+){2,}/?")
 
 
 def reason_of(error: BaseException) -> str:
-    """`dns`, `refused`, `timeout`, `tls`, `auth`, `engine` or `other`."""
+    """Classify an error as `dns`, `refused`, `timeout`, `tls`, `auth`, `engine` or `other`."""
     for one in _causes(error):
         for kind, reason in _REASONS:
             if isinstance(one, kind):
@@ -65,7 +65,7 @@ def reason_of(error: BaseException) -> str:
 def sanitized_message(
     error: BaseException, settings: Mapping[str, SettingValue], endpoints: Sequence[tuple[str, int]]
 ) -> str:
-    """The text of an error without traces, secrets, and addresses or files that the settings do not name."""
+    """Return the error's text without traces, secrets, and addresses and files that the settings do not name."""
     if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
@@ -81,7 +81,8 @@ def sanitized_message(
         if _TRACE.match(line):
             break
         lines.append(line.strip())
-    # Cut before the substitutions, whose time grows with the text, and again after them, so that no secret is split.
+    # Truncated generously before the substitutions, whose time grows with the text, and to the limit after them, so
+    # that no secret is split.
     text = " ".join(lines)[: 8 * _MAX_CHARACTERS]
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
@@ -100,7 +101,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
-    """Secrets, and the settings that contain them; short ones are left out, as they would match parts of words."""
+    """Return the secrets and the settings that contain them, without short texts, which would match parts of words."""
     found = set[str]()
     for value in secrets_of(settings).values():
         text = str(value)
@@ -113,7 +114,7 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
 
 
 def _is_foreign(text: str, known: Collection[str]) -> bool:
-    """Whether the address is of a host that the settings do not name. Times of day are not addresses."""
+    """Whether the address belongs to a host that the settings do not name. Times of day are not addresses."""
     if "://" in text:
         try:
             return (urlsplit(text).hostname or "") not in known

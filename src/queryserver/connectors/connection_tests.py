@@ -1,4 +1,4 @@
-"""Connection tests: which steps succeed, and why one fails (Contract platform 5.8). Nothing is stored."""
+"""Tests connections: which steps succeed, and why a step fails (Contract platform 5.8). Nothing is stored."""
 
 import asyncio
 import base64
@@ -42,9 +42,9 @@ _FILE_IN_USE = "The file is in use by another server, which runs its statements:
 _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
 Hello: TypeAlias = Callable[[], Awaitable[str | None]]
-"""Runs a first statement and returns the version of the data source, None if unknown. Raises EngineError."""
+"""Runs a first statement. Returns the data source's version, None if unknown. Raises EngineError."""
 Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[Hello]]
-"""Raises EngineError."""
+"""Logs a user in to the data source. Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +66,27 @@ class ConnectionTestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _TestTarget:
-    """A data source to be tested; the test closes it."""
+    """A data source to test; the test closes it."""
 
     login: Login
     close: Callable[[], Awaitable[object]]
     endpoints: Sequence[tuple[str, int]]
-    """Hosts and ports, one of which must answer. Port 0 is known only to the driver; empty if no host is known."""
+    """Hosts and ports, one of which must accept. Port 0: only the driver knows the port. Empty if no host is known."""
     takes_own_logins: bool = False
-    """Users log in themselves, so the test ends with the connection."""
+    """Whether users log in themselves, in which case the test does not log in."""
     warnings: Sequence[str] = ()
-    """Included in the response whatever the outcome."""
+    """Always included in the response."""
     addresses: AddressRules | None = None
-    """Rules for its addresses; None for those of drafts."""
+    """The data source's address rules; None for the rules of drafts."""
 
 
 @dataclass(eq=False, repr=False)
 class ConnectionTests:
-    """Runs at most `at_once` tests at once. Use `running()`, whose end closes whatever tests have left open."""
+    """Runs at most `at_once` tests at a time. Use `running()`, which on exit stops unfinished tests."""
 
     builder: EngineBuilder
     engines: Callable[[EngineBuilder, Connector], Engine]
-    """Creates the engine of a connector."""
+    """Creates a connector's engine."""
     connectors: StoredConnectors
     may_hold: Callable[[str], Awaitable[bool]]
     """Whether this process holds, or can acquire, data that only one process can have open."""
@@ -123,14 +123,14 @@ class ConnectionTests:
         return outcome
 
     async def ping(self, user: User, connector: Connector) -> ConnectionTestOutcome:
-        """Test a connector in use, as soon as a slot is free. Not audited.
+        """Test a connector in use as soon as a slot is free. Not audited.
 
-        Raises ConfigurationError if it cannot be built.
+        Raises ConfigurationError if its engine cannot be built.
         """
 
         async def prepare() -> _TestTarget:
             target = await self._engine_target(connector)
-            # Configured connectors may use the service's own database server, just as their statements may.
+            # Configured connectors may connect to the service's own database server, as in statements.
             return replace(target, addresses=connector_address_rules(connector, self.builder))
 
         return await self._test(user, prepare, connector.options, "")
@@ -178,7 +178,7 @@ class ConnectionTests:
             await target.close()
 
     async def _connect(self, target: _TestTarget, progress: "_TestProgress") -> None:
-        """Connect to the first address that accepts. If only the driver knows the port, the login connects instead."""
+        """Connect to the first address that accepts. The login connects instead if only the driver knows the port."""
         found, unknown = list[tuple[str, int]](), None
         rules = target.addresses or self._addresses
         with progress.step("resolve"):
@@ -201,7 +201,7 @@ class ConnectionTests:
                         writer.close()
                         with suppress(OSError):
                             await writer.wait_closed()
-                except OSError as error:  # a TimeoutError is one
+                except OSError as error:  # includes TimeoutError
                     failure = error
                 else:
                     return
@@ -209,7 +209,7 @@ class ConnectionTests:
                 raise failure
 
     async def _target(self, draft: Draft) -> _TestTarget:
-        """Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
+        """Prepare a draft for its test. Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
         row, builder = draft.row, self.builder
         with option_errors():
             connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
@@ -218,9 +218,9 @@ class ConnectionTests:
             return await self._engine_target(connector)
 
     async def _engine_target(self, connector: Connector) -> _TestTarget:
-        """Raises ConfigurationError."""
+        """Build the engine for a test. Raises ConfigurationError."""
         builder = self.builder
-        # In a thread: this imports adapters at their first use, reads certificates and looks for files.
+        # In a thread, since this imports adapters at their first use, reads certificates and looks for files.
         await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
         engine = await asyncio.to_thread(self.engines, builder, connector)
         warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
@@ -238,7 +238,10 @@ class ConnectionTests:
         )
 
     async def _why_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
-        """Why to test an in-memory database instead: tests create no file, and take none away from another server."""
+        """Explain why to test an in-memory database instead, else None.
+
+        Tests must not create a file, or open a file that another server uses.
+        """
         path, root = str(connector.options.get("path", MEMORY)), self.builder.databases_dir
         if connector.interface not in EMBEDDED or path == MEMORY or root is None:
             return None
@@ -264,7 +267,7 @@ class _TestProgress:
         self.step_under_way = name, began
         try:
             yield
-        except BaseException:  # a cancel too
+        except BaseException:  # includes a cancellation
             self.fail()
             raise
         self.step_under_way = None
@@ -286,7 +289,7 @@ class _TestProgress:
     def refused_by_data_source(self, reason: str) -> None:
         """Record that the data source itself refused, so the connection succeeded.
 
-        If the login takes no exchange of its own, only the first statement reveals its refusal.
+        Without a separate login exchange, only the first statement reveals that the login is refused.
         """
         last = self.checks[-1]
         if last.name == "connect" and not last.ok:
@@ -301,7 +304,7 @@ class _TestProgress:
 def _result(
     error: BaseException | None, settings: Mapping[str, SettingValue], target: _TestTarget, progress: _TestProgress
 ) -> tuple[str, Sequence[str]]:
-    """The reason of the failure, empty for success, and the texts of the response."""
+    """Return the failure reason, empty for success, and the texts for the response."""
     if error is None and not target.takes_own_logins:
         return "", target.warnings
     if error is None:
@@ -331,7 +334,7 @@ async def _log_in(login: Login, user: User, progress: _TestProgress) -> None:
 
 
 def _endpoints_of(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
-    """The endpoints of the engine, with port 0 if known only to the driver. May import a driver."""
+    """Return the engine's endpoints, with port 0 if only the driver knows the port. May import a driver."""
     known = engine.capabilities.endpoints
     if known or connector.interface != "sqlalchemy":
         return known
@@ -366,7 +369,7 @@ _LONGEST_VERSION = 200
 
 
 def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
-    """Log in as the caller if the data source acts for users."""
+    """Return a login, which acts as the caller if the data source supports this."""
 
     @asynccontextmanager
     async def login(user: User) -> AsyncGenerator[Hello]:
@@ -418,7 +421,7 @@ def _rest_target(connector: Connector, builder: EngineBuilder) -> _TestTarget:
 def rest_login(
     exchanges: HttpClient, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
 ) -> Login:
-    """A login by GET: only a server of the right type returns an object with the text `member`.
+    """Return a login by GET request. Only a server of the right type returns an object with the text `member`.
 
     `has_version`: `member` is the version. `as_user` appends the caller to the query, as WebHDFS expects.
     """

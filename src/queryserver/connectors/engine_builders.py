@@ -1,9 +1,9 @@
 """Builds the engine of a connector: one function per interface, listed in `BUILDERS` at the end.
 
-A new interface is a folder of `engines` (`engines/protocol.py`), a function and a row here, its options a model in
-`connectors/options.py`, its listing a row in `connectors/catalog.txt`. A new dialect of `hiveserver2` is a row of
-`HS2_OPTIONS` there and of `VARIANTS` of the engine; urls of the interface `sqlalchemy` are read by
-`connectors/urls.py`. What else a dialect has: docs/engines.md, "Add an engine".
+A new interface needs a folder in `engines` (`engines/protocol.py`), a function and a row here, an option model in
+`connectors/options.py`, and a row in `connectors/catalog.txt`. A new dialect of `hiveserver2` needs a row in
+`HS2_OPTIONS` and in the engine's `VARIANTS`. `connectors/urls.py` reads the urls of the interface `sqlalchemy`.
+docs/engines.md, "Add an engine", lists what else a dialect needs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 
 class EngineBuilder:
-    """Builds the engines of a server; those of local databases share processes. Statements fail below `disk_floor`.
+    """Builds a server's engines. Local databases share processes, and their statements fail below `disk_floor`.
 
     Close it after the engines.
     """
 
     def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:
-        """`addresses` are the rules for every connection of the engines; by default those of the settings."""
+        """`addresses` are the rules for all connections of the engines; by default the rules in the settings."""
         self.settings = settings
         self.policy = settings.desktop.connector_policy
         self.addresses = addresses or address_rules(settings)
         self.databases_dir = self.policy.local_database_dir
-        """Directory of DuckDB and SQLite files; None permits `:memory:` only."""
+        """The directory of DuckDB and SQLite files; None permits `:memory:` only."""
         self.cell_max_bytes = settings.editor.cell_max_bytes
-        """Largest result value: adapters refuse larger ones, if possible before they are in memory."""
+        """The maximum size of a result value. Adapters refuse larger values, if possible before they are in memory."""
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
         self.duckdb_processes = duckdb_processes()
@@ -57,20 +57,20 @@ class EngineBuilder:
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
-        """The service's own database, which no connector may use. Imports its adapter at the first use."""
+        """The service's own database, which connectors may not use. Imports its adapter at the first use."""
         from queryserver.engines.postgresql.engine import OwnDatabase
 
         return OwnDatabase(self.service_dsn, self._tasks) if self.service_dsn else None
 
     async def aclose(self) -> None:
-        """End the background tasks of engines."""
+        """Stop the engines' background tasks."""
         await self._tasks.aclose()
 
     def build(self, connector: Connector) -> Engine:
-        """The engine of a connector; connects to nothing.
+        """Build a connector's engine without connecting to anything.
 
-        Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused if
-        single options are to blame; for a stored connector also interface_not_supported and DriverNotInstalled if
+        Raises ConfigurationError for an interface, driver or option that this server cannot run, or OptionsRefused if
+        single options are invalid; for stored connectors also interface_not_supported, and DriverNotInstalled if
         nothing else is wrong.
         """
         interface = connector.interface
@@ -92,7 +92,7 @@ class EngineBuilder:
             raise errors.ConfigurationError(found) from error
 
     def read_options(self, model: type[options.Model], connector: Connector) -> options.Model:
-        """The connector's options. Raises OptionsRefused with every problem."""
+        """Validate and return the connector's options. Raises OptionsRefused with every problem."""
         return options.read_options(model, connector.key, connector.options, self.rules(connector))
 
     def rules(self, connector: Connector) -> options.OptionRules:
@@ -104,7 +104,7 @@ class EngineBuilder:
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
-        """Compare without DNS, since every connection is checked as well."""
+        """Compare without DNS, since every connection is also checked."""
         is_server = (host.lower(), port) in self.addresses.service_database
         return self.is_named_as_own_database(name) and (
             is_server or self.addresses.is_database_server_address(host, port)
@@ -146,7 +146,7 @@ def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
 
 
 def _trino(connector: Connector, builder: EngineBuilder) -> Engine:
-    """A coordinator of Trino, or of Presto if that is the connector's dialect."""
+    """Build the engine for Trino, or for Presto if that is the connector's dialect."""
     from queryserver.engines.trino.engine import TrinoEngine
     from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
@@ -202,7 +202,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 
 
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Hive, Impala, Spark SQL and HPL/SQL. Without options, the sections of the settings apply."""
+    """Build the engine for Hive, Impala, Spark SQL or HPL/SQL. Without options, the settings sections apply."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
@@ -258,7 +258,7 @@ def _hs2_contradictions(opts: options.Hs2Options, mechanism: str, *, is_http: bo
 
 
 def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """Option defaults from sections of the settings, even for connectors with options."""
+    """Return option defaults from the settings sections, which apply even to connectors with options."""
     if dialect == "impala":
         names = ("query_timeout_s", "session_timeout_s", "close_queries")
         return {name: getattr(settings.impala, name) for name in names}
@@ -266,7 +266,7 @@ def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingVa
 
 
 def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
-    """The options of a connector without any: older settings files have a section per engine instead."""
+    """Return options for a connector without its own: older settings files have a section per engine instead."""
     if dialect == "impala":
         impala = settings.impala
         return {
@@ -321,13 +321,13 @@ def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
 
 
 def connector_address_rules(connector: Connector, builder: EngineBuilder) -> AddressRules:
-    """The address rules for the hosts of a connector. Raises ConfigurationError."""
+    """Return the address rules for a connector's hosts. Raises ConfigurationError."""
     url = postgresql_url(connector, builder)
     return builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
 
 
 def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
-    """The url of a valid connector if it uses the PostgreSQL adapter, else None."""
+    """Return a valid connector's url if it uses the PostgreSQL adapter, else None."""
     if connector.interface != "sqlalchemy":
         return None
     url = builder.read_options(urls.UrlOptions, connector).url
@@ -341,7 +341,8 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
     keep_alive = KeepAlive(
         idle_s=opts.keepalives_idle, interval_s=opts.keepalives_interval, count=opts.keepalives_count
     )
-    # Passed on to libpq, except for the modes that verify certificates: these would use CA files of this server.
+    # `sslmode` is passed to libpq, except for the modes that verify certificates, which would use this server's CA
+    # files.
     verified = client_tls(url.host, check_name=opts.sslmode == "verify-full") if "verify" in opts.sslmode else None
     address = PostgresqlAddress(
         host=url.host or "localhost",
@@ -397,7 +398,7 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
 
 
 def _by_native_client(connector: Connector, opts: urls.UrlOptions, builder: EngineBuilder) -> Engine:
-    """`trino://` and `phoenix://` urls work like the interfaces of the same names (Contract platform 5.10)."""
+    """Treat `trino://` and `phoenix://` urls like the interfaces of the same names (Contract platform 5.10)."""
     url = opts.url
     is_trino = url.dialect == "trino"
     is_private = is_trino and (bool(url.password) or url.port == 443)
@@ -441,7 +442,7 @@ def _by_any_driver(connector: Connector, url: urls.DriverUrl, builder: EngineBui
         rules=builder.addresses,
     )
     if connector.is_stored:
-        # A configured connector fails in each session instead, so that the server starts without the driver.
+        # For configured connectors, each session fails instead, so that the server starts without the driver.
         address.require_driver()
     return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
@@ -462,13 +463,13 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
 
 _GROUP = "sqlalchemy.dialects"
 NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
-"""Dialects of urls served by adapters of this server, which ignore proxies in the environment."""
+"""Url dialects with an adapter in this server. These adapters ignore proxies in the environment."""
 
 
 def is_installed(driver: str, rules: AddressRules) -> bool:
     """Whether the dialect `driver`, such as `oracle+oracledb`, and the package it needs can be imported.
 
-    Imports them, which is slow for some; `rules` apply to connections made meanwhile.
+    Imports both, which can be slow; `rules` apply to connections during the import.
     """
     import sqlalchemy as sa
     from sqlalchemy import dialects
@@ -489,8 +490,8 @@ def is_installed(driver: str, rules: AddressRules) -> bool:
 def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
     """Warn if a proxy in the environment may affect allowed, installed drivers. Imports nothing.
 
-    The dialects that come with SQLAlchemy are exempt, as their drivers do not use HTTP. The environment is read like
-    urllib and requests do: names in any case, and `no_proxy=*` disables all proxies.
+    SQLAlchemy's own dialects are exempt, as their drivers do not use HTTP. The environment is read as by urllib and
+    requests: names are case-insensitive, and `no_proxy=*` disables all proxies.
     """
     opts = {name.lower(): text for name, text in environ.items() if text}
     if opts.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or opts.get("no_proxy") == "*":

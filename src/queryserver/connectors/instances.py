@@ -36,10 +36,10 @@ _LONGEST_DESCRIPTION = 1000
 
 @dataclass(slots=True)
 class ConnectorEvent:
-    """An audit event to be written once the operation is done."""
+    """An audit event that is written at the end of the operation."""
 
     subject: str
-    """The id, or the name as long as there is none."""
+    """The connector's id, or its name before it has an id."""
     outcome: str = "ok"
 
 
@@ -59,7 +59,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
 
 @dataclass(frozen=True, slots=True)
 class SubmittedConnector:
-    """A connector as sent with a call; None for missing members."""
+    """A connector as sent with a call. Missing members are None."""
 
     id: str | None = None
     """None for a new connector."""
@@ -82,7 +82,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type for responses, perhaps with changed defaults; settings sent by the client are masked."""
+    """A type for responses, perhaps with changed defaults. Secrets sent by the client are masked."""
 
     row: ConnectorType
     is_runnable: bool
@@ -95,18 +95,18 @@ class ShownInstance:
     instance: ConnectorInstance
     row: ConnectorType | None
     settings: Settings
-    """Masked, in the order of the type."""
+    """The masked settings, in the type's order."""
     is_runnable: bool
     shows_groups: bool
 
     @property
     def category(self) -> Category:
-        """The category in listings; `PLUGINS` if the type is no longer known."""
+        """The category for listings; `PLUGINS` if the type is no longer known."""
         return self.row.category if self.row else Category.PLUGINS
 
     @property
     def description(self) -> str:
-        """Its own description, or else that of the type."""
+        """The instance's own description, or else its type's."""
         return self.instance.description or (self.row.description if self.row else "")
 
     @property
@@ -116,7 +116,7 @@ class ShownInstance:
 
 @dataclass(slots=True)
 class InstallationResult:
-    """The result of installing the configured connectors, in the order of the settings."""
+    """The result of installing the configured connectors, in settings order."""
 
     added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
     updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
@@ -137,16 +137,16 @@ _IN_MEMORY = {
     one: SubmittedConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
 }
-"""Installed if the settings name no connectors."""
+"""The connectors to install if the settings name none."""
 
 
 class StoredConnectors:
-    """The stored connectors. Checks visibility only; callers must check who may make changes."""
+    """Shows and changes stored connectors. Checks visibility only; callers must check who may make changes."""
 
     def __init__(
         self, records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` is awaited after a change, until this process has read it."""
+        """`changed` is awaited after each change, until this process has read the change."""
         desktop = builder.settings.desktop
         self._records = records
         self._builder = builder
@@ -161,7 +161,7 @@ class StoredConnectors:
         self._default_groups = (
             (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
         )
-        """Groups that may use a new connector without any."""
+        """Groups that may use a new connector for which no groups are given."""
         self._examples = {
             key: SubmittedConnector(
                 nice_name=table.nice_name or key,
@@ -173,16 +173,16 @@ class StoredConnectors:
             for key, table in desktop.connectors.items()
         } or _IN_MEMORY
         self._changing = asyncio.Lock()
-        """Serializes changes without a version. `_CHANGE_ATTEMPTS` suffice for those of other processes."""
+        """Serializes this process's changes without a version. Conflicts with other processes are retried instead."""
         self._installed = dict[str, bool]()
-        """Cached by driver; drivers installed later need a restart."""
+        """Whether each driver is installed. Drivers installed later need a restart."""
 
     async def types(self) -> Sequence[ShownType]:
-        """The offered types, in the order of the catalogue."""
+        """Return the offered types, in catalogue order."""
         return [ShownType(row, await self._is_runnable(row, row.settings)) for row in self._offered]
 
     async def template(self, dialect: str, interface: str, submitted: SubmittedConnector) -> ShownType:
-        """A type with its defaults overridden by the given values; nothing is stored.
+        """Return a type with its defaults overridden by the given values. Nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
@@ -191,7 +191,7 @@ class StoredConnectors:
             raise errors.ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._offered))
         settings = complete_settings(row, submitted.settings or {})
         hidden = masked(settings)
-        # The defaults are examples rather than secrets.
+        # The type's defaults are examples, so they are not masked.
         shown = {name: one if row.settings.get(name) == one else hidden[name] for name, one in settings.items()}
         names = {
             "nice_name": submitted.nice_name or row.nice_name,
@@ -200,19 +200,19 @@ class StoredConnectors:
         return ShownType(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
-        """The connectors that the caller may see, by ascending id."""
+        """Return the connectors that the caller may see, by ascending id."""
         _, stored = await self._records.all()
         return [await self.shown(one, user) for one in stored if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
-        """One connector. Raises connector_not_found, also if the caller may not see it."""
+        """Return one connector. Raises connector_not_found, also if the caller may not see it."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise errors.connector_not_found(connector_id)
         return await self.shown(instance, user)
 
     async def save(self, user: User, submitted: SubmittedConnector) -> tuple[ShownInstance, bool]:
-        """Create a connector, or change the one with the given id; also returns whether it was created.
+        """Create a connector, or change the connector with the given id. Also returns whether it was created.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, NameTaken,
         VersionConflict.
@@ -255,7 +255,7 @@ class StoredConnectors:
         )
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """The instance with that id. Raises connector_not_found, also if the id is not a number."""
+        """Return the instance with that id. Raises connector_not_found, also if the id is not a number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
@@ -263,7 +263,7 @@ class StoredConnectors:
         return instance
 
     async def draft(self, submitted: SubmittedConnector, instance: ConnectorInstance | None) -> Draft:
-        """The given or else the stored settings, with masked secrets replaced by the stored ones.
+        """Complete and validate the given settings, with masked secrets replaced, or return the stored settings.
 
         Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
@@ -305,7 +305,7 @@ class StoredConnectors:
         return dialect in NATIVE_DIALECTS or self._installed[driver]
 
     async def _change(self, submitted: SubmittedConnector) -> ConnectorInstance:
-        """Change a connector. Without a version in the call, retries if another change comes in between."""
+        """Change a connector. Without a version in the call, retry if another change interferes."""
         for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(submitted.id or "")
             draft = await self.draft(submitted, instance)
@@ -341,7 +341,7 @@ class StoredConnectors:
         return row
 
     async def install_examples(self, user: User) -> InstallationResult:
-        """Install the connectors of the settings; instances edited since then are left alone.
+        """Install the connectors in the settings; instances edited after an earlier installation are left alone.
 
         Installs nothing unless everything is valid. Raises ConnectorRefused with `errors` by key.
         """
@@ -381,10 +381,10 @@ class StoredConnectors:
         self, user: User, submitted: SubmittedConnector, draft: Draft, done: InstallationResult
     ) -> None:
         present = await self._named(_folded_name(submitted))
-        # Without groups in the settings, grants changed by an administrator are kept.
+        # If the settings name no groups, grants changed by an administrator are kept.
         default_groups = None if present else self._default_groups
         new = _new_instance(submitted, draft, default_groups if submitted.groups is None else submitted.groups)
-        # Only masked settings, since a digest of secrets would help to guess weak passwords.
+        # The digest covers masked settings only, since a digest of secrets would help to guess weak passwords.
         content = [
             submitted.nice_name,
             draft.row.dialect,
@@ -438,7 +438,7 @@ def _folded_name(submitted: SubmittedConnector) -> str:
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
-    """Whether an unedited instance from the settings differs from them. Types cannot change."""
+    """Whether an instance installed from the settings, and not edited, differs from them. Types cannot change."""
     is_ours = present.example_digest is not None
     is_same_type = (present.dialect, present.interface) == (new.dialect, new.interface)
     differs = present.example_digest != new.example_digest or present.settings != new.settings
@@ -448,7 +448,7 @@ def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
 def _new_instance(
     submitted: SubmittedConnector, draft: Draft, groups: tuple[str, ...] | None, before: ConnectorInstance | None = None
 ) -> NewInstance:
-    """The new values; missing ones are taken from `before`."""
+    """Return the new values; missing values are taken from `before`."""
     name = before.nice_name if before and submitted.nice_name is None else (submitted.nice_name or "").strip()
     description = before.description if before and submitted.description is None else submitted.description or ""
     return NewInstance(name, draft.row.dialect, draft.row.interface, description, draft.settings, groups)

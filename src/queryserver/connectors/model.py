@@ -1,4 +1,4 @@
-"""Connectors, the data sources of statements, and the stored instances of some of them (Contract platform 5)."""
+"""Connectors, which are data sources for statements, and their stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,19 +32,19 @@ class Connector:
     groups: frozenset[str] | None = None
     read_only: bool = False
     strict_settings: bool = False
-    """Whether engine settings outside of the allow list are refused rather than ignored."""
+    """Whether engine settings that are not in the allow list are refused rather than ignored."""
     retries_reads: bool = False
-    """Rerun read-only statements once if their process has died (Contract editor 3.3)."""
+    """Whether read-only statements rerun once if their process has died (Contract editor 3.3)."""
     close_queries: bool = False
-    """Whether close_session also closes the results of the session (Contract editor 13)."""
+    """Whether close_session also closes the session's results (Contract editor 13)."""
     right: str | None = None
-    """The right to use a stored instance; None for an interpreter of the settings, whose access is by `groups`."""
+    """The right to use a stored instance; None for an interpreter in the settings, which `groups` may use."""
     version: int = 0
     """The version of a stored instance; each version has its own engine."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether this is an instance of the service database."""
+        """Whether this is an instance stored in the service database."""
         return self.right is not None
 
     @property
@@ -56,7 +56,7 @@ class Connector:
 SettingValue: TypeAlias = str | int | float | bool
 
 MASK = "********"
-"""Replaces secrets in responses; in calls it means "unchanged"."""
+"""Replaces secrets in responses, and means "unchanged" in calls."""
 
 
 def connector_right(connector_id: int) -> str:
@@ -72,15 +72,15 @@ class ConnectorInstance:
     dialect: str
     interface: str
     description: str
-    """Empty for that of the type."""
+    """Empty for the type's description."""
     settings: Mapping[str, SettingValue] = field(repr=False)
     """All settings ever stored or listed by the type."""
     groups: tuple[str, ...]
-    """Groups with the right to use it, sorted."""
+    """Groups with the right to use the connector, sorted."""
     version: int
     last_modified: datetime
     example_digest: str | None = None
-    """Digest of what `examples/install` stored; None if created by a call, or edited since."""
+    """Digest of the values that `examples/install` stored; None if a call created or edited the instance."""
 
 
 @dataclass(frozen=True, slots=True)

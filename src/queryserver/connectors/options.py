@@ -1,9 +1,9 @@
 """The options of connectors: one model per interface (Contract platform 5.11).
 
-A model describes the options of an interface: names, types, ranges, defaults and meaning. The catalogue lists those
-that its own table leaves out, `read_options` validates with it, the builder of the engine gets an instance, and
-docs/engines.md has its table. A docstring below an option is its line there. A new interface gets a model here; a new
-dialect of HiveServer2 a row of `HS2_OPTIONS`.
+A model describes an interface's options: names, types, ranges, defaults and meaning. The catalogue lists the options
+that its own table leaves out, `read_options` validates with the model, the engine builder gets an instance, and
+docs/engines.md contains the model as a table, with the docstring below each option. A new interface needs a model
+here; a new dialect of HiveServer2 needs a row of `HS2_OPTIONS`.
 """
 
 import re
@@ -25,7 +25,7 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.text import boolean_of, bytes_of_amount
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_SHOWN = 60  # characters of a name that a client gave
+_SHOWN = 60  # characters shown of a client's name
 _TOP_PORT = 65535
 _WEEK_S = 7 * 24 * 3600
 _CALLER = "${USER}"
@@ -33,7 +33,7 @@ _CALLER = "${USER}"
 
 Kind: TypeAlias = Callable[[Mapping[str, Sequence[str]]], ConnectorRefused]
 _KINDS: Sequence[Kind] = (driver_not_allowed, option_not_allowed, host_not_allowed, ConnectorRefused)
-"""In order of precedence: the first kind among several problems decides the code of the response."""
+"""Problem kinds in order of precedence. With several problems, the first kind decides the response's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Problem:
 
     @property
     def sentence(self) -> str:
-        """The text for a response that shows the name separately."""
+        """The text for responses, which show the name separately."""
         return f"{self.text[:1].upper()}{self.text[1:]}."
 
 
@@ -58,7 +58,7 @@ class OptionsRefused(ConfigurationError):
         self.found = tuple(found)
 
     def refusal(self) -> ConnectorRefused:
-        """The error for the client that sent the connector."""
+        """Return the error for the client that sent the connector."""
         texts = dict[str, list[str]]()
         for one in self.found:
             texts.setdefault(one.setting, []).append(one.sentence)
@@ -66,7 +66,7 @@ class OptionsRefused(ConfigurationError):
 
 
 class Refused(ValueError):
-    """Raised by validators with the texts and kinds of the problems of an option."""
+    """Raised by validators with the texts and kinds of an option's problems."""
 
     def __init__(self, *found: tuple[str, Kind]) -> None:
         super().__init__("refused")
@@ -79,17 +79,17 @@ def invalid(text: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class OptionRules:
-    """The limits set by the settings of the server; the context of validators."""
+    """The limits set by the server's settings; the context of validators."""
 
     policy: ConnectorPolicySettings
     addresses: AddressRules
     is_stored: bool = False
-    """Only hosts of stored connectors are checked here; those of configured ones are checked at each connection."""
+    """Whether hosts are checked here. For configured connectors, hosts are only checked at each connection."""
     is_own_database: Callable[[str, int, str], bool] = lambda _host, _port, _name: False
     """Whether host, port and name literally match the service's own database."""
 
     def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
-        """A problem if connections to the address are not permitted (Contract platform 5.11: Hosts)."""
+        """Return a problem if connections to the address are not permitted (Contract platform 5.11: Hosts)."""
         reason = self.addresses.refusal(host, port) if self.is_stored else None
         return [(reason, host_not_allowed)] if reason else []
 
@@ -109,7 +109,7 @@ Model = TypeVar("Model", bound=Options)
 def read_options(
     model: type[Model], key: str, values: Mapping[str, SettingValue], rules: OptionRules | None = None
 ) -> Model:
-    """The options of the connector `key`. Raises OptionsRefused with every problem, unknown names included."""
+    """Validate the connector's options. Raises OptionsRefused with every problem, including unknown names."""
     try:
         return model.model_validate(dict(values), context=rules)
     except ValidationError as error:
@@ -135,7 +135,7 @@ UNLISTED: Final = "unlisted"
 
 
 def listed_options(model: type[Options]) -> dict[str, SettingValue]:
-    """The options for listings of types, with their examples or else default values."""
+    """Return the options for type listings, with their examples or else default values."""
     listed = dict[str, SettingValue]()
     for name, field in model.model_fields.items():
         if UNLISTED not in field.metadata:
@@ -158,7 +158,7 @@ def _required(value: Any) -> str:
 
 
 def flag_of(value: object) -> bool | None:
-    """The boolean value of an option, which may be text; empty text means false. None if it is not a boolean."""
+    """Return an option's boolean value, which may be given as text; empty text means false. None for other values."""
     return value if isinstance(value, bool) else boolean_of(str(value).strip() or "false")
 
 
@@ -228,7 +228,7 @@ def _caller(value: Any) -> str | None:
 
 
 def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
-    """Parse `k=v;k=v`, whose names must be allowed by the policy."""
+    """Parse `k=v;k=v`. The policy must allow the names."""
     allowed: Collection[str] = rules_of(info).policy.session_conf_allowed
     pairs, found = dict[str, str](), list[tuple[str, Kind]]()
     for part in filter(str.strip, _text(value).split(";")):
@@ -266,7 +266,7 @@ Seconds: TypeAlias = Annotated[int, whole(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
 Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
-"""None if callers give theirs through create_session."""
+"""A login name; None if callers give theirs through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 

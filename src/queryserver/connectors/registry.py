@@ -1,6 +1,6 @@
 """All connectors of this process, who may use them, and their open engines.
 
-An unknown name is refused by `Connectors.unknown`, with the text of `UnknownDialect` in `errors/statements.py`.
+`Connectors.unknown` makes the error for unknown names; its text is in `UnknownDialect` in `errors/statements.py`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _OpenEngine:
 class EngineUses:
     """Builds engines on first use and counts their uses.
 
-    A retired engine accepts no new uses, and is closed when the last one ends.
+    A retired engine accepts no new uses, and is closed when its last use ends.
     """
 
     def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
@@ -50,7 +50,7 @@ class EngineUses:
         self._closings: set[asyncio.Task[None]] = set()
 
     async def prepare(self, connector: Connector) -> None:
-        """Build the engine in a thread, since that may import a driver or read certificates.
+        """Build the engine in a thread, since it may import a driver or read certificates.
 
         Raises ConfigurationError, NotSupported if this server cannot run it.
         """
@@ -59,12 +59,12 @@ class EngineUses:
             self._open.setdefault(_key(connector), _OpenEngine(connector, engine, self._sessions(connector.dialect)))
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of this version, for its capabilities only; use `using` to open something in it."""
+        """Return this version's engine for its capabilities only; enter `using` to run anything in it."""
         return self._of(connector).engine
 
     @asynccontextmanager
     async def using(self, connector: Connector) -> AsyncGenerator[Engine]:
-        """The engine of this version, entry open for the duration of the context."""
+        """Count one use of this version's engine for the duration of the context."""
         entry = self._of(connector)
         entry.uses += 1
         try:
@@ -76,7 +76,7 @@ class EngineUses:
                 self._close_aside(entry)
 
     def retire_all_but(self, connectors: Iterable[Connector]) -> None:
-        """Retire all engines except those of these connectors in these versions."""
+        """Retire all engines except those of the given connector versions."""
         folded = {_key(connector) for connector in connectors}
         for key in self._open.keys() - folded:
             entry = self._open.pop(key)
@@ -86,7 +86,7 @@ class EngineUses:
                 self._close_aside(entry)
 
     def open_engines(self) -> list[tuple[Connector, Engine]]:
-        """All open engines, including retired ones."""
+        """Return all open engines, including retired engines."""
         return [(entry.connector, entry.engine) for entry in (*self._open.values(), *self._retired)]
 
     async def discard(self, fits: Callable[[Connector, Engine], bool]) -> None:
@@ -99,8 +99,8 @@ class EngineUses:
                 await entry.engine.close()
 
     async def aclose(self) -> None:
-        """Close all concurrently, so that an engine that hangs does not hold up the others."""
-        # Unused retired engines are in `_closings` already.
+        """Close all engines concurrently, so that an engine that hangs does not delay the others."""
+        # Unused retired engines are already in `_closings`.
         entries = [*self._open.values(), *(one for one in self._retired if one.uses)]
         self._open.clear()
         closings = asyncio.gather(*self._closings, return_exceptions=True)
@@ -115,7 +115,7 @@ class EngineUses:
         return entry
 
     def _close_aside(self, entry: _OpenEngine) -> None:
-        """Close in the background: `aclose` waits for that, the last user does not."""
+        """Close the engine in the background. `aclose` waits for this, but the last user does not."""
         closing = asyncio.create_task(self._close(entry), name=f"retired-engine-{entry.connector.key}")
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
@@ -136,11 +136,11 @@ _RETRY_S = 2.0
 
 
 class Connectors:
-    """The configured and the stored connectors; engines are built on first use.
+    """Finds configured and stored connectors, and their engines, which are built on first use.
 
-    `read_stored` reads the stored ones and their version; those that this server cannot run are not offered. Keys in
-    `wheel` come first, in that order; `default` is the key, id or display name of the main connector. Both ignore case.
-    `watching()` reads changes in the background.
+    `read_stored` reads the stored connectors and their version; connectors that this server cannot run are not
+    offered. Keys in `wheel` come first, in that order; `default` is the main connector's key, id or display name.
+    Both ignore case. `watching()` reads changes in the background.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Connectors:
         self._default = default.casefold()
         self._arrange()
         self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
-        """Stored connectors that cannot run here, with the reason."""
+        """Stored connectors that cannot run here, with the error that prevents it."""
         self._read_stored = read_stored
         self.version = 0
         self._reading = asyncio.Lock()
@@ -173,11 +173,11 @@ class Connectors:
         return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
-        """Call after a change notice, or after a time in which notices may have been lost."""
+        """Call this after a change notice, or if notices may have been lost."""
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Yield after changes of the stored connectors; several changes may be reported at once."""
+        """Yield after changes of stored connectors; several changes may be reported together."""
         change = self._change
         while True:
             await change.wait()
@@ -201,10 +201,10 @@ class Connectors:
             await self._read()
 
     def resolve(self, user: User, name: str | None) -> Connector:
-        """The connector with that name (Contract editor 1.7).
+        """Find the connector with that name (Contract editor 1.7).
 
-        Raises UnknownDialect, also if the caller may not use the connector, so that both look alike; NotSupported for
-        a stored one that the caller may use but no server of this build can run.
+        Raises UnknownDialect, also if the caller may not use the connector, so that both cases look alike; NotSupported
+        for a stored connector that the caller may use but no server of this build can run.
         """
         folded = _usual((name or "").strip())
         visible = {one.key: one for one in self.visible(user)}
@@ -219,39 +219,43 @@ class Connectors:
         return found
 
     def unknown(self, user: User, name: str) -> errors.UnknownDialect:
-        """The error for an unknown name, which lists the connectors that the caller may use."""
+        """Make the error for an unknown name, which lists the connectors that the caller may use."""
         return errors.UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
-        """The connectors that the caller may use: those in `wheel`, the other configured ones, then stored ones by
-        id.
+        """Return the connectors that the caller may use.
+
+        Connectors in `wheel` come first, then other configured connectors, then stored connectors by id.
         """
         return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
-        """The default of the settings, else the first (Contract platform 7.1); None if the caller may use none."""
+        """Return the default connector, else the first (Contract platform 7.1); None if the caller may use none."""
         return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """The connector for calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
+        """Return the connector for calls without a name: the main one, else the first that takes SQL.
+
+        Contract editor 1.7.
+        """
         main = self.main(user)
         if main is not None and takes_sql(main):
             return main
         return next((one for one in self._listed if takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
-        """The connector with that key if it runs here, regardless of rights."""
+        """Return the connector with that key if it runs here, regardless of rights."""
         return self._connectors.get(key.casefold())
 
     def known(self, key: str) -> Connector | None:
-        """The connector with that key, even if it cannot run in this process; None if deleted."""
+        """Return the connector with that key, even if it cannot run in this process; None if deleted."""
         found = self.find(key)
         if found is None and key in self._idle:
             found, _ = self._idle[key]
         return found
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
-        """Keys or dialect that select the history entries for a name; none for an unknown name."""
+        """Return the keys or the dialect that select a name's history entries; no keys for an unknown name."""
         folded = _usual(name)
         if folded in self._connectors and self._connectors[folded].dialect != folded:
             return (self._connectors[folded].key,), None
@@ -262,40 +266,43 @@ class Connectors:
         return ((found.key,) if found and found.dialect == dialect else ()), None
 
     def require_permission(self, user: User, key: str) -> None:
-        """Raises PermissionDenied if the caller has lost the right to the connector of an own operation."""
+        """Raises PermissionDenied if the caller has lost the right to an own operation's connector."""
         connector = self.known(key)
         if connector is not None and not _is_open(connector, user):
             raise errors.PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of the current version, for its capabilities. Raises EngineUnavailable if it was deleted."""
+        """Return the current version's engine, for its capabilities.
+
+        Raises EngineUnavailable if the connector was deleted.
+        """
         return self._engines.engine(self._present(connector))
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
-        """The engine of the current version, entry open for the duration of the context.
+        """Keep the current version's engine open for the duration of the context.
 
         Raises EngineUnavailable if the connector was deleted.
         """
         return self._engines.using(self._present(connector))
 
     def data_of(self, connector: Connector) -> str | None:
-        """The name of the data that only one process can have open; None if there is no such limit."""
+        """Return the name of the connector's data if only one process can have them open, else None."""
         return _data(connector, self.engine(connector))
 
     def runnable_by(self, held: Collection[str]) -> Sequence[str]:
-        """Keys of the connectors whose statements may run in a process that holds these data."""
+        """Return the keys of connectors whose statements may run in a process that holds these data."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
     def bound_to(self, held: Collection[str]) -> Sequence[str]:
-        """Keys of the connectors whose statements can only run in the process that holds these data."""
+        """Return the keys of connectors whose statements can only run in the process that holds these data."""
         return [one.key for one in self._connectors.values() if self.data_of(one) in held]
 
     def data_to_hold(self) -> frozenset[str]:
-        """Names of all data that only one process can have open."""
+        """Return the names of all data that only one process can have open."""
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
 
     def data_in_use(self) -> frozenset[str]:
-        """Names of such data in open engines, including those of former versions."""
+        """Return the names of such data in open engines, including engines of former versions."""
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
@@ -306,7 +313,7 @@ class Connectors:
         await self._engines.aclose()
 
     def _arrange(self) -> None:
-        """Sort once per change, so that calls only filter by rights. Unknown names are skipped."""
+        """Sort the connectors once per change, so that calls only filter by rights. Unknown names are skipped."""
         ranks = {name: rank for rank, name in enumerate(self._wheel)}
         self._listed = sorted(self._connectors.values(), key=lambda one: ranks.get(one.key.casefold(), len(ranks)))
         keys = [one for one in self._listed if one.key.casefold() == self._default]
@@ -320,7 +327,7 @@ class Connectors:
         return present
 
     async def _read(self) -> None:
-        """The caller must hold `_reading`."""
+        """Read the stored connectors. The caller must hold `_reading`."""
         version, stored = await self._read_stored() if self._read_stored else (0, ())
         running, idle = dict[str, Connector](), dict[str, tuple[Connector, Exception]]()
         for connector in stored:
@@ -329,9 +336,7 @@ class Connectors:
             except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
                 log.info("stored connector does not run here", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
-            except (
-                Exception
-            ) as error:  # one bad row must not keep the others from being read, which every call waits for
+            except Exception as error:  # a bad row must not prevent reading the rest, which every call waits for
                 log.exception("stored connector cannot be prepared", connector=connector.key)
                 idle[connector.key] = connector, error
             else:
@@ -354,12 +359,15 @@ class Connectors:
                 log.warning("stored connectors not read: the database is out of reach")
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
-            except Exception:  # last resort of a task: it must read the next change
+            except Exception:  # the task must survive to read the next change
                 log.exception("stored connectors not read")
 
 
 def _is_open(connector: Connector, user: User) -> bool:
-    """Stored instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+    """Whether the user may use the connector (Contract platform 4.3).
+
+    Stored instances need a right; interpreters without `groups` are open to all users.
+    """
     if connector.right is not None:
         return user.may_use(connector.right)
     is_reached = user.api_token is None or user.reaches(connector.key)
@@ -376,7 +384,7 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
-    """The key of the connector with that name, by the rules of `resolve`; `among` holds keys and dialects."""
+    """Find the connector key for a name by the rules of `resolve`. `among` holds keys and dialects."""
     folded = _usual(name)
     dialect, key = _parts(folded)
     meanings = (
@@ -388,7 +396,7 @@ def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _usual(name: str) -> str:
-    """The form in which names are compared: case-folded, with `beeswax` as an older name of `hive`."""
+    """Convert a name to the form for comparisons: case-folded, with `beeswax` as an older name of `hive`."""
     folded = name.casefold()
     return "hive" if folded == "beeswax" else folded
 

@@ -15,7 +15,7 @@ from queryserver.platform.sealer import Sealer
 from queryserver.platform.settings.tree import Settings
 
 CHANGED = "connectors"
-"""Kind of the change notice to every server; its subject is the new state number."""
+"""The kind of the change notice to all servers; its subject is the new state number."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,9 +67,9 @@ _DIALECTS_OF_HUE = {"beeswax": "hive"}
 
 
 async def matching_keys(settings: Settings, database: Database, name: str) -> list[str] | None:
-    """Keys of the connectors named by a dialect, key, id or `all`; None for all of them (Contract platform 12.1).
+    """Find the keys of connectors by dialect, key, id or `all` (Contract platform 12.1).
 
-    Empty for an unknown name.
+    Returns None for all connectors, and an empty list for an unknown name.
     """
     folded = name.lower()
     if folded == ALL:
@@ -88,10 +88,10 @@ async def matching_keys(settings: Settings, database: Database, name: str) -> li
 
 
 class ConnectorRepository:
-    """Stored instances. Each method is one transaction; all raise DatabaseUnavailable.
+    """Stores instances. Each method is one transaction; all raise DatabaseUnavailable.
 
-    Every change increments the state number and notifies all servers on commit; changes are serialized. The rows hold
-    settings with masked secrets, and separately the sealed secrets.
+    Every change increments the state number and notifies all servers on commit; changes are serialized. A row holds
+    the settings with masked secrets, and the sealed secrets separately.
     """
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
@@ -99,7 +99,7 @@ class ConnectorRepository:
         self._sealer = sealer
 
     async def all(self) -> tuple[int, Sequence[ConnectorInstance]]:
-        """The state number, and all its instances by ascending id.
+        """Return the state number, and all instances in that state by ascending id.
 
         An instance whose secrets can no longer be decrypted is returned without them.
         """
@@ -107,7 +107,7 @@ class ConnectorRepository:
         return rows[0]["state"] if rows else 0, [self._instance(row) for row in rows if row["id"] is not None]
 
     async def find(self, connector_id: int) -> ConnectorInstance | None:
-        """The current version of an instance; None if unknown or deleted."""
+        """Return the current version of an instance; None if unknown or deleted."""
         if not 0 < connector_id <= _INT64_MAX:
             return None
         row = await self._database.row(_FIND, connector_id)
@@ -131,7 +131,7 @@ class ConnectorRepository:
             await _require_free_name(connection, new.nice_name, besides=instance.id)
             name, description, settings, sealed, digest = self._changeable(new)
             if new.settings == instance.settings:
-                settings = None  # a change of the name must not lose secrets whose key is currently missing
+                settings = None  # renaming must not lose secrets whose key is currently missing
             changes = (name, description, settings, sealed, digest)
             tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
             if tag != "UPDATE 1":
@@ -141,7 +141,7 @@ class ConnectorRepository:
             return await self._present(connection, instance.id)
 
     async def remove(self, connector_id: int) -> None:
-        """Leave a tombstone with the names; delete the rest, including grants and index rows.
+        """Keep a tombstone with the names; delete the rest, including grants and index rows.
 
         Raises connector_not_found, connector_in_use while one of its statements is waiting or running.
         """
@@ -167,7 +167,7 @@ class ConnectorRepository:
         return frozenset(names - {row["name"] for row in rows})
 
     async def reseal(self) -> tuple[int, int]:
-        """Re-encrypt all secrets with the current key; the number of instances done, and of those without a key.
+        """Re-encrypt all secrets with the current key. Returns the numbers of resealed and of unreadable instances.
 
         Secrets whose key is unknown are left alone.
         """
@@ -187,7 +187,7 @@ class ConnectorRepository:
 
     @asynccontextmanager
     async def _changing(self) -> AsyncGenerator[Connection]:
-        """A transaction that creates the next state. It first locks the single row that all changes need."""
+        """Run a transaction that creates the next state. It first locks the single row that all changes need."""
         async with self._database.transaction() as connection:
             state: int = await connection.fetchval("update connector_state set version = version + 1 returning version")
             yield connection
@@ -200,7 +200,7 @@ class ConnectorRepository:
         return self._instance(row)
 
     def _changeable(self, new: NewInstance) -> tuple[object, ...]:
-        """The columns for name, description, settings, sealed secrets and digest."""
+        """Return the values for the columns name, description, settings, sealed secrets and digest."""
         secrets = secrets_of(new.settings)
         settings = [{"name": name, "value": value} for name, value in masked(new.settings).items()]
         sealed = self._sealer.seal(orjson.dumps(secrets)) if secrets else None

@@ -1,7 +1,7 @@
-"""Secrets in the settings of a connector: finding them, masking them in responses, and restoring masked ones.
+"""Finds secrets in connector settings, masks them in responses, and restores masked secrets.
 
-Contract platform 5.1. Secrets are the values of settings whose names contain one of `_WORDS`, the password in the
-user part of a url, and the values of url options with such names.
+Contract platform 5.1. Secrets are the values of settings and url options whose names contain one of `_WORDS`, and the
+password in the user part of a url.
 """
 
 import re
@@ -13,7 +13,7 @@ from queryserver.connectors.model import MASK, SettingValue
 from queryserver.errors.statements import secret_required
 
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
-"""Compared ignoring case and anything but letters and digits."""
+"""Parts of secret names. Comparisons ignore case and all characters but letters and digits."""
 
 _GIVEN_LATER = "${PASSWORD}"
 _RECEIVERS = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
@@ -42,25 +42,25 @@ def is_secret(name: str) -> bool:
 
 
 def masked(settings: Values) -> dict[str, SettingValue]:
-    """The settings for responses, in the same order. Empty secrets stay empty."""
+    """Mask the settings for responses, in the same order. Empty secrets stay empty."""
     return {name: _replaced(name, value, lambda _key, text: MASK if text else "") for name, value in settings.items()}
 
 
 def without_secrets(settings: Values) -> dict[str, SettingValue]:
-    """The settings with all secrets empty, for when they can no longer be decrypted."""
+    """Return the settings with all secrets emptied, for secrets that can no longer be decrypted."""
     return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
 
 
 def secrets_of(settings: Values) -> dict[str, SettingValue]:
-    """The entire values of all settings that contain a secret, which are only stored sealed."""
+    """Return the entire values of settings that contain a secret. They are only stored sealed."""
     hidden = masked(settings)
     return {name: value for name, value in settings.items() if hidden[name] != value}
 
 
 def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingValue]:
-    """Replace masked secrets with the stored ones.
+    """Replace masked secrets with the stored secrets.
 
-    Raises secret_required if there is none, or if the settings name a different address, driver or user.
+    Raises secret_required if none is stored, or if the settings name a different address, driver or user.
     """
     taken = dict[str, list[str]]()
     lacking = dict[str, list[str]]()
@@ -88,7 +88,7 @@ def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingVa
 
 
 def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> SettingValue:
-    """The value with each secret replaced by `by(key, text)`."""
+    """Replace each secret in the value with `by(key, text)`."""
     if is_secret(name):
         return by("", str(value)) if str(value) != _GIVEN_LATER else value
     if not isinstance(value, str):
@@ -109,7 +109,7 @@ def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
 
 
 def _spans(name: str, text: str) -> list[_Span]:
-    """Secrets within a url, in order; none in other texts."""
+    """Find the secrets in a url, in order; other texts have none."""
     if not _may_be_url(name, text):
         return []
     start, at = _user_part(text)
@@ -123,9 +123,9 @@ def _may_be_url(name: str, text: str) -> bool:
 
 
 def _user_part(text: str) -> tuple[int, int]:
-    """Positions of the authority and of its `@`; equal without a user part.
+    """Find the positions of the authority and of its `@`. They are equal without a user part.
 
-    Passwords with unescaped reserved characters make urls invalid, but must be masked all the same.
+    Passwords with unescaped reserved characters make a url invalid, but must still be masked.
     """
     scheme = text.find("://")
     start = scheme + 3 if scheme >= 0 else 0
@@ -149,7 +149,7 @@ def _password_colon(text: str, start: int, at: int) -> int | None:
 
 
 def _option_spans(text: str, start: int) -> list[_Span]:
-    """Values of options with secret names, whatever the separator of options."""
+    """Find the values of options with secret names, whatever separates the options."""
     spans, position = list[_Span](), start
     for found in _OPTION.finditer(text, start):
         name = found[0][:-1]
@@ -162,7 +162,7 @@ def _option_spans(text: str, start: int) -> list[_Span]:
 
 
 def _address(settings: Values) -> dict[str, str]:
-    """The receivers of the secrets: drivers, users, hosts and ports."""
+    """Return the settings that determine who receives the secrets: drivers, users, hosts and ports."""
     return {
         name: _normalized_address(name, str(value))
         for name, value in settings.items()

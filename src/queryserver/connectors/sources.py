@@ -30,7 +30,7 @@ EMBEDDED = frozenset({"duckdb", "sqlite"})
 
 
 def configured_connectors(settings: Settings) -> list[Connector]:
-    """The interpreters of the settings file, in file order."""
+    """Return the settings file's interpreters, in file order."""
     found = list[Connector]()
     for key, table in settings.notebook.interpreters.items():
         dialect = (table.dialect or key).lower()
@@ -53,7 +53,7 @@ def configured_connectors(settings: Settings) -> list[Connector]:
 
 
 async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple[int, Sequence[Connector]]:
-    """The stored connectors with valid settings, and their state number. Some may not be able to run here.
+    """Read the stored connectors with valid settings, and their state number. Some may not be able to run here.
 
     Raises DatabaseUnavailable.
     """
@@ -73,12 +73,12 @@ async def read_stored(records: ConnectorRepository, settings: Settings) -> tuple
 def draft_connector(
     key: str, dialect: str, interface: str, values: Mapping[str, SettingValue], settings: Settings
 ) -> Connector:
-    """A data source that no user may use yet. Raises ConfigurationError for invalid settings common to all types."""
+    """Make a connector that no user may use yet. Raises ConfigurationError for invalid settings common to all types."""
     general = {name: value for name, value in values.items() if name in GeneralSettings.model_fields}
     own = {name: value for name, value in values.items() if name not in general}
     try:
         general = GeneralSettings.model_validate(general)
-    except ValidationError as error:  # only configured settings; stored ones have been validated
+    except ValidationError as error:  # only for configured settings; stored settings have been validated
         raise errors.ConfigurationError([f"{key}: {one['loc'][0]}: {one['msg']}." for one in error.errors()]) from None
     return Connector(
         key=key,
@@ -97,7 +97,7 @@ def draft_connector(
 
 
 def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> ConnectorLimits:
-    """The limits of the connector, or else those of the section `editor` (Contract editor 13)."""
+    """Return the connector's limits, or else those of the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(
@@ -111,13 +111,13 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
 
 
 def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:
-    """The option of the connector, or else that of the section of its engine (Contract editor 13)."""
+    """Return the connector's `close_queries` option, or else its engine section's (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
     return dialect in options.HS2_OPTIONS and bool(options.flag_of(general.get("close_queries", default)))
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> options.HdfsOptions | options.AtlasOptions:
-    """The options of a server that can be tested and searched but takes no statements. Raises OptionsRefused."""
+    """Read the options of a server that can be tested and searched but takes no statements. Raises OptionsRefused."""
     return builder.read_options(options.HdfsOptions if connector.dialect == "hdfs" else options.AtlasOptions, connector)
 
 
@@ -129,7 +129,7 @@ def require_folder_of(connector: Connector, databases_dir: Path | None) -> None:
 
 @contextmanager
 def option_errors() -> Generator[None]:
-    """Turn errors in the settings of an engine under construction into ConnectorRefused, with texts by setting."""
+    """Convert errors about settings while an engine is built to ConnectorRefused, with texts by setting."""
     try:
         yield
     except errors.InvalidPath as error:
@@ -141,7 +141,7 @@ def option_errors() -> Generator[None]:
 
 
 def by_setting(problems: Sequence[str]) -> Mapping[str, list[str]]:
-    """Group messages of adapters by setting: `<setting>: <text>`, perhaps prefixed by the connector's key."""
+    """Group adapter messages by setting: `<setting>: <text>`, perhaps prefixed by the connector's key."""
     found = dict[str, list[str]]()
     for problem in problems:
         setting, _, text = _PLACE.sub("", problem).partition(": ")

@@ -1,7 +1,7 @@
 """The catalogue of connector types, one row per dialect and interface (Contract platform 5.1).
 
-`catalog.txt` is the table of Contract platform 5.10. What else a new dialect needs is listed in
-`connectors/engine_builders.py`.
+`catalog.txt` is the table of Contract platform 5.10. `connectors/engine_builders.py` lists what else a new dialect
+needs.
 """
 
 import json
@@ -23,7 +23,7 @@ Flags: TypeAlias = Mapping[str, str | bool]
 
 
 class Runs(StrEnum):
-    """What this server can do with connectors of a type."""
+    """How this server can use connectors of a type."""
 
     YES = "yes"
     """Runs statements without further installation."""
@@ -36,7 +36,7 @@ class Runs(StrEnum):
 
 
 class Category(StrEnum):
-    """Groups of a listing, in order."""
+    """Listing groups, in order."""
 
     EDITOR = "editor"
     BROWSERS = "browsers"
@@ -68,7 +68,7 @@ _SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
 
 
 def flags(quote: str, letters: str) -> Flags:
-    """All 13 flags of an SQL type: `quote` is b or d, `letters` are eleven T or F in the catalogue's order."""
+    """Return all 13 flags of an SQL type: `quote` is b or d, `letters` are eleven T or F in catalogue order."""
     is_sql, *others = (letter == "T" for letter in letters)
     return MappingProxyType(
         {
@@ -89,7 +89,7 @@ class ConnectorType:
     nice_name: str
     runs: Runs
     settings: Settings
-    """Names and default values for listings, in the order of the form."""
+    """Setting names and default values for listings, in form order."""
     flags: Flags
     """Empty for types without SQL."""
     description: str
@@ -108,7 +108,7 @@ _MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
         **{(dialect, "hiveserver2"): model for dialect, model in options.HS2_OPTIONS.items()},
     }
 )
-"""Models whose options are listed after those of the table."""
+"""Models whose options are listed after the table's settings."""
 
 
 def _row(line: str) -> ConnectorType:
@@ -143,13 +143,13 @@ _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 
 def flags_of(dialect: str, interface: str) -> Flags:
-    """The flags of a pair. For an unknown pair in the settings, those of the dialect, or plain SQL."""
+    """Return a pair's flags. For an unknown pair in the settings, use the dialect's flags, or plain SQL."""
     row = BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 
 
 def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
-    """The type with these defaults for its settings; other names are ignored."""
+    """Return the type with these defaults for its settings; other names are ignored."""
     return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
@@ -164,11 +164,11 @@ _RETRIES = frozenset({"never", "read_only"})
 _GENERAL: Settings = MappingProxyType(
     {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
 )
-"""Additional settings of every runnable type, each with a value of its type."""
+"""Additional settings of every runnable type, each with a sample value that shows its type."""
 
 
 def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[str, SettingValue]:
-    """The given settings in the order and with the types of the row, completed by its defaults.
+    """Return the given settings in the row's order and types, completed by its defaults.
 
     Raises unknown_setting, ConnectorRefused; their texts contain no values.
     """
@@ -196,7 +196,7 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
 
 
 def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
-    """Convert the value to the type of `kind`. Raises ValueError with the text of the problem."""
+    """Convert the value to the type of `kind`. Raises ValueError with the problem's text."""
     problem = None
     if isinstance(kind, bool):
         if (flag := options.flag_of(value)) is not None:

@@ -1,4 +1,4 @@
-"""Options of the interface `sqlalchemy`: the driver url and the options in it (Contract platform 5.11)."""
+"""Options of the interface `sqlalchemy`: the driver url and its options (Contract platform 5.11)."""
 
 import re
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 _ALIASES = {"postgres": "postgresql"}
 _LONGEST_S = 7 * 24 * 3600
-_SHOWN = 60  # characters of a text that a client gave
+_SHOWN = 60  # characters shown of a client's text
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 _USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
-_MOST_IDLE_S, _MOST_PROBES = 32767, 127  # of the kernel
+_MOST_IDLE_S, _MOST_PROBES = 32767, 127  # the kernel's limits
 PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
 """Default ports by dialect."""
 
@@ -42,7 +42,7 @@ _NEVER = (
     " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
     " socketfactory creator connectionfactory"
 )
-"""Options that are never allowed, ignoring case and anything but letters and digits."""
+"""Options that are never allowed. Comparisons ignore case and all characters but letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
 """Names that may be shown; other texts may be part of a password that was not percent-encoded."""
 _NAMES_ANOTHER_HOST = re.compile(
@@ -50,7 +50,7 @@ _NAMES_ANOTHER_HOST = re.compile(
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
     r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
 )
-"""Names of options that lead to a file of this server, to code, or to another host."""
+"""Names of options that refer to a file of this server, to code, or to another host."""
 
 
 class PostgresqlUrlOptions(Options):
@@ -102,12 +102,12 @@ URL_OPTIONS: Mapping[str, type[Options]] = MappingProxyType(
         "awsathena": AthenaUrlOptions,
     }
 )
-"""Options that need no permission by the operator, by dialect."""
+"""Options that need no operator permission, by dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverUrl:
-    """A url whose driver and options are allowed. `dialect` is the driver's part before the `+`."""
+    """A url with an allowed driver and allowed options. `dialect` is the driver's part before the `+`."""
 
     driver: str
     dialect: str
@@ -116,21 +116,21 @@ class DriverUrl:
     path: str
     """Unquoted, without surrounding slashes."""
     username: str | None
-    """None if users give theirs through create_session, or if there is none."""
+    """None if users give theirs through create_session, or if the url has none."""
     password: str | None = field(repr=False)
     query: Mapping[str, str] = field(repr=False)
     """All options, unparsed."""
     options: Options
-    """The options of `URL_OPTIONS`."""
+    """The typed options, by the model in `URL_OPTIONS`."""
     wants_credentials: bool
 
     @property
     def database(self) -> str:
-        """The database of a `postgresql://` url, by default named like the user."""
+        """The database in a `postgresql://` url, by default named like the user."""
         return self.path or self.username or ""
 
     def rules(self, rules: OptionRules) -> OptionRules:
-        """The rules for its hosts; only the PostgreSQL adapter can exclude a single database of a server."""
+        """Return the rules for the url's hosts. Only the PostgreSQL adapter can exclude a single database."""
         is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
         if self.dialect != "postgresql" or not is_allowed:
             return rules
@@ -138,7 +138,7 @@ class DriverUrl:
 
 
 def driver_of(scheme: str) -> tuple[str, str]:
-    """The normalized driver of a url scheme, and its dialect, the part before the `+`."""
+    """Return a url scheme's normalized driver, and its dialect, the part before the `+`."""
     dialect, plus, rest = scheme.lower().partition("+")
     dialect = _ALIASES.get(dialect, dialect)
     return f"{dialect}{plus}{rest}", dialect
@@ -188,7 +188,7 @@ def _parts(text: str) -> tuple[SplitResult, int | None]:
         raise invalid("must be given")
     try:
         parts = urlsplit(text)
-        # Unescaped reserved characters in a password split the url, and errors about the rest would reveal parts of it.
+        # Unescaped reserved characters in a password split the url, so errors would reveal parts of the password.
         behind = (
             f"{parts.path}{parts.fragment}" if "@" in parts.netloc else f"{parts.path}{parts.query}{parts.fragment}"
         )
@@ -210,7 +210,7 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
 
 
 def _typed(dialect: str, query: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:
-    """The options of `URL_OPTIONS`, and the problems with them."""
+    """Validate the options by the model in `URL_OPTIONS`. Returns the options and their problems."""
     model = URL_OPTIONS.get(dialect, Options)
     try:
         return model.model_validate({name: text for name, text in query.items() if name in model.model_fields}), []
@@ -229,7 +229,7 @@ EXAMPLE_KEY = '{"type": "service_account", ...}'
 _NO_KEY = only(
     {"", EXAMPLE_KEY}, "must be empty: drivers get no key; the environment of this server may name one to them"
 )
-"""Refuses a key that would be stored but never used, except for the catalogue's example."""
+"""Refuses keys, which would be stored but never used, except for the catalogue's example."""
 
 
 class UrlOptions(Options):
