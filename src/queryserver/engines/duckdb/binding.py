@@ -1,9 +1,9 @@
-"""Parameters that DuckDB binds (ADR 61).
+"""Binds statement parameters in DuckDB (ADR 61).
 
-The guard checks the text with the values as literals. What runs is the same text with markers `$1`, `$2`, … in place of
-the literals, but only if DuckDB reads both alike: the same tokens outside the literals, and each marker as a parameter.
-Where DuckDB's grammar allows no parameter, such as after DATE, the text with literals runs, which the guard has
-checked.
+The guard checks the statement with its values written as literals. DuckDB then runs the same statement with markers
+`$1`, `$2`, … instead of the literals, but only if it reads both alike: the tokens outside the literals must be the
+same, and each marker must be a parameter. Where DuckDB's grammar allows no parameter, such as after DATE, the checked
+text with literals runs instead.
 """
 
 import datetime as dt
@@ -23,23 +23,25 @@ from queryserver.sql.parameters import Parameter, ParameterType, digits_of
 Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list["Native | None"]
 
 BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"})
-"""Kinds of statements whose values are bound. DuckDB refuses parameters in most others."""
+"""Statement kinds whose values are bound. DuckDB refuses parameters in most other kinds."""
 
 _UNSEEN = frozenset({"query", "nextval"})
-"""Statements that call these functions are never bound: the text passed to query() may contain `$1`, which would also
-be bound without the guard having checked it; a query with nextval() runs while it is planned, so it cannot be planned
-a second time.
+"""Functions that rule out binding.
+
+The text passed to query() may contain `$1`, which DuckDB would also bind although the guard has not checked it. A query
+with nextval() runs while it is planned, so it cannot be planned a second time.
 """
 _NUMBERS_OR_NOTHING = frozenset({"returning", "group", "order", "distinct"})
-"""Keywords after which DuckDB allows no parameters, or treats two equal ones as different expressions. A query refused
-for this is planned again with literals; a statement that changes rows runs while it is planned, so it has literals
-from the start.
+"""Keywords after which DuckDB allows no parameters, or treats two equal parameters as different expressions.
+
+A query that is refused for this reason is planned again with literals. A statement that changes rows already runs while
+it is planned, so it has literals from the start.
 """
 
 _NO_CALLS = frozenset(
     {"values", "in", "and", "or", "not", "where", "set", "on", "then", "else", "when", "do", "conflict"}
 )
-"""Keywords before a parenthesis that does not open a list of arguments."""
+"""Keywords after which a parenthesis does not open an argument list."""
 
 _INT = 2**31
 _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VARCHAR, ParameterType.ARRAY}
@@ -47,7 +49,9 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 @dataclass(frozen=True, slots=True)
 class MarkedStatement:
-    """The statement that DuckDB runs: `text` with markers, parsed, and the values of the markers `$1`, `$2`, …"""
+    """A statement that DuckDB runs: its `text` with markers, the parsed statement, and the values of the markers `$1`,
+    `$2`, …
+    """
 
     text: str
     statement: duckdb.Statement
@@ -55,7 +59,10 @@ class MarkedStatement:
 
 
 class _Marks:
-    """Writes markers and collects their values in order. A type is written where the literal has it."""
+    """Writes markers and collects their values in order.
+
+    A marker gets a CAST where its value alone has another type.
+    """
 
     def __init__(self) -> None:
         self.values: list[Native] = []
@@ -67,7 +74,7 @@ class _Marks:
         return self._written[number]
 
     def begin_row(self) -> None:
-        """Start the next row, whose values get markers of their own."""
+        """Start the next row; its values get new markers."""
         self._written.clear()
 
     def _value(self, one: Parameter) -> str:
@@ -115,15 +122,13 @@ def _native(one: Parameter) -> "Native | None":
 
 
 def marks_of(bound: BoundStatement) -> tuple[str, list[Any]]:
-    """The text with markers, and their values."""
+    """Return the text with markers, and the marker values."""
     marks = _Marks()
     return bound.render(marks.write), marks.values
 
 
 def row_start(tokens: Sequence[Token], text: str) -> int | None:
-    """Where the row of an `INSERT INTO … VALUES (…)` starts in `text`; None if further rows cannot be added after
-    it.
-    """
+    """Return the position of the row in an `INSERT INTO … VALUES (…)`; None if further rows cannot be appended."""
     if [token.name for token in tokens[:2]] != ["insert", "into"]:
         return None
     positions = [at for at, token in enumerate(tokens) if token.kind == "keyword" and token.name == "values"]
@@ -139,13 +144,13 @@ def row_start(tokens: Sequence[Token], text: str) -> int | None:
 
 
 def alike(text: str, values: Sequence[Native]) -> Hashable:
-    """A key that is equal for rows that may share one statement, because their values have the same types."""
+    """Return a key that is equal for rows whose values have the same types, so that they may share one statement."""
     zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
     return text, tuple(map(type, values)), tuple(zones)
 
 
 def joined(row: BoundStatement, start: int, rows: int) -> str:
-    """The text with markers for `rows` rows like this one. `start` comes from `row_start`."""
+    """Write the text with markers for `rows` rows like this one. `start` comes from `row_start`."""
     marks, texts = _Marks(), list[str]()
     for _ in range(rows):
         text = row.render(marks.write)
@@ -157,10 +162,11 @@ def joined(row: BoundStatement, start: int, rows: int) -> str:
 def marked(
     connection: duckdb.DuckDBPyConnection, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token]
 ) -> MarkedStatement | None:
-    """The statement to run instead of `literal`, whose text is the one last written by `bound` and has these tokens.
+    """Return the statement to run instead of `literal`; None if the text with literals must run.
 
-    None if the text with literals must run, which is then the last one written again. Raises StatementRejected if
-    DuckDB finds a parameter somewhere else than the marker that was parsed.
+    `literal` comes from the text that `bound` wrote last, and `tokens` are the tokens of that text. If None is
+    returned, this text is still, or again, the last one written. Raises StatementRejected if DuckDB finds parameters
+    other than the markers.
     """
     if kind_of(literal) not in BINDING_KINDS or literal.named_parameters:
         return None
@@ -192,8 +198,8 @@ def marked(
 def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
     """Whether the parameters can only become column values, so that the guard need not check every row.
 
-    This holds if the statement has no function call: only the table of an INSERT, VALUES, IN and conditions precede a
-    parenthesis.
+    This holds if the statement calls no function: parentheses only follow keywords such as VALUES and IN, or the table
+    of an INSERT.
     """
     before, is_target = "", False
     for kind, text in _outside(tokens, bound):
@@ -211,7 +217,7 @@ def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
 
 
 def _outside(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
-    """Kind and text of the tokens that do not start inside a value of the text that `bound` wrote last."""
+    """Return the kind and text of each token that does not start inside a value of the text that `bound` wrote last."""
     outside, spans, at = list[tuple[str, str]](), bound.value_spans(), 0
     for token in tokens:
         while at < len(spans) and spans[at][1] <= token.start:

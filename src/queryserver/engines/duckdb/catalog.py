@@ -1,7 +1,6 @@
-"""Metadata of a DuckDB database, read from its own table functions. `<DB>` is a schema of the single database.
+"""Reads a DuckDB database's metadata from DuckDB's table functions. `<DB>` is a schema of the single database.
 
-Names match without regard to case. Qualified names start with the database name, because a schema may have the same
-name.
+Names match case-insensitively. Qualified names start with the database name, because a schema may have the same name.
 """
 
 import re
@@ -18,7 +17,7 @@ _BOUNDED = frozenset({
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
-"""Types whose minimum and maximum are complete; those of texts are truncated to a few bytes."""
+"""Types whose minimum and maximum are complete; for text types, DuckDB truncates them to a few bytes."""
 
 _OURS = "database_name = current_database()"
 _TABLES = """
@@ -33,14 +32,14 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class DuckdbCatalog(queries.SessionCatalog):
-    """A Catalog. `database_name` is DuckDB's name for the file."""
+    """Implements `Catalog`. `database_name` is DuckDB's name for the file."""
 
     def __init__(self, session: protocol.EngineSession, database_name: str) -> None:
         super().__init__(session)
         self._database_name = database_name
 
     async def databases(self) -> Sequence[str]:
-        """Schemas of the database."""
+        """Return the database's schemas."""
         return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
@@ -56,7 +55,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
-        """The row count in the statistics is DuckDB's estimate."""
+        """Describe a table. The row count in its statistics is DuckDB's estimate."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {queries.literal(schema)}"
         found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
@@ -156,7 +155,10 @@ class DuckdbCatalog(queries.SessionCatalog):
         return queries.table_columns(described, is_view=is_view)
 
     async def _scope(self, database: str | None) -> str:
-        """The SQL condition for functions that are built in or in the current schema, or for those of one schema."""
+        """Return the SQL condition for a schema's functions.
+
+        None selects built-in functions and the current schema's functions.
+        """
         if database is None:
             return f"(internal OR {_OURS} AND schema_name = current_schema())"
         schema, _ = await self._schema(database)
@@ -178,7 +180,10 @@ def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str |
 
 
 def _unfolded(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
-    """A subquery with one column, named after the last segment, of the values at the path. Raises NotSupported."""
+    """Build a subquery that selects the values at the path; its column is named after the last segment.
+
+    Raises NotSupported.
+    """
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None
     query = f"SELECT {queries.identifier(column)} AS v FROM {source}"
@@ -191,7 +196,7 @@ def _unfolded(source: str, table: protocol.TableDescription, column: str, nested
 
 
 def _step(kind: SqlType, segment: str) -> str | None:
-    """The SQL expression for one path segment of a value `v`; None if the type has no such part."""
+    """Return the SQL expression for one path segment of a value `v`; None if the type has no such part."""
     part = kind.part(segment)
     if part is None:
         return None

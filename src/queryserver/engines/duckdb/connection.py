@@ -1,4 +1,4 @@
-"""One DuckDB connection, the limits of its results, and the translation of its errors. All calls block."""
+"""One DuckDB connection, its result limits and its error translation. All calls block."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -47,12 +47,12 @@ from queryserver.formats.columns import Column
 from queryserver.sql.literals import DUCKDB
 from queryserver.sql.markers import BoundStatement
 
-# DuckDB works in vectors of 2048 rows, which count against its memory limit. Several are copied into one batch only
-# where their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
+# DuckDB works in vectors of 2048 rows, which count against its memory limit. Several vectors are copied into one batch
+# only if their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
 _MOST_JOINED = 2_000
-"""Largest number of parameters in a statement that combines several rows."""
+"""Maximum number of parameters in a statement that combines several rows."""
 
 _SMALL_BYTES = 1024 * 1024
 """Batches up to this average size are concatenated, which copies them."""
@@ -79,19 +79,19 @@ class _CheckedRow:
     returns_rows: bool
     lines_before: int
     start: int | None = None
-    """Where its row starts in the text with markers, if further rows may follow it there."""
+    """The position of its row in the text with markers; None if no further rows may follow."""
 
 
 class _RowsRefused(Exception):
-    """One of several combined rows has failed."""
+    """The combined statement for several rows has failed; the rows must run one by one."""
 
 
 _Planned: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
-"""The relation that yields the rows of a statement, and the names of its columns."""
+"""The relation that yields a statement's rows, and its column names."""
 
 
 class DuckdbConnection:
-    """A cursor of a database, which is a separate connection with its own temporary tables, USE and SET."""
+    """A cursor of a database. DuckDB treats it as a separate connection with its own temporary tables, USE and SET."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class DuckdbConnection:
         files: "Callable[[Callable[[], None]], SessionStatements] | None" = None,
         results: CalledResults | None = None,
     ) -> None:
-        """`has_ended` is called after an internal error and says whether that invalidated the database for all
-        connections.
+        """`has_ended` is called after an internal error and returns whether the error has invalidated the database for
+        all connections.
 
-        `files` creates the file access of its statements from a function that interrupts them. `results` are those that
-        statements may read as tables.
+        `files` creates the statements' file access; its argument is a function that interrupts them. `results` are the
+        stored results that statements may read as tables.
         """
         self.native = connection
         """The driver's connection, for the server's own statements."""
@@ -128,7 +128,7 @@ class DuckdbConnection:
     takes_rows = True
 
     def run(self, statement: str | BoundStatement) -> DriverAnswer:
-        """Run a text of at most one statement (Contract security T23)."""
+        """Run a text that contains at most one statement (Contract security T23)."""
         if self._files is not None:
             return self._files.run(lambda: self._with_results(statement))
         return self._with_results(statement)
@@ -159,7 +159,7 @@ class DuckdbConnection:
         return answer
 
     def _begin(self, text: str, bound: BoundStatement | None = None) -> "DuckdbAnswer":
-        """Run a statement; `text` has the values of `bound` as literals, for the guard (ADR 61)."""
+        """Run a statement. `text` contains the values of `bound` as literals, for the guard (ADR 61)."""
         if self._room is not None:
             self._room.apply(self.native)
         with self.engine_errors():
@@ -167,7 +167,9 @@ class DuckdbConnection:
 
     @contextmanager
     def engine_errors(self) -> Generator[None]:
-        """Translate errors of the database, and our refusals worded like them, to errors of a statement."""
+        """Translate database errors into statement errors, and classify our own refusals, which are worded like
+        DuckDB's.
+        """
         with statement_errors(self._root, self._known_error):
             try:
                 yield
@@ -178,7 +180,7 @@ class DuckdbConnection:
                 raise
 
     def _run_rows(self, statement: BoundStatement) -> "DuckdbAnswer":
-        """Run once per row of parameters, in the open transaction or in one of its own."""
+        """Run the statement once per parameter row, in the open transaction or in its own transaction."""
         self._is_stopped = False
         if self._room is not None:
             self._room.apply(self.native)
@@ -209,7 +211,10 @@ class DuckdbConnection:
         return changed
 
     def _changed_together(self, statement: BoundStatement) -> int:
-        """Combine rows of the same types into one statement, which takes a tenth of the time. Raises _RowsRefused."""
+        """Run the statement with rows of the same types combined, which takes a tenth of the time.
+
+        Raises _RowsRefused.
+        """
         changed, known, at = 0, dict[str, _CheckedRow](), 0
         together = dict[tuple[str, int], _CheckedRow]()
         while at < len(rows := statement.rows):
@@ -253,7 +258,7 @@ class DuckdbConnection:
         return replace(one, statement=statements[0])
 
     def _watched_rows(self, statement: BoundStatement) -> AbstractContextManager[None]:
-        """Watch the storage across all rows, because a check per row would take longer than the row."""
+        """Watch the storage once for all rows, because a check per row would take longer than running the row."""
         text = statement.rows[0].render(DUCKDB.write)
         tokens = tokens_of(text)
         with self.engine_errors():
@@ -261,7 +266,7 @@ class DuckdbConnection:
         return nullcontext() if checked is None else self._watched(kind_of(checked[0]), tokens)
 
     def _run_row(self, row: BoundStatement, known: "dict[str, _CheckedRow]") -> int:
-        """Run one row and return the number of changed rows; rows of RETURNING are discarded.
+        """Run one row and return the number of changed rows; rows from RETURNING are discarded.
 
         `known` maps texts with markers to statements that the guard has already checked.
         """
@@ -289,7 +294,7 @@ class DuckdbConnection:
 
     def _changed_by(self, row: "_CheckedRow", values: Sequence[Any] | None) -> int:
         with statement_errors(self._root, self._known_error, lines_before=row.lines_before):
-            # Not `sql`, which creates a relation first and takes another 0.7 ms.
+            # `sql` would first create a relation, which takes another 0.7 ms.
             cursor = self.native.execute(row.statement, values)
             if row.returns_rows:
                 return sum(iter(lambda: len(cursor.fetchmany(_VECTOR_ROWS)), 0))
@@ -297,12 +302,12 @@ class DuckdbConnection:
         return count[0] if count and isinstance(count[0], int) else 0
 
     def _in_transaction(self) -> bool:
-        """Whether a transaction is open; if not, two statements have different transaction numbers."""
+        """Whether a transaction is open. Without one, two statements have different transaction numbers."""
         with self.engine_errors():
             return self.native.sql(_TRANSACTION).fetchall() == self.native.sql(_TRANSACTION).fetchall()
 
     def prepare(self, setting: str) -> None:
-        """Run a statement that sets up the session, without the guard."""
+        """Run a statement that the server itself has written, without the guard."""
         with self.engine_errors():
             self.native.execute(setting)
 
@@ -322,7 +327,10 @@ class DuckdbConnection:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Wrap work that writes: it is stopped above the database's quota or below the disk's floor."""
+        """Wrap work that writes.
+
+        It is stopped if the database exceeds its quota or free disk space falls below the floor.
+        """
         if self._watch is None:
             yield
             return
@@ -342,7 +350,7 @@ class DuckdbConnection:
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
 
     def _occupied(self) -> int:
-        """Bytes in use, without the free blocks inside the file, which new rows fill first."""
+        """Return the bytes in use, without the free blocks inside the file, which new rows fill first."""
         with self.native.cursor() as connection:
             with suppress(duckdb.Error):  # frees the blocks of dropped tables
                 connection.execute("CHECKPOINT")
@@ -350,14 +358,15 @@ class DuckdbConnection:
         return blocks
 
     def _give_back(self) -> None:
-        """Shrink the file after a stopped statement: its blocks are free, but DuckDB truncates only at the next
-        change.
+        """Shrink the file after a stopped statement.
+
+        Its blocks are free, but DuckDB truncates the file only after the next change.
         """
         name = identifier(f"queryserver_{uuid4().hex}")
         with suppress(duckdb.Error), self.native.cursor() as connection:
             connection.execute(f"CREATE SCHEMA {name}")
             connection.execute(f"DROP SCHEMA {name}")
-            connection.execute("CHECKPOINT")  # refused while others write; a later checkpoint does it then
+            connection.execute("CHECKPOINT")  # refused while others write; a later checkpoint then shrinks the file
 
     def _check_end(self, text: str) -> None:
         if may_have_ended(text) and self._has_ended():
@@ -366,7 +375,10 @@ class DuckdbConnection:
     def _checked(
         self, text: str, tokens: Sequence[Token], *, copies_files: bool = False
     ) -> tuple[duckdb.Statement, int] | None:
-        """The statement and the number of lines before it; None for an empty text. Raises StatementRejected."""
+        """Parse and check a text. Raises StatementRejected.
+
+        Returns the statement and the number of lines before it; None for an empty text.
+        """
         statements = self.native.extract_statements(text)
         if not statements:
             return None
@@ -386,7 +398,7 @@ class DuckdbConnection:
             return DuckdbAnswer()
         statement, lines_before = checked
         kind = kind_of(statement)
-        # A query yields a relation that runs when it is read; anything else runs here.
+        # A query yields a relation that runs when it is read; any other statement runs here.
         with self._watched(kind, tokens):
             planned = self._planned_bound(bound, statement, tokens, lines_before) if bound is not None else None
             relation, names = planned or self._planned(statement, lines_before)
@@ -395,7 +407,7 @@ class DuckdbConnection:
         shape = (names, list(map(str, types)) if len(types) == 1 else [])
         if kind != "SELECT" and shape == _NOTHING:
             return DuckdbAnswer()
-        # DuckDB returns the count of changed rows as a result set.
+        # DuckDB returns the number of changed rows as a result set.
         if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
             with statement_errors(self._root, self._known_error, lines_before=lines_before):
                 counted = relation.fetchall()
@@ -405,7 +417,7 @@ class DuckdbConnection:
     def _planned_bound(
         self, bound: BoundStatement, literal: duckdb.Statement, tokens: Sequence[Token], lines_before: int
     ) -> "_Planned | None":
-        """Plan the statement with bound values; None if `literal` must run instead, and nothing has run yet."""
+        """Plan the statement with bound values; return None if nothing has run and `literal` must run instead."""
         statement_with_markers = marked(self.native, bound, literal, tokens)
         if statement_with_markers is None:
             return None
@@ -415,8 +427,8 @@ class DuckdbConnection:
             try:
                 return self._named(self.native.sql(statement, params=values), statement, values)
             except duckdb.Error as error:
-                # Refused at planning, for instance because ORDER BY accepts a number but no parameter. Other error
-                # classes may come from a query that already runs because one of its functions has side effects.
+                # Planning fails, for instance, because ORDER BY accepts a number but no parameter. Other error classes
+                # may come from a query that already runs, because one of its functions has side effects.
                 if kind_of(literal) != "SELECT" or type(error) not in {duckdb.Error, duckdb.BinderException}:
                     raise
                 bound.render(DUCKDB.write)
@@ -437,9 +449,9 @@ class DuckdbConnection:
     def _named(
         self, relation: duckdb.DuckDBPyRelation, statement: duckdb.Statement, values: list[Any] | None = None
     ) -> "_Planned":
-        """The relation with its column names as DuckDB reports them.
+        """Return the relation with its column names as DuckDB reports them.
 
-        A relation over rows that a statement has already returned numbers duplicate names: `i, i_1`.
+        If a statement has already returned its rows, the relation over them numbers duplicate names: `i, i_1`.
         """
         names = relation.columns
         known = {name.casefold() for name in names}
@@ -449,10 +461,10 @@ class DuckdbConnection:
         return relation, names
 
     def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
-        """The position of a binding error in a query, which only EXPLAIN reports.
+        """Locate a binding error in a query. Only EXPLAIN reports its position.
 
-        Other statements report it themselves. None inside a transaction, which an error of EXPLAIN would abort,
-        unlike the binding error of a query.
+        Other statements report the position themselves. Returns None inside a transaction, because a failed EXPLAIN
+        would abort it, unlike the query's binding error.
         """
         try:
             if self._in_transaction():
@@ -463,7 +475,10 @@ class DuckdbConnection:
         return None
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
-        """The statement and the number of lines before it: DuckDB only reports positions if it is the whole text."""
+        """Return the statement without preceding comments, and the number of lines before it.
+
+        DuckDB reports error positions only if the statement is the whole text.
+        """
         query = statement.query
         if len(query) == len(text) or not text.endswith(query):
             return statement, 0
@@ -502,9 +517,9 @@ def _returns_rows(tokens: Sequence[Token]) -> bool:
 
 
 class DuckdbAnswer:
-    """The rows of a statement, read through Arrow. One batch is read ahead, so that errors appear early.
+    """Reads a statement's rows through Arrow. One batch is read ahead, so that errors appear early.
 
-    `around` wraps each call of the driver. `natives` is passed on to `sound`.
+    `around` wraps each driver call. `natives` is passed on to `sound`.
     """
 
     def __init__(
@@ -534,7 +549,7 @@ class DuckdbAnswer:
             raise
 
     def hide_excerpts(self) -> None:
-        """Omit the excerpt of the statement from errors of later batches too, because it contains parameter values."""
+        """Omit the statement excerpt from later batches' errors too, because it contains parameter values."""
         around = self._around
 
         @contextmanager
@@ -560,7 +575,7 @@ class DuckdbAnswer:
             ]
 
     def close(self) -> None:
-        """A reader left open would block the connection's next statement."""
+        """Close the reader, which would otherwise block the connection's next statement."""
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()
@@ -578,7 +593,10 @@ class DuckdbAnswer:
 
 
 def _joined(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
-    """Concatenate small batches, since each costs some 50 µs downstream; Arrow cannot concatenate sparse unions."""
+    """Concatenate small batches, since each batch costs some 50 µs downstream.
+
+    Arrow cannot concatenate sparse unions.
+    """
     if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches
     try:

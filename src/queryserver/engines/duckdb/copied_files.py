@@ -1,7 +1,8 @@
-"""The files that COPY … TO writes: each appears complete, and none remains if the statement fails or is stopped.
+"""Writes the files of COPY … TO.
 
-DuckDB opens them in any thread. So the target in the statement is replaced by a `target://` URL with a random marker
-that other statements cannot guess and that identifies the statement and its real target (ADR 76).
+Each file appears only when complete, and none remains if the statement fails or is stopped. DuckDB opens the files in
+any thread. The statement's target is therefore replaced by a `target://` URL with a random marker, which identifies the
+statement and its real target and which other statements cannot guess (ADR 76).
 """
 
 import re
@@ -22,20 +23,21 @@ from queryserver.errors.statements import StatementRejected
 TARGET_SCHEME = "target"
 _NAME = "file"
 _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]{1,20}){1,2}$")
-"""The suffixes from which DuckDB infers the format and compression of a file."""
+"""The suffixes from which DuckDB infers a file's format and compression."""
 
 SMALL_BYTES = 1024 * 1024
 """Files up to this size are buffered in this process until they are complete."""
 MOST_OPEN = 24
-"""Limit of larger files open at the server, which permits a few more."""
+"""Maximum number of larger files open at the server, which permits a few more."""
 MOST_WAITING_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8
 
 
 def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
-    """`to` or `from` of a COPY statement, and the literal after it; None for COPY FROM DATABASE and other statements.
+    """Return `to` or `from` of a COPY statement and the literal after it.
 
-    The literal is None if the path is computed or is not a plain string.
+    Returns None for COPY FROM DATABASE and other statements. The literal is None if the path is computed or is not a
+    plain string.
     """
     if not tokens or tokens[0].kind != "keyword" or tokens[0].name != "copy":
         return None
@@ -52,10 +54,13 @@ def copy_clause(tokens: Sequence[Token]) -> tuple[str, Token | None] | None:
 
 
 class CopiedFiles:
-    """The files of one COPY … TO. Callable from any thread; `finish` and `give_up` only after DuckDB is done."""
+    """The files of one COPY … TO statement.
+
+    Callable from any thread, but `finish` and `give_up` only after DuckDB is done.
+    """
 
     def __init__(self, statement: FileStatement, named: str, target: str) -> None:
-        """`named` is the path in the statement, `target` the same path as the store writes it."""
+        """`named` is the path in the statement, `target` the same path in the store's spelling."""
         self.statement = statement
         self._files = statement.files
         self.named = named.rstrip("/")
@@ -79,16 +84,16 @@ class CopiedFiles:
         return f"{self._url}/"
 
     def text(self, statement: str, token: Token) -> str:
-        """The statement with its target token replaced by `marked`."""
+        """Return the statement with its target token replaced by `marked`."""
         encoded = statement.encode()
         return (encoded[: token.start] + literal(self.marked).encode() + encoded[token.end :]).decode(errors="replace")
 
     def shown(self, text: str) -> str:
-        """A message of DuckDB with the target as the statement names it."""
+        """Replace the marked target in a DuckDB message with the target named in the statement."""
         return text.replace(self.marked, self.named)
 
     def path(self, marked: str) -> str:
-        """The path in the store. Raises PermissionDenied for paths outside the target."""
+        """Return the path in the store. Raises PermissionDenied for paths outside the target."""
         rest = marked.removeprefix(f"{self._url}/")
         # DuckDB replaces an existing file by writing a temporary file and renaming it.
         rest = rest.removeprefix("tmp_") if rest == f"tmp_{self._name}" else rest
@@ -98,7 +103,7 @@ class CopiedFiles:
         return self._target + below.rstrip("/")
 
     def open(self, path: str) -> "CopiedFile":
-        """Open a new file. May first commit complete ones to stay within the limits."""
+        """Open a new file. May first commit complete files to stay within the limits."""
         with self._lock:
             if path in self._writes or path in self._committed:
                 raise StatementRejected(f"IO Error: COPY writes {path} a second time.")
@@ -128,14 +133,15 @@ class CopiedFiles:
             return ()
 
     def make_directory(self, path: str) -> None:
-        """Note a directory. It is created with its first file or in `finish`, so that a failed statement leaves
-        none.
+        """Record a directory.
+
+        It is created with its first file or in `finish`, so that a failed statement leaves no directory.
         """
         with self._lock:
             self._directories[path] = None
 
     def remove(self, path: str) -> None:
-        """Remove a file that the statement has written. Raises StatementRejected for any other."""
+        """Remove a file that the statement has written. Raises StatementRejected for any other file."""
         with self._lock:
             if (write := self._writes.pop(path, None)) is not None:
                 write.give_up()
@@ -149,7 +155,7 @@ class CopiedFiles:
         self._files.remove(path)
 
     def finish(self) -> None:
-        """Commit all files and create empty directories. Removes all of them if the store raises an error."""
+        """Commit all files and create empty directories. Removes all files if the store raises an error."""
         try:
             with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as threads:
                 list(threads.map(self._commit, list(self._writes.values())))
@@ -161,7 +167,7 @@ class CopiedFiles:
         self._committed.clear()
 
     def give_up(self) -> None:
-        """Remove everything written. Idempotent. Never raises, because the statement has already failed."""
+        """Remove all written files. Idempotent. Never raises, because the statement has already failed."""
         writes, committed = list(self._writes.values()), list(self._committed)
         self._writes.clear()
         self._committed.clear()
@@ -174,7 +180,9 @@ class CopiedFiles:
                 continue
 
     def _next_to_commit(self) -> "CopiedFile | None":
-        """A complete file that must be committed before another is opened; None while the limits allow one more."""
+        """Return a complete file that must be committed before another is opened; None while the limits allow one
+        more.
+        """
         open_writes = sum(write.is_at_server for write in self._writes.values())
         waiting = sum(write.waiting_bytes for write in self._writes.values())
         if open_writes < MOST_OPEN and waiting < MOST_WAITING_BYTES:
@@ -201,8 +209,9 @@ class CopiedFiles:
 
 
 class CopiedFile:
-    """One file, written sequentially. `close` does not commit, because DuckDB also closes files of failed
-    statements.
+    """One file, written sequentially.
+
+    `close` does not commit it, because DuckDB also closes the files of failed statements.
     """
 
     def __init__(self, files: CalledFiles, path: str, create_parent: Callable[[str], None]) -> None:
@@ -234,7 +243,7 @@ class CopiedFile:
         self.is_closed = True
 
     def commit(self) -> None:
-        """Make the file appear in the store. Raises what the store raises."""
+        """Publish the file in the store. Raises the store's errors."""
         self._send(b"")
         assert self._write is not None  # noqa: S101 `_send` has begun it
         self._files.commit_write(self._write)
@@ -247,7 +256,7 @@ class CopiedFile:
             try:
                 self._files.abort_write(write)
             except QueryServerError:
-                return  # the server discards what a statement leaves unfinished
+                return  # the server discards a statement's unfinished files
 
     def _send(self, content: bytes) -> None:
         if self._write is None:

@@ -1,6 +1,6 @@
-"""A DuckDB database: opening and lock-down, the connections of its sessions, and imports into it. All calls block.
+"""Opens and locks down a DuckDB database, connects its sessions, and imports tables into it. All calls block.
 
-This module imports the driver at the first use of an engine, because it takes 12 MiB that many servers never need.
+Only the process of an engine in use imports this module, because the driver takes 12 MiB that many servers never need.
 """
 
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ from queryserver.platform.disk_floor import DiskFloor
 
 Config = dict[str, str | bool | int | float | list[str]]
 
-# What a session may set (guard.py), and what the engine must set itself.
+# Settings that a session may change (guard.py), and settings that the engine itself must change.
 _UNLOCKED_SETTINGS = (
     *sorted(SESSION_SETTINGS), "enable_progress_bar", "enable_progress_bar_print", "progress_bar_time",
     "max_temp_directory_size",
 )  # fmt: skip
 
-# The order matters: after the last one nothing can be set any more.
+# The order matters: after the last statement, no other setting can be changed.
 _LOCK_DOWN = (
-    # Sessions would share its cached blocks, whose version is only the second of the last change.
+    # Sessions would share the cached blocks, whose version is only the second of the last change.
     "SET enable_external_file_cache = false",
     "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
@@ -45,7 +45,7 @@ _LOCK_DOWN = (
     "SET lock_configuration = true",
 )
 
-# Gives each session its own value of every setting that statements may change.
+# Gives each session its own value for every setting that statements may change.
 _PREPARE_SESSION = (
     "SET TimeZone = 'UTC'",
     "SET Calendar = 'gregorian'",
@@ -72,16 +72,16 @@ class DuckdbDatabase:
         schemes: frozenset[str] = frozenset(),
         temporary: Path | None = None,
     ) -> None:
-        """`temporary` is the parent of the directory for temporary files of an in-memory database.
+        """`temporary` is the parent of an in-memory database's directory for temporary files.
 
-        `schemes` are those of `StatementFiles` that sessions with files may read and write.
+        `schemes` are the `StatementFiles` schemes that sessions with file access may read and write.
         """
         self._root = root
         self._cell_max_bytes = cell_max_bytes
         self.has_ended = False
         """Whether an internal error has invalidated the database; all its connections then refuse work."""
         self.files = FileSystems(schemes) if schemes else None
-        """Access to stores for its statements; None without schemes."""
+        """Store access for the database's statements; None without schemes."""
         self._room = self._watch = None
         temporary = file.parent if file is not None else temporary
         if temporary is not None:
@@ -94,7 +94,7 @@ class DuckdbDatabase:
         with opening_errors():
             self.native = duckdb.connect(file or MEMORY, read_only=read_only, config=config)
             try:
-                # Another engine with the same settings may already have opened it and locked it down.
+                # Another engine with the same settings may already have opened and locked down the database.
                 if self.native.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
                     if self.files is not None:
                         self.files.register(self.native, is_new=file is None)
@@ -115,9 +115,9 @@ class DuckdbDatabase:
         files: CalledFiles | None = None,
         results: CalledResults | None = None,
     ) -> DuckdbConnection:
-        """A connection for one session with its `files` and `results`.
+        """Open a connection for one session with its `files` and `results`.
 
-        The connection of an `is_private` database also closes the database.
+        Closing the connection of an `is_private` database also closes the database.
         """
         statements = None
         if files is not None and self.files is not None:
@@ -134,7 +134,7 @@ class DuckdbDatabase:
                 files=statements,
                 results=results,
             )
-        # DuckDB refuses settings that are locked or unknown.
+        # DuckDB refuses locked or unknown settings.
         setup = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
         if options.database:
             setup.append(f"USE {identifier(options.database)}")
@@ -170,7 +170,7 @@ _EXISTS = """
 
 
 class DuckdbWriter(TableWriter):
-    """Loads in one transaction, in which the staging table becomes the target."""
+    """Loads a table in one transaction, which also turns the staging table into the target."""
 
     def __init__(self, connection: DuckdbConnection) -> None:
         super().__init__(connection)
@@ -207,8 +207,9 @@ class DuckdbWriter(TableWriter):
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._schema_of(table), table.name)}")
 
     def _schema_of(self, table: TableName) -> tuple[str, str]:
-        """Database and schema of a table. Qualified names need both, because a schema may be named like the
-        database.
+        """Return a table's database and schema.
+
+        Qualified names need both, because a schema may be named like the database.
         """
         ((database, schema),) = self._native.execute("SELECT current_database(), current_schema()").fetchall()
         return database, table.database or schema
@@ -216,7 +217,7 @@ class DuckdbWriter(TableWriter):
     def _insert(self, load: TableLoad, staging: str, batches: Iterator[pa.RecordBatch]) -> int:
         schema = pa.schema([(column.name, arrow_type(column.type)) for column in load.columns])
         source = f"{load.staging.name}_rows"
-        # A name visible to this connection only; DuckDB's own threads pull the batches while they write.
+        # The name is visible only to this connection. DuckDB's own threads pull the batches while they write.
         self._native.register(source, pa.RecordBatchReader.from_batches(schema, batches))
         try:
             ((rows,),) = self._native.execute(f"INSERT INTO {staging} SELECT * FROM {identifier(source)}").fetchall()

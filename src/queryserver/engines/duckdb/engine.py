@@ -22,9 +22,9 @@ from queryserver.sql.literals import DUCKDB
 CELL_MAX_BYTES = 16 * 1024 * 1024
 TEMPORARY_MAX_BYTES = 10 * 1024**3
 MEMORY_LIMIT = "256MB"
-"""Memory of one database, shared by all its sessions."""
+"""Memory limit of one database, shared by all its sessions."""
 
-# Directory of extensions and secrets: one that does not exist, so that none are found or shown.
+# Directory for extensions and secrets. It does not exist, so that none are found or shown.
 _NOWHERE = "/nonexistent"
 
 _LOCKED_DOWN = {
@@ -41,22 +41,22 @@ _LOCKED_DOWN = {
 _PROGRAM = "from queryserver.engines.duckdb.program import main; main()"
 
 _PROCESS_BYTES = 1024**3
-"""Memory of a process in addition to twice the limit of its database, which covers only part of a statement's use."""
+"""Memory of a process in addition to twice its database's limit, which covers only part of a statement's memory use."""
 
 
 def duckdb_processes() -> EngineProcesses:
-    """The processes of all DuckDB engines of a server."""
+    """Create the pool of processes that a server's DuckDB engines share."""
     return EngineProcesses(_PROGRAM)
 
 
 class DuckdbEngine:
-    """One database file, opened on first use by a separate process, until `close` (Contract platform 5.11).
+    """One database file, which a separate process opens on first use and keeps until `close` (Contract platform 5.11).
 
-    `path` is relative to `root`, or `:memory:`; then each session has a database of its own, discarded when it ends, in
-    a process of its user. Statements can access files of the stores with the rights of their callers (ADR 76), but no
-    other file, no network, no extension, and no setting except schema, time zone and calendar. Engines with different
-    settings for the same file take turns: an idle one closes it, a busy one is waited for. `processes` are those of the
-    server, shared by its engines. Raises InvalidPath, ConfigurationError.
+    `path` is relative to `root`. With `:memory:`, each session has its own database in a process of its user; the
+    database is discarded when the session ends. Statements can access store files with their callers' rights (ADR 76),
+    but no other file, no network, no extension, and no setting except schema, time zone and calendar. Engines with
+    different settings for the same file take turns: an idle engine closes the file, a busy engine is waited for.
+    `processes` are the server's processes, shared by its engines. Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "duckdb"
@@ -133,5 +133,5 @@ class DuckdbEngine:
 
     @property
     def busy(self) -> int:
-        """Number of statements that are being run by a process."""
+        """Number of statements that processes are running."""
         return self._connections.busy

@@ -1,4 +1,4 @@
-"""Translates DuckDB's errors: messages without paths and stack traces, error positions, and causes."""
+"""Translates DuckDB's errors, with their positions and causes; removes paths and stack traces from messages."""
 
 import re
 from collections.abc import Callable, Generator
@@ -14,7 +14,7 @@ from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import engine_memory_exceeded
 from queryserver.sql.positions import position_of
 
-# What follows these is a stack trace, or advice to change settings that statements may not change.
+# These introduce a stack trace, or advice to change settings that statements may not change.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
 
 _PYTHON_TRACE = "Traceback (most recent call last)"
@@ -30,8 +30,8 @@ _WHY_CLOSED = (
     ("No such file", "The database file does not exist."),
 )
 
-# The memory limit of the process: an allocation has failed. An error of the database's own limit, `memory_limit`,
-# reports how much is in use.
+# Messages of an allocation that failed at the process's memory limit. An error at the database's own limit,
+# `memory_limit`, reports how much is in use.
 _PROCESS_IS_FULL = re.compile(r"(?:Out of Memory|INTERNAL) Error: .*(?:bad.alloc|Allocation failure)", re.DOTALL)
 _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
@@ -39,14 +39,14 @@ _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 def may_have_ended(text: str) -> bool:
     """Whether the error may have invalidated the database for all connections.
 
-    An internal error of a running statement does that, one of the planner does not.
+    An internal error of a running statement does, an internal error of the planner does not.
     """
     return _IS_FATAL.search(text) is not None
 
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Translate errors of opening a database: DuckDB's messages contain the path and the process that has it open."""
+    """Translate errors on opening a database. DuckDB's messages contain the path and the process that has it open."""
     try:
         yield
     except duckdb.Error as error:
@@ -59,17 +59,18 @@ def opening_errors() -> Generator[None]:
 def statement_errors(
     root: Path | None, error_of: Callable[[str], errors.QueryServerError | None] | None = None, *, lines_before: int = 0
 ) -> Generator[None]:
-    """Translate errors of a statement; `root` is removed from paths. `error_of` recognizes messages of our own.
+    """Translate statement errors and remove `root` from paths. `error_of` returns the server's own error behind a
+    message, if any.
 
-    `lines_before` is the number of lines before the part sent to DuckDB, which is added to its line numbers.
+    `lines_before` is the number of lines before the text sent to DuckDB; it is added to DuckDB's line numbers.
     """
     try:
         yield
     except pa.ArrowInvalid as error:
         raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
     except UnicodeDecodeError as error:
-        # DuckDB truncates values inside a character, and its Python binding fails to decode the message: here are its
-        # bytes.
+        # DuckDB may truncate a value inside a character. Its Python binding then fails to decode the message, but this
+        # error contains the message's bytes.
         raise _rejected(bytes(error.object).decode(errors="replace"), root, lines_before) from error
     except (duckdb.Error, OSError) as error:
         text = str(error)
@@ -77,7 +78,7 @@ def statement_errors(
             raise known from error
         if isinstance(error, duckdb.Error):
             raise domain_error(error, root, lines_before) from error
-        # Arrow's reader raises an error of the running statement as OSError with DuckDB's message.
+        # Arrow's reader raises a running statement's error as OSError with DuckDB's message.
         if "INTERRUPT Error" in text:
             raise Interrupted from error
         raise _rejected(text, root, lines_before) from error
@@ -91,7 +92,7 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
-# DuckDB has no SQLSTATE, but names the kind of error in its message. More specific kinds come first.
+# DuckDB has no SQLSTATE, but its messages name the error's kind. More specific kinds come first.
 _SQLSTATES = {
     "Constraint": "23000", "Conversion": "22000", "Out of Range": "22003", "Parser": "42601", "Catalog": "42000",
     "Binder": "42000", "Permission": "42501", "Not implemented": "0A000", "Out of Memory": "53200",
@@ -118,14 +119,16 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
 
 
 def location_of(text: str) -> errors.ErrorLocation | None:
-    """The position of an error; None if DuckDB's caret refers to another text, such as the definition of a view."""
+    """Return an error's position; None if DuckDB's caret refers to another text, such as a view's definition."""
     location = location_in(text, LABELED)
     message = text.partition("\n\nLINE ")[0]
     return location if isinstance(location, errors.ErrorExcerpt) and _is_named(location, message) else None
 
 
 def _is_named(location: errors.ErrorExcerpt, message: str) -> bool:
-    """Whether the caret is at the start of a word, which must be a name in the message if that has any."""
+    """Whether the caret is plausible: it must not be inside a word, and a message with names must contain the marked
+    word.
+    """
     position = position_of(location, "\n" * (location.line - 1) + location.shown)
     if position is None or position.column is None:
         return True  # a position that cannot be located is dropped later
@@ -141,7 +144,7 @@ def _is_named(location: errors.ErrorExcerpt, message: str) -> bool:
 
 @contextmanager
 def without_excerpt() -> Generator[None]:
-    """Remove the excerpt of the statement from errors, because it contains parameter values. The position is kept."""
+    """Remove the statement excerpt from errors, because it contains parameter values. The position is kept."""
     try:
         yield
     except errors.StatementRejected as error:

@@ -1,11 +1,11 @@
 """Tracks which statements may read which files, because DuckDB opens files in any thread without naming the statement.
 
-DuckDB lists the files of a path in the thread of the session whose statement names the path. Each listed file is
-claimed by that statement until it ends, and only claimed files can be opened (ADR 76):
+DuckDB lists a path's files in the thread of the session whose statement names the path. That statement claims each
+listed file until it ends, and only claimed files can be opened (ADR 76):
 
-- While only one session has claims on a file, the file is read with the rights of that session.
-- A second session gets a claim once both have proved that they may read the file. From then on it does not
-matter for which of them DuckDB opens it.
+- While only one session has claims on a file, the file is read with that session's rights.
+- A second session gets a claim once both sessions have proved that they may read the file. From then on, it does not
+matter for which session DuckDB opens the file.
 """
 
 import re
@@ -28,31 +28,37 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
 END_WAIT_S = 10.0
-"""How long to wait for a statement that lost its right to a file to end, before the other statement is refused."""
+"""How long to wait until a statement that lost its right to a file has ended.
+
+After that, the waiting statement is refused.
+"""
 _PROOFS_AT_ONCE = 8
 _KEPT_ERRORS = 1_000
-"""Number of callback errors stored until their statements pick them up, which is usually at once."""
+"""Number of callback errors stored until their statements retrieve them, which is usually immediately."""
 _MARK = "file callback "
 _MARKED = re.compile(rf"{_MARK}([0-9a-f]{{16}})")
 _REFUSED = (errors.PermissionDenied, errors.NotFound, errors.Conflict, errors.InvalidRequest)
-"""Errors that prove that a session may not read a file; others say nothing about its rights."""
+"""Errors that prove that a session may not read a file; other errors reveal nothing about its rights."""
 
 
 Stop = Callable[["FileStatement"], None]
-"""Stops a statement, from another thread."""
+"""Stops a statement from another thread."""
 
 
 class CallbackFailed(Exception):
-    """The error of a callback, identified by a marker in its text, because DuckDB passes on only the text."""
+    """Represents a callback's error.
+
+    A marker in its text identifies the error, because DuckDB passes on only the text.
+    """
 
 
 class FileStatement:
-    """One statement of a session, from start to last row. Its thread runs it inside `entered`."""
+    """One statement of a session, from its start to its last row. The session's thread runs it inside `entered`."""
 
     def __init__(self, claims: "FileClaims", files: CalledFiles, stop: Stop) -> None:
         self.files = files
         self.failure: QueryServerError | None = None
-        """The error with which another statement has stopped this one."""
+        """The error with which another statement has stopped this statement."""
         self.has_ended = False
         self._claims = claims
         self._stop = stop
@@ -61,7 +67,7 @@ class FileStatement:
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """Wrap each call of DuckDB for the statement, which attributes paths listed in this thread to it."""
+        """Wrap each DuckDB call for the statement, so that paths listed in this thread are attributed to it."""
         before = self._claims.of_thread
         self._claims.of_thread = self
         try:
@@ -70,7 +76,7 @@ class FileStatement:
             self._claims.of_thread = before
 
     def glob(self, pattern: str) -> Sequence[StoredFile]:
-        """Claim and return the matching files. DuckDB calls this up to three times; all get the same files."""
+        """Claim and return the matching files. DuckDB calls this up to three times and always gets the same files."""
         files = self._listed.get(pattern)
         if files is None:
             files = self.files.glob(pattern)
@@ -84,7 +90,7 @@ class FileStatement:
         self._stop(self)
 
     def end(self) -> None:
-        """Release its claims. DuckDB must no longer be working on it. Idempotent."""
+        """Release the statement's claims. DuckDB must no longer be working on the statement. Idempotent."""
         self._claims.end(self)
 
 
@@ -107,8 +113,9 @@ class FileClaims:
 
     def __init__(self) -> None:
         self.is_strict = False
-        """Whether a definition in the database may open files that no statement has named. If so, DuckDB's own threads
-        may open no files while several statements run.
+        """Whether a definition in the database may open files that no statement has named.
+
+        If so, DuckDB's own threads cannot open files while several statements run.
         """
         self._changed = threading.Condition()
         self._running = set[FileStatement]()
@@ -160,11 +167,11 @@ class FileClaims:
         return self._reads.held_bytes
 
     def naming(self) -> FileStatement:
-        """The statement to which a path listed in this thread belongs.
+        """Return the statement to which a path listed in this thread belongs.
 
-        DuckDB lists some paths late, in threads of its own: all but the first in a list passed to `parquet_schema` or
-        `glob`, and the path of `sniff_csv`. They can only be attributed if a single statement is running.
-        Raises StatementRejected otherwise.
+        DuckDB lists some paths late, in its own threads: all but the first path in a list passed to `parquet_schema` or
+        `glob`, and the path of `sniff_csv`. Such a path can only be attributed if a single statement is running;
+        otherwise this raises StatementRejected.
         """
         here = self.of_thread
         if here is not None:
@@ -180,9 +187,7 @@ class FileClaims:
         )
 
     def claim(self, statement: FileStatement, files: Iterable[StoredFile]) -> None:
-        """Claim files for a statement. Raises EntryChanged, StatementRejected, and the errors of
-        `require_readable`.
-        """
+        """Claim files for a statement. Raises EntryChanged, StatementRejected, and the errors of `require_readable`."""
         proved, waiting = set[str](), list(files)
         while waiting:
             with self._changed:
@@ -192,7 +197,10 @@ class FileClaims:
             proved.update(file.path for file in waiting)
 
     def opened(self, path: str) -> ClaimedFile:
-        """The claimed file that is opened in this thread. Raises PermissionDenied if no statement has named it."""
+        """Return the claimed file that is opened in this thread.
+
+        Raises PermissionDenied if no statement has named the file.
+        """
         here = self.of_thread
         with self._changed:
             claimed = self._claimed.get(path)
@@ -212,8 +220,9 @@ class FileClaims:
             return claimed is not None and (here is None or here in claimed.claimants)
 
     def noted(self, error: QueryServerError) -> CallbackFailed:
-        """The exception for a callback to raise. DuckDB passes on only its text, from which `error_of` restores
-        `error`.
+        """Record a callback's error and return the exception to raise.
+
+        DuckDB passes on only the exception's text, from which `error_of` restores `error`.
         """
         mark = token_hex(8)
         with self._changed:
@@ -223,12 +232,12 @@ class FileClaims:
         return CallbackFailed(f"{_MARK}{mark}")
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """The callback error that caused a message of DuckDB, if any."""
+        """Return the callback error that caused a DuckDB message, if any."""
         match = _MARKED.search(text)
         return self._errors.get(match[1]) if match is not None else None
 
     def _claim(self, statement: FileStatement, file: StoredFile, *, is_proved: bool) -> bool:
-        """Whether the statement has a claim now. The caller holds the lock."""
+        """Try to claim a file; return whether the statement now has the claim. The caller holds the lock."""
         claimed = self._claimed.get(file.path)
         if claimed is None:
             claimed = self._claimed[file.path] = ClaimedFile(file)
@@ -278,7 +287,9 @@ class FileClaims:
                     claimed.claimants[other] = True
 
     def _end_other(self, other: FileStatement, error: QueryServerError, path: str) -> None:
-        """Stop another statement and wait for its end, because until then DuckDB's threads may open files for it."""
+        """Stop another statement and wait until it has ended, because DuckDB's threads may open files for it until
+        then.
+        """
         other.fail(error)
         give_up = time.monotonic() + END_WAIT_S
         with self._changed:
@@ -287,7 +298,7 @@ class FileClaims:
                     raise StatementRejected(f"{path} is in use by a statement that does not end; try again.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:
-        """Read with the rights of any claimant: they belong to one session, or all have proved their rights."""
+        """Read with any claimant's rights: all claimants belong to one session, or all have proved their rights."""
         file, tried = claimed.file, set[FileStatement]()
         while True:
             with self._changed:

@@ -1,7 +1,7 @@
-"""The file systems registered with DuckDB, through which it reads and writes stores at the server (ADR 76).
+"""File systems registered with DuckDB, through which it reads and writes the server's stores (ADR 76).
 
-The methods have the names and results of fsspec's AbstractFileSystem; these are the ones that DuckDB calls. It calls
-them in any thread, and several at once for one open file.
+They implement those methods of fsspec's AbstractFileSystem that DuckDB calls. DuckDB calls them in any thread, and
+several methods concurrently for one open file.
 """
 
 import io
@@ -22,14 +22,15 @@ from queryserver.engines.duckdb.file_claims import ClaimedFile, FileClaims, File
 from queryserver.errors.base import QueryServerError
 
 LOCAL_SCHEME, _FILE = "local", "file"
-"""The scheme shown instead of `file`. DuckDB resolves every `file:` path on the disk of its own process, even if
-another file system is registered for it, and with `file://` among the allowed directories it could read all of that
-disk.
+"""The scheme shown instead of `file`.
+
+DuckDB resolves every `file:` path on its own process's disk, even if another file system is registered for `file`. If
+`file://` were an allowed directory, DuckDB could read that whole disk.
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# The guard refuses such calls, but a view or macro stored by an older version may contain one.
+# The guard refuses such calls, but a view or macro stored by an older version may contain such a call.
 _UNNAMED_OPENS = """
     SELECT 1 FROM (
         SELECT sql FROM duckdb_views() WHERE NOT internal
@@ -39,11 +40,11 @@ _UNNAMED_OPENS = """
 """
 
 Callback = Callable[[], AbstractContextManager[None]]
-"""A context that wraps the code DuckDB calls."""
+"""Creates a context that wraps code called by DuckDB."""
 
 
 def shown_schemes(schemes: frozenset[str]) -> Sequence[str]:
-    """The schemes of paths in statements; `schemes` are those of `StatementFiles`."""
+    """Return the schemes of paths in statements; `schemes` are the schemes of `StatementFiles`."""
     return sorted(LOCAL_SCHEME if scheme == _FILE else scheme for scheme in schemes)
 
 
@@ -65,10 +66,10 @@ class FileSystems:
         self.schemes = shown_schemes(schemes)
         self.claims = FileClaims()
         self.copies = dict[str, CopiedFiles]()
-        """The files of running COPY … TO statements, by the prefix of their paths."""
+        """The files of running COPY … TO statements, by path prefix."""
 
     def register(self, connection: duckdb.DuckDBPyConnection, *, is_new: bool) -> None:
-        """Register with all connections of the database; `is_new` if it cannot contain stored definitions."""
+        """Register with all connections of the database. `is_new` means that it cannot contain stored definitions."""
         connection.register_filesystem(StoreFileSystem(self.schemes, self.claims))
         connection.register_filesystem(TargetFileSystem(self.copies, self.claims))
         self.claims.is_strict = not is_new and bool(connection.execute(_UNNAMED_OPENS).fetchall())
@@ -79,7 +80,7 @@ class FileSystems:
         return [f"{scheme}://" for scheme in (*self.schemes, TARGET_SCHEME)]
 
     def copy(self, statement: FileStatement, target: str) -> CopiedFiles:
-        """Register the files of one COPY … TO, until `copied`."""
+        """Register the files of one COPY … TO statement until `copied` is called."""
         copied = CopiedFiles(statement, target, store_path(target))
         self.copies[copied.prefix] = copied
         return copied
@@ -93,8 +94,9 @@ class FileSystems:
 
 @cache
 def _spellings(scheme: str) -> Sequence[str]:
-    """All upper- and lower-case spellings. DuckDB allows any, but looks up file systems by the exact one and otherwise
-    uses its own disk.
+    """Return all upper- and lower-case spellings.
+
+    DuckDB allows any spelling, but looks up file systems by the exact spelling and otherwise uses its own disk.
     """
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 
@@ -120,7 +122,7 @@ class _CalledFileSystem(AbstractFileSystem):
 
 
 class StoreFileSystem(_CalledFileSystem):
-    """Files of all schemes, for reading. Only files that a statement has named can be opened."""
+    """Reads files of all schemes. Only files that a statement has named can be opened."""
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
         with self._callback():
@@ -144,7 +146,7 @@ class StoreFileSystem(_CalledFileSystem):
             return self._claims.opened(name).file.modified or _EPOCH
 
     def isfile(self, path: str) -> bool:
-        """Whether a statement has named this file; others are reported as missing."""
+        """Whether a statement has named this file; other files are reported as missing."""
         return self._claims.is_claimed(store_path(path))
 
     def isdir(self, path: str) -> bool:  # noqa: ARG002
@@ -158,7 +160,7 @@ class StoreFileSystem(_CalledFileSystem):
 
 
 class ReadFile:
-    """An open file. DuckDB reads at an offset by `seek` and `read`, in several threads at once; each has an offset.
+    """An open file. DuckDB calls `seek` and `read` in several threads concurrently, and each thread has its own offset.
 
     Without any `seek`, DuckDB reads sequentially from the start.
     """
@@ -202,7 +204,7 @@ class ReadFile:
 
 
 class TargetFileSystem(_CalledFileSystem):
-    """The targets of COPY … TO, for writing; looked up by the prefix of their statement."""
+    """Writes the targets of COPY … TO, which are looked up by their statement's prefix."""
 
     def __init__(self, copies: Mapping[str, CopiedFiles], claims: FileClaims) -> None:
         super().__init__([TARGET_SCHEME], claims)
@@ -210,7 +212,7 @@ class TargetFileSystem(_CalledFileSystem):
 
     @contextmanager
     def _target(self, path: str) -> Generator[tuple[CopiedFiles, str]]:
-        """The files of the statement, and the path in the store."""
+        """Yield the statement's files and the path in the store."""
         scheme, _, rest = path.partition("://")
         copied = self._copies.get(f"{scheme}://{rest.partition('/')[0]}/")
         with self._callback():
@@ -257,7 +259,7 @@ class TargetFileSystem(_CalledFileSystem):
             copied.remove(name)
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:  # type: ignore[override]
-        """Rename DuckDB's temporary file, which is already the same file as its target."""
+        """Accept renaming DuckDB's temporary file, which is already the same file as its target."""
         with self._target(path1) as (copied, name):
             if copied.path(path2) != name:
                 raise errors.PermissionDenied(f"{name}: COPY renames no files.")
@@ -284,7 +286,7 @@ class WrittenFile:
         return offset
 
     def flush(self) -> None:
-        """Does nothing, because the file is not visible before it is complete."""
+        """Do nothing, because the file is not visible before it is complete."""
 
     def close(self) -> None:
         self._copied.close()

@@ -2,14 +2,14 @@
 
 This module closes gaps in DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`):
 
-- COPY … TO '<database>.wal' can overwrite the files of the database itself.
+- COPY … TO '<database>.wal' can overwrite the database's own files.
 - ATTACH and DETACH affect all sessions.
-- SET GLOBAL changes a permitted setting for all sessions without a value of their own.
-- Some views, functions and settings reveal paths of the server.
+- SET GLOBAL changes a permitted setting for all sessions that have not set their own value.
+- Some views, functions and settings reveal server paths.
 - Some functions act on the database of all sessions.
 
-Names of functions and views are found among the tokens of the text. Texts passed to `query` and `query_table` must be
-literals, and are checked the same way.
+Function and view names are found among the text's tokens. Texts passed to `query` and `query_table` must be literals
+and are checked in the same way.
 """
 
 import re
@@ -25,7 +25,7 @@ _BLANKS = re.compile(r"[^\S\x00-\x7f]|[\u200b\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token. `kind` is DuckDB's: keyword, identifier, operator, numeric_const, string_const."""
+    """A token of a statement. `kind` is DuckDB's type: keyword, identifier, operator, numeric_const, string_const."""
 
     kind: str
     text: str
@@ -38,7 +38,7 @@ class Token:
 
     @property
     def name(self) -> str:
-        """The text in lower case, without the quotes of an identifier or of a plain string."""
+        """The text in lower case, without the quotes of an identifier or plain string."""
         text = self.text
         for quote in ('"', "'"):
             if len(text) > 1 and text[0] == quote == text[-1]:
@@ -47,12 +47,12 @@ class Token:
 
     @property
     def is_name(self) -> bool:
-        """Whether the token may name an object, which unreserved keywords can do too."""
+        """Whether the token may name an object; unreserved keywords may do so too."""
         return self.kind in {"identifier", "keyword"}
 
     @property
     def string(self) -> str | None:
-        """The value of a string; None for other tokens and for strings with escapes."""
+        """The value of a string token; None for other tokens and for strings with escapes."""
         if self.kind != "string_const":
             return None
         if self.text.startswith("'"):
@@ -64,8 +64,8 @@ class Token:
 
 
 def tokens_of(statement: str) -> tuple[Token, ...]:
-    """The tokens without comments."""
-    # The parser treats these as blanks, the tokenizer as parts of names. Token positions count bytes.
+    """Return a statement's tokens without comments."""
+    # The parser treats these characters as blanks, but the tokenizer as parts of names. Token positions count bytes.
     encoded = _BLANKS.sub(lambda match: " " * len(match[0].encode()), statement).encode()
     starts = duckdb.tokenize(encoded.decode())
     if not starts:
@@ -79,10 +79,10 @@ def tokens_of(statement: str) -> tuple[Token, ...]:
 
 
 SESSION_SETTINGS = frozenset({"schema", "search_path", "timezone", "calendar"})
-"""Settings that a statement may change, for its own session only; in lower case."""
+"""Settings in lower case that a statement may change, but only for its own session."""
 
 _REFUSED = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LOAD", "EXTENSION"})
-# These contain another statement, whose text is a suffix of theirs. A COPY with a PIVOT inside has the type MULTI.
+# These contain another statement at the end of their text. A COPY that contains a PIVOT has the type MULTI.
 _WRAPPERS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
 
@@ -104,7 +104,7 @@ _SWITCHED_OFF = frozenset({
     "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
     "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
     "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
-    # They open files that no statement has listed before (ADR 76).
+    # These open files that no statement has listed before (ADR 76).
     "read_single_csv_file", "read_single_json_file", "read_single_parquet_file",
 })  # fmt: skip
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
@@ -118,10 +118,10 @@ def refuse_reach(
     *,
     copies_files: bool = False,
 ) -> None:
-    """Raises StatementRejected for a statement that would affect other files, databases or sessions, or reveal paths.
+    """Reject a statement that would affect other files, databases or sessions, or reveal paths.
 
-    `tokens` are those of a text with nothing but the statement and comments. `copies_files` permits COPY from or to
-    files of a store.
+    `tokens` come from a text that contains only the statement and comments. `copies_files` permits COPY from or to
+    store files. Raises StatementRejected.
     """
     kind, query = kind_of(statement), statement.query
     if kind == "COPY" and copies_files:
@@ -140,7 +140,7 @@ def refuse_reach(
 
 
 def kind_of(statement: duckdb.Statement) -> str:
-    """The name of the statement's type. Raises StatementRejected for a type that the driver does not know."""
+    """Return the name of the statement's type. Raises StatementRejected for a type that the driver does not know."""
     try:
         return statement.type.name
     except ValueError:
@@ -163,7 +163,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
 
 
 def _unexplained(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens after any number of EXPLAIN prefixes with their options and ANALYZE."""
+    """Skip any EXPLAIN prefixes with their options and ANALYZE, and yield the remaining tokens."""
     position = 0
     while position < len(tokens) and tokens[position].name == "explain":
         position += 1
@@ -204,14 +204,14 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
                 # SHOW can show a setting as well as a table.
                 raise _hidden(tokens[position + 1].name)
         elif token.kind == "string_const":
-            # FROM 'name' reads a view, as FROM name does.
+            # FROM 'name' reads a view, just as FROM name does.
             parts = (token.string or "").lower().split(".")
             if not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts):
                 raise _hidden(name)
 
 
 def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
-    """The name of each function that is called, and the index of its opening parenthesis."""
+    """Yield each called function's name and the index of its opening parenthesis."""
     for position, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[position + 1].text.startswith("("):
             before = tokens[position - 1] if position else None
@@ -241,7 +241,7 @@ def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
 
 
 def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
-    """The tokens of each argument of the call whose parenthesis opens at `opening`."""
+    """Return the tokens of each argument of the call whose parenthesis opens at `opening`."""
     arguments, depth = [list[Token]()], 0
     for position in range(opening, len(tokens)):
         token = tokens[position]

@@ -1,8 +1,8 @@
-"""Stored results used as tables in statements: `FROM 'result://<operation id>'` (Contract editor 6.5).
+"""Makes stored results available as tables in statements: `FROM 'result://<operation id>'` (Contract editor 6.5).
 
-DuckDB first tries to resolve a quoted name as a table. So before a statement runs, each result named in its text is
-opened at the server with the rights of the caller and registered under that name as a temporary view of the session's
-own connection, for the duration of the statement.
+DuckDB first tries to resolve a quoted name as a table. Before a statement runs, each result named in its text is
+therefore opened at the server with the caller's rights. Until the statement ends, the result is registered under that
+name as a temporary view of the session's own connection.
 """
 
 import re
@@ -32,19 +32,20 @@ _CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive"
 
 
 class NamedResults:
-    """The results that the statements of one connection read, one statement after another."""
+    """Registers the results that one connection's statements read. The statements run one after another."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, results: CalledResults) -> None:
         self._connection = connection
         self._results = results
         self._tables: dict[str, StoredResultTable] = {}
         self._failures = dict[str, QueryServerError]()
-        """Why the result of an id cannot be read. Reported only if DuckDB looks for the table: the id may be mere
-        text.
+        """Why a result cannot be read, by operation ID.
+
+        Reported only if DuckDB looks for the table, because the ID may be mere text.
         """
 
     def begin(self, tokens: Sequence[Token]) -> None:
-        """Register the results named by the tokens of a statement as tables, until `end`.
+        """Register the results named in a statement's tokens as tables, until `end`.
 
         Raises SessionLost, Interrupted.
         """
@@ -64,18 +65,21 @@ class NamedResults:
                 self._failures[operation_id] = error
 
     def end(self) -> None:
-        """Unregister the tables. The statement has ended, and no reader of its rows is open. Idempotent."""
+        """Unregister the tables.
+
+        Call this when the statement has ended and no reader of its rows is open. Idempotent.
+        """
         tables, self._tables = self._tables, {}
         self._failures = {}
         for operation_id, table in tables.items():
-            # A failed transaction allows no drop, but its rollback removes the view.
+            # A failed transaction does not allow dropping a view, but its rollback removes the view.
             with suppress(duckdb.Error):
                 self._connection.unregister(_view_of(operation_id))
-            with suppress(QueryServerError):  # the end of the session closes it
+            with suppress(QueryServerError):  # the server closes it with the session
                 table.close()
 
     def error_of(self, text: str) -> EngineError | None:
-        """The error behind a message of DuckDB, if a result caused it."""
+        """Return the error behind a DuckDB message, if a result caused it."""
         for table in self._tables.values():
             if table.failure is not None:
                 return _of_statement(table.failure)
@@ -92,7 +96,7 @@ class NamedResults:
         )
 
     def _open(self, operation_id: str) -> None:
-        # pyarrow.dataset takes 0.1 s to import, so only for statements that read results.
+        # pyarrow.dataset takes 0.1 s to import, so only statements that read results import it.
         from queryserver.engines.duckdb.stored_results import StoredResultTable  # noqa: PLC0415
 
         result = self._results.open(operation_id)
@@ -114,7 +118,7 @@ def _view_of(operation_id: str) -> str:
 
 
 def _named(tokens: Sequence[Token]) -> Sequence[str]:
-    """The distinct ids in quoted names and strings, including the texts passed to query(), in lower case."""
+    """Return the distinct IDs in quoted names and strings, including the texts passed to query(), in lower case."""
     ids = (match[1].lower() for token in tokens if token.kind in _QUOTED for match in _NAME.finditer(token.text))
     return list(dict.fromkeys(ids))
 
@@ -130,7 +134,7 @@ def _is_definition(tokens: Sequence[Token]) -> bool:
 
 
 def _of_statement(error: QueryServerError) -> EngineError:
-    """The error as an EngineError with the same code and message."""
+    """Convert an error to an EngineError with the same code and message."""
     return (
         error if isinstance(error, EngineError) else errors.recreate_error(StatementRejected, error.code, error.message)
     )

@@ -1,4 +1,4 @@
-"""The program of a process that serves one DuckDB file, or the in-memory databases of one user."""
+"""Program of a process that serves one DuckDB file, or one user's in-memory databases."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from queryserver.platform.disk_floor import DiskFloor
 
 
 class HostedDuckdb:
-    """A HostedDatabase. `configuration` comes from `DuckdbEngine`."""
+    """Implements `HostedDatabase`. `configuration` comes from `DuckdbEngine`."""
 
     def __init__(
         self, configuration: Mapping[str, Any], calls: ServerCalls, temporary: ProcessDirectory | None
     ) -> None:
-        """`temporary` is the directory for temporary files of in-memory databases; None for no such files."""
+        """`temporary` is the directory for in-memory databases' temporary files; None disables such files."""
         self._configuration = configuration
         self._temporary = temporary
         self._opened = itertools.count()
@@ -75,13 +75,13 @@ class HostedDuckdb:
 def main() -> None:
     def open_database(configuration: Mapping[str, Any], calls: Channel) -> HostedDuckdb:
         file, root = configuration["file"], configuration["root"]
-        # A database file has its log and temporary files next to it.
+        # DuckDB keeps a database file's log and temporary files next to it.
         folders = [] if file is None else [Path(file).parent]
         temporary = ProcessDirectory(Path(root)) if file is None and root is not None else None
         if temporary is not None:
             folders.append(temporary.path)
         confine_process(configuration, folders)
-        # Only now: the thread that ServerCalls starts inherits the confinement.
+        # ServerCalls is created only now, because the thread that it starts inherits the confinement.
         return HostedDuckdb(configuration, ServerCalls(calls), temporary)
 
     run_process(open_database)

@@ -1,8 +1,8 @@
-"""Reads the files of statements with few calls, because each call to the server takes some milliseconds.
+"""Reads statements' files with few calls, because each call to the server takes some milliseconds.
 
-DuckDB reads the end of a Parquet file several times, a few KiB each, so small blocks are cached. It reads the column
-chunks of a row group one by one in several threads, so a call also fetches some bytes after the chunk, as long as those
-are used. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
+DuckDB reads the end of a Parquet file several times, a few KiB each, so small blocks are cached. It reads a row group's
+column chunks one by one in several threads, so a call also fetches some bytes after the chunk, as long as DuckDB uses
+such bytes. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
 """
 
 import threading
@@ -17,19 +17,21 @@ BLOCK_BYTES = 64 * 1024
 CACHE_BYTES = 16 * 1024 * 1024
 """Size of the block cache for all files of a process."""
 PIECE_BYTES = 2 * 1024 * 1024
-"""The most that DuckDB reads at a time."""
+"""The maximum number of bytes that DuckDB reads at a time."""
 AHEAD_BYTES = 64 * 1024 * 1024
-"""Total size of pieces read ahead, for all files of a process."""
+"""Maximum total size of pieces read ahead, for all files of a process."""
 _AHEAD_PIECES = 4
-"""Pieces read ahead for one open file."""
+"""Number of pieces read ahead for one open file."""
 _FOLLOWING_BYTES = 512 * 1024
 """Bytes fetched after a column chunk in the same call."""
 _CHUNK_BYTES = 1536 * 1024
-"""No further bytes are fetched after larger chunks, because DuckDB has split a larger read and requests the rest."""
+"""No further bytes are fetched after larger chunks, because DuckDB has split a larger read and requests the rest
+itself.
+"""
 _MOST_CHUNKS = 8
-"""Chunks of one file that are kept for the bytes after them."""
+"""Maximum number of a file's chunks that are kept for the bytes after them."""
 _TRIALS = 6
-"""Stop fetching bytes after chunks if none were used for this many chunks."""
+"""Number of chunks after which no further bytes are fetched, if none of these bytes were used."""
 _AT_ONCE = 8
 _IN_ORDER = 2
 """Number of sequential reads after which reading ahead starts."""
@@ -39,7 +41,7 @@ Fetch = Callable[[int, int], bytes]
 
 
 class StoredReads:
-    """The memory and threads shared by the files of one process. The owner closes it."""
+    """Memory and threads shared by the files of one process. The owner must close this object."""
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES, ahead_bytes: int = AHEAD_BYTES) -> None:
         self._lock = threading.Lock()
@@ -84,14 +86,14 @@ class StoredReads:
                 self._cached_bytes -= len(self._cache.pop(key))
 
     def take(self, length: int) -> bool:
-        """Reserve memory for `length` bytes, to be released by `give_back`; False if there is not enough."""
+        """Reserve memory for `length` bytes, to be released by `give_back`. Return False if there is not enough."""
         with self._lock:
             has_room = self._ahead_bytes + length <= self._max_ahead_bytes
             self._ahead_bytes += length if has_room else 0
             return has_room
 
     def ahead(self, fetch: Fetch, start: int, length: int) -> "Future[bytes] | None":
-        """Start fetching bytes; None if there is no memory. The memory must be released by `give_back`."""
+        """Start fetching bytes; return None if there is no memory. The caller releases the memory with `give_back`."""
         if not self.take(length):
             return None
         try:
@@ -114,7 +116,7 @@ class _Piece:
     value: "Future[bytes]" = field(repr=False)
 
     def slice(self, offset: int, end: int) -> bytes:
-        """Its bytes within [offset, end). Raises what the fetch raises, and CancelledError."""
+        """Return the piece's bytes within [offset, end). Raises the errors of the fetch, and CancelledError."""
         value = self.value.result()
         if offset <= self.start and end >= self.end:
             return value
@@ -136,7 +138,7 @@ class StoredBytes:
         self._is_followed = False
 
     def part(self, offset: int, end: int) -> bytes:
-        """Exactly the bytes [offset, end) of the file. Raises domain errors."""
+        """Return exactly the bytes [offset, end) of the file. Raises domain errors."""
         is_small, is_chunk = end - offset <= BLOCK_BYTES, end - offset <= _CHUNK_BYTES
         found = None
         with self._lock:
@@ -158,7 +160,7 @@ class StoredBytes:
             return opened
 
     def forget(self) -> None:
-        """Free all its memory, including that of files DuckDB has not closed yet."""
+        """Free all memory, including the memory of files that DuckDB has not closed yet."""
         self.reads.forget(self._number)
         with self._lock:
             opened = list(self._opened)
@@ -169,7 +171,7 @@ class StoredBytes:
                 self._drop_chunk()
 
     def _chunk(self, offset: int, end: int) -> _Piece | None:
-        """A new chunk, to be filled by the caller; None if there is no memory. The caller holds the lock."""
+        """Create a chunk, which the caller fills; return None if there is no memory. The caller holds the lock."""
         self._trials += 1
         while len(self._chunks) >= _MOST_CHUNKS:
             self._drop_chunk()
@@ -194,7 +196,7 @@ class StoredBytes:
             raise
 
     def _small(self, offset: int, length: int) -> bytes:
-        """Read from cached blocks; missing ones are fetched with one call."""
+        """Read from cached blocks; missing blocks are fetched with one call."""
         first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
         blocks = [self.reads.cached(self._number, block) for block in range(first, last + 1)]
         if any(block is None for block in blocks):
@@ -219,7 +221,7 @@ class OrderedReads:
         self._is_closed = False
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes, fewer only at the end of the file. Raises domain errors."""
+        """Return exactly `length` bytes, fewer only at the end of the file. Raises domain errors."""
         end = min(offset + length, self._content.size)
         if offset >= end:
             return b""
@@ -246,7 +248,10 @@ class OrderedReads:
             self._drop(self._content.size)
 
     def _due(self, offset: int, end: int) -> list[_Piece]:
-        """The pieces read ahead that cover these bytes from `offset` without a gap. Starts fetching the next ones."""
+        """Return the pieces read ahead that cover these bytes from `offset` without a gap.
+
+        Also starts fetching the next pieces.
+        """
         is_ahead = bool(self._ahead) and self._ahead[0].start <= offset < self._ahead[-1].end
         if offset == self._next:
             self._in_order += 1

@@ -1,4 +1,4 @@
-"""File access for the statements of one session, from the start of each to its last row."""
+"""Provides file access for one session's statements, from each statement's start to its last row."""
 
 import re
 import threading
@@ -46,8 +46,9 @@ class SessionStatements:
         self._rows: DriverAnswer | None = None
 
     def run(self, work: Callable[[], DriverAnswer]) -> DriverAnswer:
-        """Run a statement through `work`; its files stay claimed until the rows are read or closed. Raises
-        EngineError.
+        """Run a statement through `work`.
+
+        Its files stay claimed until the rows are read or closed. Raises EngineError.
         """
         with self._changing:
             self._statement = self._systems.claims.begin(self._files, self._stop)
@@ -67,9 +68,10 @@ class SessionStatements:
         return FileAnswer(answer, self, self._copied)
 
     def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
-        """A COPY statement of files, rewritten with the target for DuckDB; None for any other statement.
+        """Prepare a COPY statement that accesses files, and return its text and tokens; None for any other statement.
 
-        Raises StatementRejected for a computed target and for paths without a scheme.
+        The target of COPY … TO is replaced. Raises StatementRejected for a computed target and for paths without a
+        known scheme.
         """
         clause = copy_clause(tokens)
         if clause is None:
@@ -96,7 +98,7 @@ class SessionStatements:
         return changed, tokens_of(changed)
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """The error behind a message of DuckDB, if a file caused it."""
+        """Return the error behind a DuckDB message, if a file caused it."""
         statement = self._statement
         if statement is None:
             return None
@@ -109,7 +111,7 @@ class SessionStatements:
         return None
 
     def rows(self, read: Callable[[], Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
-        """The next rows; the files are released after the last."""
+        """Read the next rows; release the files after the last row."""
         try:
             with self._working():
                 batches = read()
@@ -130,7 +132,7 @@ class SessionStatements:
             self.end()
 
     def end(self) -> None:
-        """End the statement after DuckDB is done; files of an unfinished COPY are discarded. Idempotent."""
+        """End the statement after DuckDB is done, and discard the files of an unfinished COPY. Idempotent."""
         with self._changing:
             copied, self._copied = self._copied, None
             self._rows = None
@@ -148,7 +150,7 @@ class SessionStatements:
 
     @contextmanager
     def _working(self) -> Generator[None]:
-        """Wrap the work of DuckDB, so that files listed in this thread belong to the statement."""
+        """Wrap DuckDB's work, so that files listed in this thread belong to the statement."""
         with self._at_work:
             statement, copied = self._statement, self._copied
             if statement is None or statement.has_ended:
@@ -182,7 +184,7 @@ class SessionStatements:
 
 
 class FileAnswer(DriverAnswer):
-    """The rows of a statement that may read files."""
+    """Reads the rows of a statement that may access files."""
 
     def __init__(self, answer: DriverAnswer, statements: SessionStatements, copied: CopiedFiles | None) -> None:
         self.columns: tuple[Column, ...] | None = answer.columns
@@ -210,7 +212,7 @@ class FileAnswer(DriverAnswer):
 
 
 def _of_statement(error: QueryServerError) -> EngineError:
-    """The error as an EngineError with the same code and message."""
+    """Convert an error to an EngineError with the same code and message."""
     if isinstance(error, EngineError):
         return error
     return _rejected(error, error.message.replace("file:///", f"{LOCAL_SCHEME}:///"))  # as the statement names it
@@ -222,7 +224,10 @@ def _rejected(error: QueryServerError, message: str) -> EngineError:
 
 
 def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
-    """Replace the rewritten target, which DuckDB's message and excerpt may show, by the one in the statement."""
+    """Remove the rewritten target from DuckDB's message and excerpt.
+
+    The message shows the statement's own target instead.
+    """
     message = copied.shown(error.message.partition("\n\nLINE ")[0])
     place = error.location
     if isinstance(place, ErrorExcerpt) and (cut := place.shown.find(TARGET_SCHEME)) >= 0:
@@ -231,7 +236,7 @@ def _with_own_target(error: EngineError, copied: CopiedFiles) -> EngineError:
 
 
 def _with_shown_paths(batch: pa.RecordBatch, copied: CopiedFiles) -> pa.RecordBatch:
-    """Replace paths of the rewritten target in the rows of RETURN_FILES and RETURN_STATS."""
+    """Replace the rewritten target's paths in the rows of RETURN_FILES and RETURN_STATS."""
     columns = [_shown_paths(column, copied) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

@@ -1,9 +1,9 @@
-"""Stored results as tables that DuckDB can scan repeatedly, in parallel, and with only the columns it needs.
+"""Presents stored results as tables that DuckDB can scan repeatedly, in parallel, and with only the columns it needs.
 
-The only Arrow source that can be scanned twice and to which DuckDB passes columns and filters is a dataset. A dataset
-reads the file format of Arrow IPC, while the store has the streaming format. The file format is the stream between a
-magic number and a footer with the location of each batch, so a stored piece is presented as a file with both added and
-without copying it. Rows whose types differ from the table's are converted first, one piece at a time.
+A dataset is the only Arrow source that can be scanned twice and to which DuckDB passes columns and filters. It reads
+Arrow's IPC file format, while the store uses the streaming format. The file format is the stream between a magic number
+and a footer with the location of each batch. A stored piece is therefore presented as a file with both added, without
+copying it. Rows whose types differ from the table's types are converted first, one piece at a time.
 """
 
 import os
@@ -32,11 +32,11 @@ from queryserver.platform.lru_cache import LruCache
 MAGIC = b"ARROW1"
 _BEGINNING = MAGIC + b"\0\0"
 _FIRST = len(_BEGINNING)
-"""Where the stream starts in the file format."""
+"""Offset of the stream in the file format."""
 _SIZE_BYTES = 1 << 40
-"""Nominal size of the file of every piece, whatever its content."""
+"""Nominal size of every piece's file, regardless of its content."""
 _PREFIX = struct.Struct("<Ii")
-"""Before the metadata of each message of a stream: FFFFFFFF and the size of the metadata in bytes."""
+"""Precedes the metadata of each message in a stream: FFFFFFFF and the metadata's size in bytes."""
 _CONTINUATION = 0xFFFFFFFF
 _END_BYTES = 8
 _HEAD_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
 _RECORD_BATCH = 3
 
 _OPEN_BYTES = 64 * 1024 * 1024
-"""Memory for pieces that are not in local files, and for converted ones, which are cached for further reads."""
+"""Size of the cache for pieces that are not in local files, and for converted pieces."""
 _LEAST_OPEN = 8
 _WAITING_FILES = 128
 _FILE_WEIGHT = _OPEN_BYTES // 128
@@ -74,7 +74,7 @@ class _File:
         self._descriptor = descriptor
 
     def read(self, start: int, length: int) -> bytes:
-        # Not memory-mapped: address space is limited, and a truncated file would crash the process.
+        # The file is not memory-mapped, because address space is limited and a truncated file would crash the process.
         return os.pread(self._descriptor, length, start)
 
     def __del__(self) -> None:
@@ -91,7 +91,7 @@ class _Memory:
 
 
 class _Pieces:
-    """The bytes of the pieces of one result. Callable from any thread."""
+    """The bytes of one result's pieces. Callable from any thread."""
 
     def __init__(self, result: CalledResult) -> None:
         self._result = result
@@ -101,7 +101,7 @@ class _Pieces:
         self._lock = Lock()
 
     def opened(self, number: int) -> _Bytes:
-        """The source of one piece. Raises domain errors."""
+        """Return the source of one piece's bytes. Raises domain errors."""
         if self._are_files is not False and (file := self._file(number)) is not None:
             return file
         return _Memory(self._result.read(number, 0, self._result.pieces[number].size_bytes))
@@ -123,9 +123,9 @@ class _Pieces:
             self._files.clear()
 
     def heads(self) -> Sequence[bytes]:
-        """The schema message of each piece. Raises domain errors."""
+        """Return the schema message of each piece. Raises domain errors."""
         numbers = range(len(self._result.pieces))
-        first = [self._head(number) for number in numbers[:1]]  # tells whether the pieces are files
+        first = [self._head(number) for number in numbers[:1]]  # shows whether the pieces are files
         if self._are_files is not False:
             heads, files = first, dict[int, _File]()
             for number in numbers[1:]:
@@ -140,7 +140,10 @@ class _Pieces:
             return first + list(threads.map(self._head, numbers[1:]))
 
     def _head(self, number: int) -> bytes:
-        """The schema message of the first piece, or of one that is not in a file; a small piece is read as a whole."""
+        """Read the schema message of the first piece, or of a piece that is not in a file.
+
+        A small piece is read completely.
+        """
         is_small = self._result.pieces[number].size_bytes <= _HEAD_BYTES
         read = self.opened(number).read if is_small or self._are_files is not False else partial(self._read, number)
         return _head_of(read)
@@ -156,19 +159,20 @@ def _head_of(read: Callable[[int, int], bytes]) -> bytes:
 
 
 class StoredResultTable:
-    """The rows of an open result; `dataset` is passed to DuckDB. Call `close` when no scan is running."""
+    """Presents an open result's rows; `dataset` is passed to DuckDB. Call `close` when no scan is running."""
 
     def __init__(self, result: CalledResult) -> None:
         """Read the schema of each piece. Raises domain errors."""
         self.failure: QueryServerError | None = None
-        """The error of a failed scan, of which DuckDB reports only the text."""
+        """A failed scan's error, of which DuckDB reports only the text."""
         if not result.columns:
             raise errors.ResultRefused("A result without columns cannot be read as a table.")
         self._result = result
         self._pieces = _Pieces(result)
         self._lock = Lock()
         self._is_closed = False
-        # Pieces that a scan reads concurrently stay cached whatever their size, because each is read in many parts.
+        # Pieces that a scan reads concurrently stay cached regardless of their size, because each is read in many
+        # parts.
         self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_LEAST_OPEN)
         numbers = range(len(result.pieces))
         heads = self._pieces.heads()
@@ -181,7 +185,7 @@ class StoredResultTable:
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
     def close(self) -> None:
-        """Close the result at the server. If that raises a domain error, the table is closed nevertheless."""
+        """Close the result at the server. The table is closed even if that raises a domain error."""
         # The dataset references files that reference this table: a cycle through Arrow that Python cannot collect.
         self._is_closed = True
         del self.dataset
@@ -193,7 +197,7 @@ class StoredResultTable:
         self._result.close()
 
     def open(self, file: "PieceFile") -> "tuple[_Bytes, int]":
-        """A piece as a stream with the table's schema, and its size; each call returns the same bytes.
+        """Open a piece as a stream with the table's schema; return its bytes and size. Each call yields the same bytes.
 
         Files that have not been used for a while must be opened again. Raises domain errors.
         """
@@ -219,10 +223,10 @@ class StoredResultTable:
 
 
 class PieceFile:
-    """One piece in the file format of Arrow IPC, as a Python file object. Used by one thread at a time.
+    """Presents one piece as a Python file object in Arrow's IPC file format. Used by one thread at a time.
 
-    Each batch takes two or three calls, so their cost counts a thousand times per scan. A dataset requests the size
-    of a file when it is created, but bytes only when scanning. To avoid fetching anything earlier, all pieces report
+    Each batch takes two or three calls, so the cost of a call counts a thousand times per scan. A dataset requests a
+    file's size when it is created, but bytes only when scanning. To avoid fetching anything earlier, all pieces report
     the same size, with an unused gap between the stream and the footer.
     """
 
@@ -246,7 +250,7 @@ class PieceFile:
         return True
 
     def close(self) -> None:
-        """Does nothing, because other scans read the piece again."""
+        """Do nothing, because other scans read the piece again."""
 
     def forget(self) -> None:
         """Free the bytes until the next read."""
@@ -264,7 +268,7 @@ class PieceFile:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes. Raises OSError; `failure` of the table has the reason."""
+        """Read bytes. Raises OSError; the table's `failure` has the reason."""
         stored, start = self._stored or self._opened(), self._at
         stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
         if start >= _FIRST and stop <= self._stream_end:
@@ -302,7 +306,7 @@ class PieceFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchLocation:
-    """Where a record batch with its prefix starts in a stream, and the sizes of its metadata and body."""
+    """The position of a record batch with its prefix in a stream, and the sizes of its metadata and body."""
 
     start: int
     metadata_bytes: int
@@ -310,7 +314,7 @@ class BatchLocation:
 
 
 def batch_locations(stored: _Bytes, size_bytes: int) -> Sequence[BatchLocation]:
-    """Locate the batches of a stream from the prefixes and metadata of its messages. Raises StorageError."""
+    """Locate a stream's batches from the prefixes and metadata of its messages. Raises StorageError."""
     locations = list[BatchLocation]()
     at = _message_bytes(stored.read(0, _PREFIX.size))
     while at < size_bytes - _END_BYTES:
@@ -329,10 +333,10 @@ def batch_locations(stored: _Bytes, size_bytes: int) -> Sequence[BatchLocation]:
 
 
 def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
-    """The bytes after the stream in the file format: a FlatBuffer (Arrow's File.fbs: Footer), its size, and the magic.
+    """Build the bytes after the stream: a FlatBuffer (Arrow's File.fbs: Footer), its size, and the magic number.
 
-    Offsets in the file include its first eight bytes. The schema is part of a complete message after the root table,
-    which works because offsets in a FlatBuffer are relative and point forward.
+    Offsets in the file include its first eight bytes. The schema is part of a complete message after the root table.
+    This works because offsets in a FlatBuffer are relative and point forward.
     """
     message = schema.serialize().to_pybytes()[_PREFIX.size :]
     version, header = _table_field(message, _VERSION), _table_field(message, _HEADER)
@@ -341,7 +345,7 @@ def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
     size_bytes = blocks_at + 24 * len(batches)
     content = bytearray(size_bytes) + message
     struct.pack_into("<I", content, 0, table)
-    # The vtable: its size and that of the table, then the offsets of version, schema, dictionaries (none), batches.
+    # The vtable: its size and the table's size, then the offsets of version, schema, dictionaries (none) and batches.
     struct.pack_into("<HHHHHH", content, 4, 12, 16, 12, 4, 0, 8)
     struct.pack_into("<iII", content, table, table - 4, size_bytes + schema_at - (table + 4), count_at - (table + 8))
     struct.pack_into("<h", content, table + 12, struct.unpack_from("<h", message, version)[0] if version else 0)
@@ -353,7 +357,7 @@ def footer(schema: pa.Schema, batches: Sequence[BatchLocation]) -> bytes:
 
 
 def _message_bytes(head: bytes) -> int:
-    """The size of a message including its prefix, read from its first bytes. Raises StorageError."""
+    """Return a message's size including its prefix, read from its first bytes. Raises StorageError."""
     if len(head) < _PREFIX.size:
         raise errors.StorageError("A stored segment is incomplete.")
     continuation, metadata_bytes = _PREFIX.unpack_from(head)
@@ -363,13 +367,13 @@ def _message_bytes(head: bytes) -> int:
 
 
 def _header_of(message: memoryview) -> tuple[int, int]:
-    """The header type of a message, and the size of its body in bytes."""
+    """Return a message's header type, and its body size in bytes."""
     kind, body = _table_field(message, _HEADER_TYPE), _table_field(message, _BODY_LENGTH)
     return message[kind] if kind else 0, struct.unpack_from("<q", message, body)[0] if body else 0
 
 
 def _table_field(message: bytes | memoryview, number: int) -> int:
-    """The offset of a field in the root table of a FlatBuffer; 0 if it has its default value."""
+    """Return the offset of a field in a FlatBuffer's root table; 0 if the field has its default value."""
     (root,) = struct.unpack_from("<I", message, 0)
     (distance,) = struct.unpack_from("<i", message, root)
     (size,) = struct.unpack_from("<H", message, root - distance)
@@ -379,9 +383,10 @@ def _table_field(message: bytes | memoryview, number: int) -> int:
 
 
 def table_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """A schema that DuckDB can scan and that holds all rows without loss: their own types where possible.
+    """Return a schema that DuckDB can scan and that holds all rows without loss.
 
-    Otherwise the types of a Parquet file (Contract editor 8.2), or text. Names are unique without regard to case.
+    Columns keep their own types where possible. Otherwise they get the types of a Parquet file (Contract editor 8.2),
+    or text. Names are unique regardless of case.
     """
     schemas = list(schemas)
     common = common_schema(columns, schemas)
@@ -422,7 +427,7 @@ def _has_odd_decimals(kind: pa.DataType) -> bool:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """As `unique_names`, but without regard to case, because DuckDB ignores it."""
+    """Make names unique like `unique_names`, but regardless of case, because DuckDB ignores it."""
     taken, used = {name.casefold() for name in names}, set[str]()
     unique = list[str]()
     for name in names:

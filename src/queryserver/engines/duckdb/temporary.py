@@ -1,4 +1,4 @@
-"""The temporary files of DuckDB databases: their directory and their size limit. All calls block."""
+"""Manages the directory and size limit of DuckDB databases' temporary files. All calls block."""
 
 import fcntl
 import os
@@ -18,13 +18,13 @@ _STEP_BYTES = 64 * 1024 * 1024
 """The limit changes in steps of this size, so that it is rarely set."""
 
 _DIRECTORY = ".duckdb-temporary"
-"""A subdirectory of the database directory. It has one locked directory for each process with in-memory databases."""
+"""A subdirectory of the database directory. It contains one locked directory per process with in-memory databases."""
 
 
 class ProcessDirectory:
-    """A directory for the temporary files of this process's in-memory databases. Blocks.
+    """A directory for the temporary files of this process's in-memory databases. Creating it blocks.
 
-    First removes the directories of killed processes. Raises OSError.
+    Directories left by killed processes are removed first. Raises OSError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,7 +45,7 @@ class ProcessDirectory:
 
 @contextmanager
 def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
-    """Hold the lock of a directory. Raises BlockingIOError if another process has it and `waits` is False."""
+    """Hold a directory's lock. Raises BlockingIOError if another process holds it and `waits` is False."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
 
 
 class TemporaryRoom:
-    """The limit for the temporary files of one database, which are in `directory`."""
+    """Limits one database's temporary files, which are in `directory`."""
 
     def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
         self._most_bytes = most_bytes
@@ -67,7 +67,7 @@ class TemporaryRoom:
     def apply(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Set the current limit for the whole database. Blocks.
 
-        DuckDB refuses a limit below the current use; then the previous limit stays until less is in use.
+        DuckDB refuses a limit below the current use; the previous limit then stays until less is in use.
         """
         limit = self._most_bytes
         if not self._floor.is_off:
@@ -80,7 +80,7 @@ class TemporaryRoom:
                 self._limit = limit
 
     def error_of(self, text: str) -> errors.QueryServerError | None:
-        """The error behind a driver's message, if this limit caused it."""
+        """Return the error behind a driver's message, if this limit caused it."""
         if "max_temp_directory_size" not in text:
             return None
         if self._limit is not None and self._limit < self._most_bytes:

@@ -1,4 +1,4 @@
-"""Corrects record batches from DuckDB: values that Arrow's types cannot represent become DuckDB's own text."""
+"""Corrects DuckDB's record batches: values that Arrow's types cannot represent become DuckDB's own text."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -44,11 +44,11 @@ _RESULT_TYPES = {
 }
 
 MOST_LEVELS = 60
-"""How deep the type of a column may be nested."""
+"""Maximum nesting depth of a column's type."""
 
 _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
 
-# Types whose values Arrow would corrupt (UHUGEINT overflows, TIMETZ loses its zone) or has no text format for.
+# Types whose values Arrow would corrupt (UHUGEINT overflows, TIMETZ loses its zone) or for which it has no text format.
 _AS_TEXT = frozenset({"uhugeint", "enum", "time with time zone", "bit", "bignum", "interval", "variant", "geometry"})
 
 
@@ -57,7 +57,10 @@ def result_type(native: DuckDBPyType) -> ResultType:
 
 
 def require_shallow(types: Sequence[DuckDBPyType]) -> None:
-    """Raises StatementRejected for a type nested deeper than results can be: Arrow's own limit is 64 levels."""
+    """Reject a type that is nested deeper than results can be: Arrow's own limit is 64 levels.
+
+    Raises StatementRejected.
+    """
     level = list(types)
     for _ in range(MOST_LEVELS):
         level = [child for native in level for _, child in children_of(native)]
@@ -73,7 +76,7 @@ def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _carried(native: DuckDBPyType) -> str:
-    """The type as which to read a value; the type itself if Arrow can represent it."""
+    """Return the type as which a value is read; the type itself if Arrow can represent it."""
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
@@ -99,7 +102,7 @@ def _within(native: DuckDBPyType, place: int) -> str:
 
 
 def _carried_members(native: DuckDBPyType, word: str, members: list[tuple[str, DuckDBPyType]]) -> str:
-    # Computed once per member: twice at each level would take exponential time.
+    # Each member is computed once, because computing it twice at each level would take exponential time.
     carried = [(name, _carried(child), child) for name, child in members]
     if all(text == str(child) for _, text, child in carried):
         return str(native)
@@ -117,9 +120,10 @@ _INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 def sound(
     batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
 ) -> pa.RecordBatch:
-    """The batch with the names of `columns`, out-of-range dates (`with_odd_values`) as text, and dense unions.
+    """Return the batch with the names of `columns`, out-of-range dates (`with_odd_values`) as text, and dense unions.
 
-    Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns read as text, or with such members.
+    Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns that are read as text or have such
+    members.
     """
     arrays = [_sound(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
@@ -173,7 +177,7 @@ def _timestamps(array: pa.Array) -> pa.Array:
 
 
 def _calendar(array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]) -> pa.Array:
-    """The array unchanged if all values are in [first, last], else with the others as text."""
+    """Return the array unchanged if all values are in [first, last], otherwise with the other values as text."""
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
         return array
@@ -196,7 +200,7 @@ def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
     members = [array.field(number) for number in range(array.type.num_fields)]
     children = [_sound(*one) for one in zip_longest(members, natives)]
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
-    # `type_codes` ignores the offset of a slice.
+    # `type_codes` ignores a slice's offset.
     codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1]], offset=array.offset)
     value_offsets = pa.array(range(len(codes)), pa.int32())
     return pa.UnionArray.from_dense(pa.array(codes.to_pylist(), pa.int8()), value_offsets, children, names)
@@ -219,7 +223,7 @@ def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
 
 
 def readable(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The same rows with types that Arrow can represent; the relation itself if it has only such types."""
+    """Return the same rows with types that Arrow can represent; the relation itself if it has only such types."""
     shown = [_shown(number, native) for number, native in enumerate(relation.types, start=1)]
     if not any(text.startswith("CAST") for text in shown):
         return relation
@@ -239,7 +243,7 @@ def has_own_size(native: DuckDBPyType) -> bool:
 
 
 def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_bytes: int, rows_before: int) -> None:
-    """Raises cell_too_large or RowTooLarge before a value above the limit leaves the engine.
+    """Reject a value above the limit before it leaves the engine. Raises cell_too_large, RowTooLarge.
 
     Only batches above the limit are inspected; members of nested values are counted with the result (`Spool`).
     """
