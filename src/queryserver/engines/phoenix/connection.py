@@ -286,9 +286,8 @@ class PhoenixConnection:
     async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.Executed:
         """Run a statement until its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
-        body += protocol.number(5, -1) + protocol.number(
-            6, rows
-        )  # -1 means no row limit; `rows` is the size of the first frame
+        # -1 means no row limit; `rows` is the size of the first frame.
+        body += protocol.number(5, -1) + protocol.number(6, rows)
         return await self._call_while_connected("PrepareAndExecute", body, protocol.executed)
 
     async def prepare(self, sql: str) -> int:

@@ -253,7 +253,7 @@ class PhoenixStatement(StatementSource):
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Wait for the exchange's result. Raises if the statement is stopped meanwhile and no response arrives."""
+        """Wait for the exchange's result. Raises an error if the statement is stopped and no response arrives."""
         try:
             # Once the server has confirmed the stop, it may never respond to the interrupted request.
             return await unless(self._stopped, exchange, grace_s=1.5)

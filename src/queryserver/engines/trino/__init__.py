@@ -1,1 +1,1 @@
-"""Trino and Presto over the client REST protocol."""
+"""Connects to Trino and Presto over their client REST protocol."""

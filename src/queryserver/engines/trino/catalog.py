@@ -1,4 +1,4 @@
-"""Metadata of all catalogs of one coordinator: a database is a schema, named `catalog.schema`."""
+"""Reads the metadata of all catalogs of one coordinator. A database is a schema, named `catalog.schema`."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ _NO_DATABASE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATA
 
 
 class TrinoCatalog(SessionCatalog):
-    """A Catalog. Trino uses lower-case names, whatever the data source does."""
+    """Implements `Catalog`. Trino uses lower-case names even if the data source does not."""
 
     def __init__(self, session: protocol.EngineSession, *, catalog: str = "", schema: str = "") -> None:
         super().__init__(session)
@@ -36,7 +36,7 @@ class TrinoCatalog(SessionCatalog):
         self._schema = schema
 
     async def databases(self) -> Sequence[str]:
-        """All schemas in one query or, if some catalog does not respond, catalog by catalog."""
+        """List all schemas with one query or, if this fails, with one query per catalog."""
         rows = await self._extra_rows(
             "SELECT table_catalog, table_schem FROM system.jdbc.schemas", for_s=_ALL_SCHEMAS_S
         )
@@ -111,7 +111,7 @@ class TrinoCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Computed from the fractions and totals that Trino reports."""
+        """Compute the statistics from the fractions and totals that Trino reports."""
         if table.kind.is_view:
             return protocol.ColumnStatistics(message="Views have no statistics.")
         rows = await self._statistics(*split_database(table.database, ""), table.name)
@@ -149,7 +149,7 @@ class TrinoCatalog(SessionCatalog):
         return sample_of_column(source, described.name if described else column, type_text, nested, kind)
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        """The statement is rejected by connectors without statistics."""
+        """Build the ANALYZE statement. Connectors without statistics reject it."""
         statement = f"ANALYZE {self._full_name(table)}"
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
 
@@ -157,7 +157,7 @@ class TrinoCatalog(SessionCatalog):
         return qualified(*split_database(table.database, ""), table.name)
 
     def _names(self, database: str) -> tuple[str, str]:
-        """Catalog and schema in lower case. Raises database_not_found if either is missing."""
+        """Return catalog and schema in lower case. Raises database_not_found if either is unspecified."""
         catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
         if not catalog or not schema:
             raise errors.database_not_found(database)
@@ -172,7 +172,7 @@ class TrinoCatalog(SessionCatalog):
         return catalog, schema
 
     async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
-        """The rows of a query for optional details; empty if the connector refuses it or does not respond in time."""
+        """Query optional details; return no rows if the connector refuses or does not respond in time."""
         try:
             async with asyncio.timeout(for_s):
                 return await self._rows(sql)
@@ -182,7 +182,7 @@ class TrinoCatalog(SessionCatalog):
             return []
 
     async def _tables(self, catalog: str, schema: str, name: str | None = None) -> list[Row]:
-        """Rows of name and `BASE TABLE` or `VIEW`."""
+        """List tables and views as rows of name and `BASE TABLE` or `VIEW`."""
         source = qualified(catalog, "information_schema", "tables")
         only = "" if name is None else f" AND table_name = {literal(name)}"
         return await self._rows(
@@ -190,20 +190,21 @@ class TrinoCatalog(SessionCatalog):
         )
 
     async def _comments(self, catalog: str, schema: str, name: str | None = None) -> dict[str, str]:
-        """Comments of tables and views by name."""
+        """Return the comments of tables and views by name."""
         condition = _condition(catalog, schema, "table_name", name)
         rows = await self._extra_rows(f"SELECT table_name, comment FROM system.metadata.table_comments{condition}")
         return {table: comment for table, comment in rows if comment}
 
     async def _materialized_views(self, catalog: str, schema: str, name: str | None = None) -> set[str]:
-        """Names of materialized views, which other lists of Trino report as tables."""
+        """Return the names of materialized views. Trino's other lists report them as tables."""
         condition = _condition(catalog, schema, "name", name)
         rows = await self._extra_rows(f"SELECT name FROM system.metadata.materialized_views{condition}")
         return {name for (name,) in rows}
 
     async def _row_types(self, table: Sequence[str], columns: Sequence[Row]) -> Mapping[str, str]:
-        """Types of columns that contain rows, taken from an empty result, because other lists omit quotes of field
-        names.
+        """Return the types of columns that contain rows.
+
+        They come from an empty result, because Trino's lists omit the quotes around field names.
         """
         names = [name for name, kind, *_ in columns if "row(" in kind]
         if not names:
@@ -217,20 +218,21 @@ class TrinoCatalog(SessionCatalog):
         return {column.name: column.native_type for column in answer.columns}
 
     async def _show_create(self, kind: str, *names: str) -> str:
-        """The statement that creates a `SCHEMA`, `TABLE` or `VIEW`; empty if Trino does not show it."""
+        """Return the CREATE statement of a schema, table or view; empty if Trino does not show it."""
         rows = await self._extra_rows(f"SHOW CREATE {kind} {qualified(*names)}")
         return str(rows[0][0]) if rows else ""
 
     async def _statistics(self, catalog: str, schema: str, table: str) -> list[Row]:
-        """Rows of column (None for the table), size, distinct values, fraction of NULLs, row count, minimum,
-        maximum.
+        """Return one row per column, and one for the whole table, whose column name is None.
+
+        A row has the column name, size, distinct values, fraction of NULLs, row count, minimum and maximum.
         """
         return await self._extra_rows(f"SHOW STATS FOR {qualified(catalog, schema, table)}")
 
 
 @contextmanager
 def _database_errors(database: str) -> Generator[None]:
-    """Translate errors of a query about a schema that may not exist."""
+    """Translate errors about a missing catalog or schema to database_not_found."""
     try:
         yield
     except TrinoRejected as error:
@@ -240,7 +242,7 @@ def _database_errors(database: str) -> Generator[None]:
 
 
 def exact_pattern(name: str) -> str:
-    """A LIKE pattern with the escape character `!` that matches only this name."""
+    """Return a LIKE pattern with the escape character `!` that matches only this name."""
     return re.sub(r"[%_!]", r"!\g<0>", name)
 
 
@@ -270,7 +272,7 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> protoc
 
 
 def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[protocol.FunctionDescription]:
-    """Functions from the rows of `SHOW FUNCTIONS`, which has one row per overload."""
+    """Merge the rows of `SHOW FUNCTIONS`, which has one row per overload."""
     return merged_functions(
         (name, arguments, returned, is_builtin, text) for name, returned, arguments, _, _, text, *_ in rows
     )
@@ -283,7 +285,7 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 
 def properties(statement: str) -> Mapping[str, str]:
-    """The entries of the last `WITH (…)` in Trino's output; texts without their quotes."""
+    """Parse the last `WITH (…)` in a CREATE statement. Text values are returned without quotes."""
     entries, current, depth, is_within = dict[str, str](), list[str](), 0, False
     for word in _TOKEN.findall(statement):
         if depth == 0 and word.upper() == "AS":
@@ -306,7 +308,7 @@ def properties(statement: str) -> Mapping[str, str]:
 
 
 def owner(statement: str) -> tuple[str, str]:
-    """Kind (`USER`, `ROLE`) and name after AUTHORIZATION; both empty without it."""
+    """Return kind (`USER` or `ROLE`) and name after AUTHORIZATION; both are empty without this clause."""
     match = _OWNER.search(statement)
     if match is None:
         return "", ""
@@ -315,7 +317,7 @@ def owner(statement: str) -> tuple[str, str]:
 
 
 def texts(value: str) -> list[str]:
-    """The texts of `ARRAY['a','b']`."""
+    """Return the texts in `ARRAY['a','b']`."""
     return [text.replace("''", "'") for text in _TEXT.findall(value)]
 
 
@@ -324,7 +326,7 @@ _TWO_PARTS = re.compile(rf"(?:{_PART})\.(?:{_PART})")
 
 
 def split_database(database: str, default_catalog: str) -> tuple[str, str]:
-    """Split into catalog and schema; parts that contain a dot must be in double quotes."""
+    """Split a name into catalog and schema. Parts that contain a dot must be in double quotes."""
     if match := _TWO_PARTS.fullmatch(database):
         quoted_catalog, catalog, quoted_schema, schema = match.groups()
         return _bare(quoted_catalog, catalog), _bare(quoted_schema, schema)
@@ -334,7 +336,7 @@ def split_database(database: str, default_catalog: str) -> tuple[str, str]:
 
 
 def join_database(catalog: str, schema: str) -> str:
-    """Join catalog and schema so that `split_database` can split them."""
+    """Join catalog and schema so that `split_database` can split them again."""
     return ".".join(identifier(part) if "." in part or part.startswith('"') else part for part in (catalog, schema))
 
 
@@ -343,9 +345,9 @@ def _bare(quoted: str | None, plain: str | None) -> str:
 
 
 def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: protocol.SampleKind) -> str:
-    """A query for the sorted distinct values in `source`, a quoted name, or for the maximum or minimum.
+    """Build a query for the sorted distinct values, or the maximum or minimum. `source` is a quoted table name.
 
-    Raises NotSupported for a path that the type does not have.
+    Raises NotSupported if the path does not exist in the column's type.
     """
     value, value_type, joins = _descend(identifier(column), parse_type(type_text), path)
     name = identifier(path[-1] if path else column)
@@ -359,20 +361,20 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
 
 
 def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlType, str]:
-    """The expression for the values at the path, their type, and the joins it needs."""
+    """Return an expression for the values at the path, their type, and the joins that the expression needs."""
     joins = ""
     for number, segment in enumerate(path):
         part = kind.part(segment)
         if part is None:
             raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
         if kind.fields:
-            # Field names ignore case; unnamed fields can only be accessed by number.
+            # Field names ignore case, and unnamed fields can only be accessed by number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)
             value = f"{value}[{number_in_row}]"
         else:
             if kind.item is None:
                 value = f"map_keys({value})" if segment == "key" else f"map_values({value})"
-            # UNNEST expands each field of a row to a column, so each element is wrapped in a row with one field.
+            # UNNEST expands each row field to a column, so each element is wrapped in a row with one field.
             joins += f" CROSS JOIN UNNEST(transform({value}, x -> ROW(x))) AS u{number}(v)"
             value = f"u{number}.v"
         kind = part

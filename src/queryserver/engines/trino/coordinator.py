@@ -1,4 +1,4 @@
-"""The requests of Trino's client protocol on behalf of one session."""
+"""Sends the requests of Trino's client protocol for one session."""
 
 import asyncio
 import re
@@ -22,9 +22,9 @@ _EXCHANGES_PER_ANSWER = 4
 
 
 def body_limit(cell_max_bytes: int) -> int:
-    """The largest response to read, in bytes.
+    """Return the size limit of a response in bytes.
 
-    A page has 1 MiB plus up to one row, which as JSON is at most about twice its size. Segments have 16 MiB by default.
+    A page has 1 MiB plus up to one row, whose JSON is at most about twice as large. Segments have 16 MiB by default.
     """
     return max(2 * ROW_CELLS * cell_max_bytes, 64 * 1024 * 1024)
 
@@ -40,7 +40,7 @@ class TrinoAnswer:
 
 
 class TrinoClient:
-    """HTTP connections to the coordinator and to the servers of segments; shared by all sessions of an engine."""
+    """Sends HTTP requests to the coordinator and to segment servers. All sessions of an engine share one client."""
 
     def __init__(self, address: protocol.TrinoAddress) -> None:
         self._address = address
@@ -50,12 +50,12 @@ class TrinoClient:
         self._chosen: dict[tuple[str, int], str] = {}
 
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
-        """Send one request. Raises Transient, and EngineUnavailable (closed, or a host that is not allowed)."""
+        """Send one request. Raises Transient, RowTooLarge, EngineUnavailable (client closed, or host not allowed)."""
         async with self._opening:
             if self.is_closed:
                 raise EngineUnavailable("This connector is closed.")
             if self._transport is None:
-                # In a thread, because loading the system's certificates takes tens of milliseconds.
+                # This runs in a thread because loading the system certificates takes tens of milliseconds.
                 context = await asyncio.to_thread(_tls_context, self._address)
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
@@ -63,7 +63,7 @@ class TrinoClient:
         endpoint = (url.host, url.port or (443 if url.scheme == "https" else 80))
         last = protocol.Transient("No connection to Trino could be made.", reached=False)
         chosen = self._chosen.get(endpoint)
-        # The last address that responded, or all addresses of the name.
+        # Try the address that responded last, or else all addresses of the host.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*endpoint):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
@@ -98,7 +98,7 @@ class TrinoClient:
             extensions={"timeout": {**waits, "pool": timeouts.connect_s}, "sni_hostname": url.host},
         )
         try:
-            # A total limit, because timeouts of single reads do not stop a peer that sends one byte at a time.
+            # This limits the total time, because per-read timeouts do not stop a peer that sends one byte at a time.
             async with asyncio.timeout(timeouts.connect_s + _EXCHANGES_PER_ANSWER * timeouts.answer_s):
                 with protocol.transport_errors():
                     response = await transport.handle_async_request(request)
@@ -113,7 +113,7 @@ async def insist(
     for_s: float,
     only_if: Callable[[protocol.Transient], bool] = lambda _: True,
 ) -> ResultT:
-    """The result of `attempt`, retried after Transient with growing pauses; raises the last Transient."""
+    """Return the result of `attempt`. Retry it after Transient with growing pauses, and raise the last Transient."""
     retries = Retries(for_s)
     while True:
         try:
@@ -141,7 +141,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
 
 
 def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
-    """The TLS context, also needed for a coordinator without TLS, because its segments may be on another server."""
+    """Create the TLS context. Segments may be on another server, so a coordinator without TLS needs it too."""
     context = ssl.create_default_context(cadata=address.ssl_ca or None)
     if address.is_tls and not address.ssl_validate:
         context.check_hostname = False
@@ -150,7 +150,7 @@ def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
 
 
 PAGE_BYTES = 1024 * 1024
-"""Requested size of a page; larger ones save no time, and parsing them as JSON would block the event loop."""
+"""Requested page size. Larger pages save no time, and parsing their JSON would block the event loop."""
 
 _STATEMENT = "/v1/statement"
 _STATEMENT_URI = re.compile(r"/v1/statement/[A-Za-z0-9_./\-]+(\?[A-Za-z0-9_.=&%\-]*)?")
@@ -159,7 +159,7 @@ _GARBAGE_TRIES = 3
 
 
 class Coordinator:
-    """The coordinator's API for one session. `executor` parses large responses."""
+    """Calls the coordinator's API for one session. `executor` parses large responses."""
 
     def __init__(
         self,
@@ -190,15 +190,15 @@ class Coordinator:
         except protocol.Transient as error:
             raise EngineUnavailable(error.message) from error
         except protocol.Expired:
-            return  # expected, because there is no such query
+            return  # expected, because the query does not exist
         except protocol.TrinoRejected as error:
             if error.name == "HTTP_403":
                 raise
 
     async def start(self, statement: str) -> protocol.TrinoPage:
-        """Start a statement and return its first page. Retried only if refused (`TransientRefusal`), so never run
-        twice.
+        """Start a statement and return its first page.
 
+        The request is retried only after a `TransientRefusal`, so that a statement never runs twice.
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
         """
         try:
@@ -214,7 +214,7 @@ class Coordinator:
             ) from error
 
     async def page(self, uri: str) -> protocol.TrinoPage:
-        """The page at a path. Raises OutcomeUnknown, StatementRejected."""
+        """Fetch the page at a path. Raises OutcomeUnknown, StatementRejected."""
         garbage = 0
 
         async def attempt() -> protocol.TrinoPage:
@@ -223,7 +223,7 @@ class Coordinator:
             try:
                 answer = await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
             except protocol.TrinoRejected as error:
-                if error.name == "HTTP_500":  # Trino's response once the page after this one has been requested
+                if error.name == "HTTP_500":  # Trino's response once the following page has been requested
                     raise protocol.Expired from error
                 raise
             try:
@@ -240,7 +240,7 @@ class Coordinator:
             raise protocol.given_up(error, sent=True) from error
 
     async def stop(self, uri: str) -> bool:
-        """Stop the statement; True once the coordinator has accepted the request. Limited in time."""
+        """Stop the statement within a limited time; return whether the coordinator has accepted the request."""
         try:
             async with asyncio.timeout(self.address.timeouts.stop_s):
                 await insist(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)
@@ -251,8 +251,9 @@ class Coordinator:
         return True
 
     async def finish(self, statement: str) -> None:
-        """Run a statement to completion and ignore its rows. Raises as `start` and `page`, and the statement's
-        failure.
+        """Run a statement to completion and ignore its rows.
+
+        Raises the same errors as `start` and `page`, and the statement's own failure.
         """
         page = await self.start(statement)
         while page.next_uri is not None and page.error is None:
@@ -280,7 +281,7 @@ class Coordinator:
         return replace(page, next_uri=self.own_uri(page.next_uri))
 
     def own_uri(self, next_uri: str) -> str:
-        """The path of a next URI, which is only requested from the configured coordinator.
+        """Return the path of a next URI. Only the configured coordinator receives requests for it.
 
         A coordinator behind a proxy may return an internal address, and a forged response must not divert the login to
         another host.

@@ -1,4 +1,4 @@
-"""The Engine for one Trino or Presto coordinator, and its loader."""
+"""Implements `Engine` and `TableLoader` for one Trino or Presto coordinator."""
 
 import asyncio
 import json
@@ -36,15 +36,15 @@ _kernels: Any = pyarrow.compute
 
 _READER_THREADS = 2
 _NOT_SUPPORTED = "NOT_SUPPORTED"
-# TIMESTAMP without precision only has milliseconds in Trino.
+# In Trino, TIMESTAMP without a precision has only milliseconds.
 _FINE: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
 
 
 class TrinoLoader(StatementLoader):
-    """A TableLoader. The database is a schema or `catalog.schema`; Trino converts names to lower case."""
+    """Implements `TableLoader`. The database is a schema or `catalog.schema`. Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
-    """`query.max-length` is a million characters by default; the rest of the statement is small."""
+    """By default, `query.max-length` is a million characters. The statement without its rows is small."""
 
     def __init__(
         self, session: EngineSession, executor: Executor, *, catalog: str, schema: str, read_only: bool = False
@@ -60,14 +60,15 @@ class TrinoLoader(StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in await self._kinds(table))
 
     def check_names(self, load: TableLoad) -> None:
-        """Does nothing: Trino allows any quoted name, and itself rejects names that differ only in case."""
+        """Do nothing: Trino allows any quoted name, and itself rejects names that differ only in case."""
 
     def place(self, table: TableName) -> str:
         return qualified(*self._where(table), table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Use the best combination that the catalog accepts, because some support no NOT NULL, and some no
-        microseconds.
+        """Create the table with the best column definitions that the catalog accepts.
+
+        Some catalogs do not support NOT NULL, and some do not support microseconds.
         """
         plain = tuple(column.declared for column in columns)
         fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
@@ -93,7 +94,7 @@ class TrinoLoader(StatementLoader):
 
         def write(batch: pa.RecordBatch) -> Written:
             cells = [write_one(column).to_pylist() for write_one, column in zip(texts, batch.columns, strict=True)]
-            # With quotes escaped, the JSON can be used as a string literal.
+            # With escaped quotes, the JSON can be used as a string literal.
             return [orjson.dumps(row).replace(b"'", b"\\u0027") for row in zip(*cells, strict=True)]
 
         return write
@@ -127,7 +128,7 @@ class TrinoLoader(StatementLoader):
         return catalog, schema
 
     async def _kinds(self, table: TableName) -> list[Row]:
-        """One row with the type of the table; empty if it does not exist."""
+        """Return one row with the table's type, or no row if the table does not exist."""
         catalog, schema = self._where(table)
         source = qualified(catalog, "information_schema", "tables")
         return await read_rows(
@@ -158,7 +159,7 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    if column.type.base is BaseType.DURATION:  # text cannot be cast to an interval
+    if column.type.base is BaseType.DURATION:  # a text cannot be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:
         return f"from_base64({text})"
@@ -195,7 +196,10 @@ class TrinoEngine:
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
-        """A session with the catalog, schema and properties of `options`; leaving the context stops what still runs."""
+        """Open a session with the configured or requested catalog, schema and properties.
+
+        Leaving the context stops its running statement.
+        """
         login = self._address.login(user, options)
         state = protocol.ClientState(catalog=self._address.catalog, schema=self._address.schema)
         state.set_properties(self._address.session_properties)
@@ -217,7 +221,7 @@ class TrinoEngine:
         *,
         rows_read: int,  # noqa: ARG002 the token has the exact position
     ) -> AsyncGenerator[tuple[TrinoSession, OperationHandle]]:
-        """Continue a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
+        """Attach to another process's statement. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
         try:
             position: dict[str, Any] = json.loads(token)
             state = protocol.ClientState(**position["session"])
@@ -246,7 +250,7 @@ class TrinoEngine:
             yield TrinoLoader(session, self._executor, catalog=catalog, schema=schema, read_only=self._read_only)
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired if statements cannot be sent."""
+        """Run `SELECT 1`. Raises EngineUnavailable or CredentialsRequired if this fails."""
         # A user is always allowed to impersonate itself.
         itself = User(id=0, username=self._address.username or self._address.source)
         coordinator = self._coordinator(self._address.login(itself, SessionOptions()), protocol.ClientState())
@@ -257,7 +261,7 @@ class TrinoEngine:
             raise errors.EngineUnavailable("Trino did not answer in time.") from None
         except (errors.EngineUnavailable, errors.CredentialsRequired):
             raise
-        except errors.EngineError as error:  # the statement cannot be wrong
+        except errors.EngineError as error:  # the statement itself is valid
             raise errors.EngineUnavailable(error.message) from error
 
     async def close(self) -> None:
@@ -268,7 +272,7 @@ class TrinoEngine:
         return Coordinator(self._http, self._address, self._variant, login, state, self._executor)
 
     async def _check(self, coordinator: Coordinator, options: SessionOptions) -> None:
-        """Check login, schema and properties before any statement is sent. Raises what Trino's refusal means."""
+        """Check login, schema and properties before the first statement. Raises the error for Trino's refusal."""
         try:
             async with asyncio.timeout(self._address.timeouts.open_s):
                 if options.database:

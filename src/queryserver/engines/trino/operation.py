@@ -1,6 +1,6 @@
-"""A statement at Trino, which advances only when its next URI is requested; and its rows and session.
+"""Runs statements in a Trino session and reads their rows. A statement advances only when its next URI is requested.
 
-`protocol.TrinoPage.progress` computes the progress of a page; here it never decreases.
+`protocol.TrinoPage.progress` computes a page's progress. The progress reported here never decreases.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ Json = protocol.Json
 
 
 async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> AsyncIterator[Sequence[Sequence[Any]]]:
-    """The rows of a spooled page in order, without the first `skip`.
+    """Yield the rows of a spooled page in order, without the first `skip` rows.
 
-    A segment is acknowledged when the rows after it are requested; until then it can be read again.
+    A segment is acknowledged when the caller requests the rows after it. Until then, it can be read again.
     Raises OutcomeUnknown.
     """
     loop = asyncio.get_running_loop()
@@ -55,14 +55,14 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
                 if skip < len(rows):
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
-        if segment.get("ackUri"):  # otherwise the engine deletes the segment only after a while
+        if segment.get("ackUri"):  # without an acknowledgement, the engine keeps the segment for a while
             with suppress(protocol.Transient, EngineError, TimeoutError):
                 async with asyncio.timeout(coordinator.address.timeouts.stop_s):
                     await _send(coordinator, segment, "ackUri")
 
 
 async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> bytes:
-    """The segment as JSON text. Raises OutcomeUnknown."""
+    """Fetch a segment and decode it to JSON text. Raises OutcomeUnknown."""
 
     async def attempt() -> bytes:
         answer = await _send(coordinator, segment, "uri")
@@ -85,7 +85,7 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> by
 
 
 async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:
-    """GET the URI in `member`, on any server, with the headers of the segment and without our login."""
+    """Send a GET request to the URI in `member`, on any server, with the segment's headers but without our login."""
     try:
         url = httpx.URL(segment[member])
     except httpx.InvalidURL as error:
@@ -105,9 +105,9 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
 
 
 def _cut(text: bytes) -> Sequence[bytes]:
-    """Split a JSON array of arrays into several, because parsing a large one blocks the interpreter.
+    """Split a JSON array of arrays into several arrays, because parsing a large array blocks the interpreter.
 
-    A row separator found in the text counts only if the text before it is valid JSON, since it may be inside a string
+    A row separator counts only if the text before it is valid JSON, because the same characters may be part of a string
     or a nested array.
     """
     pieces, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
@@ -126,16 +126,18 @@ def _cut(text: bytes) -> Sequence[bytes]:
 
 
 class TrinoOperation:
-    """One statement, from its first page on; `skip` rows of the first page with rows have already been read.
+    """Runs one statement from the page `first` onwards.
 
-    A page stays at the coordinator until the next URI is requested. That happens only after all rows of the page have
-    been read and more are requested, so another process can continue from `position`.
+    `skip` is the number of rows that have already been read from the first page with rows.
+
+    The coordinator keeps a page until the next URI is requested. This happens only once the caller has read all rows of
+    the page and requests more, so another process can resume from `position`.
     """
 
     def __init__(
         self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
     ) -> None:
-        """`characters_before` is the length of the text sent before the statement."""
+        """Start with a page. `characters_before` is the length of the text sent before the statement."""
         self.columns: tuple[Column, ...] = ()
         self._log_lines = LogLines()
         self._coordinator = coordinator
@@ -145,7 +147,7 @@ class TrinoOperation:
         self._page = first
         self._rows_returned = skip
         self._is_waiting = False
-        self._has_moved = False  # a page arrived that `status` has not reported yet
+        self._has_moved = False  # a page has arrived that `status` has not reported yet
         self._has_begun = False
         self._progress = 0  # 0 to 100, from `TrinoPage.progress`; never decreases
         self._update_count: int | None = None
@@ -163,9 +165,9 @@ class TrinoOperation:
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Where to continue: the page that has unread rows, or the next URI.
+        """Return where to resume: at the page with unread rows, or at the next URI.
 
-        The next URI may be requested twice, but no page before it.
+        The next URI may be requested again, but no earlier page.
         """
         query = self._page.query_id
         if self._has_rows_left and self._page.uri and self._rows_returned < self._page.row_count:
@@ -176,10 +178,10 @@ class TrinoOperation:
         return {"query": query, "uri": None, "skip": 0, "columns": columns, "changed": self._update_count}
 
     async def status(self, wait_s: float) -> OperationStatus:
-        """The current status, after waiting up to `wait_s` for a terminal one or the next page.
+        """Return the current status, after waiting up to `wait_s` for a terminal status or the next page.
 
-        Another process can continue only from the last page, so the caller must store that position before the next
-        page is requested.
+        Another process can resume only from the last page, so the caller must store this position before the next page
+        is requested.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
@@ -205,7 +207,7 @@ class TrinoOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, page by page; a page without rows yields an empty batch, so that the caller sees each page."""
+        """Yield the rows page by page. A page without rows yields an empty batch, so that the caller sees each page."""
         while True:
             if self._has_rows_left:
                 async for rows in self._rows_left():
@@ -224,7 +226,7 @@ class TrinoOperation:
         return self._log_lines[start:]
 
     async def cancel(self) -> None:
-        """Stop the statement; returns once Trino has accepted the request or is unreachable."""
+        """Stop the statement. Return once Trino has accepted the request or is unavailable."""
         uri = self._page.next_uri
         if uri is None or self._error is not None or self._is_closed:
             return
@@ -233,7 +235,7 @@ class TrinoOperation:
             self._canceled = True
 
     async def close(self, *, stop: bool = True) -> None:
-        """Free the statement; with `stop`, also stop it at Trino if it still runs."""
+        """Release the statement. With `stop`, also stop it at Trino if it is still running."""
         self._is_closed = True
         await give_up(self._step)
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
@@ -247,12 +249,12 @@ class TrinoOperation:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the status can only change by reading rows."""
+        """Whether the status no longer changes, except by reading rows."""
         ended = self._page.next_uri is None or self._error is not None
         return ended or self._canceled or self._has_begun or self._is_closed
 
     def _next_step(self) -> asyncio.Task[None]:
-        """The running request of the next URI, or else a new one."""
+        """Return the running request for the next URI, or start a new request."""
         if self._step is None or self._step.done():
             self._step = asyncio.create_task(self._advance(), name="trino next uri")
         return self._step
@@ -324,7 +326,7 @@ _IMMEDIATELY = "EXECUTE IMMEDIATE "
 
 
 def _with_values(statement: BoundStatement) -> str:
-    """Write `EXECUTE IMMEDIATE … USING …`, which needs no prepared statement in the session (Trino 418)."""
+    """Write an `EXECUTE IMMEDIATE … USING …` statement, which needs no prepared statement (since Trino 418)."""
     text = doubled_quotes(statement.render(lambda _number, _one: "?"))
     if not statement.values_in_order:
         return _IMMEDIATELY + text
@@ -332,7 +334,7 @@ def _with_values(statement: BoundStatement) -> str:
 
 
 class TrinoSession(OperationSession[TrinoOperation]):
-    """A ResumableSession. Its log has the query id and Trino's warnings."""
+    """Implements `ResumableSession`. The log has the query ID and Trino's warnings."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         super().__init__()
@@ -340,19 +342,19 @@ class TrinoSession(OperationSession[TrinoOperation]):
         self._detached = False
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """The statement's position and the session's state as JSON, for `TrinoEngine.reattach`."""
+        """Return the statement's position and the session state as JSON for `TrinoEngine.reattach`."""
         return self._token(self._find(handle))
 
     def detach(self) -> None:
         self._detached = True
 
     async def leave(self) -> None:
-        """Stop the statement and roll back an open transaction. Limited in time."""
+        """Stop the statement and roll back an open transaction, unless detached. Limited in time."""
         self._left = True
         await self._close_operation()
         state = self._coordinator.state
         if state.transaction != protocol.NO_TRANSACTION and not self._detached:
-            # Trino would otherwise keep the transaction and its locks at the data source for minutes.
+            # Otherwise Trino would keep the transaction and its locks at the data source for minutes.
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")

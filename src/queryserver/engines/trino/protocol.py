@@ -1,4 +1,4 @@
-"""Trino's client protocol: errors, logins, session state in headers, and result pages with their progress."""
+"""Translates Trino's errors, builds request headers from login and session state, and parses result pages."""
 
 import re
 from base64 import b64encode
@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 10_000
 
 
 class Transient(Exception):
-    """No response, or one after which the request may be retried. `reached`: whether the request was sent."""
+    """A request failed for a possibly temporary reason. `reached` is set if it may have reached the server."""
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Transient(Exception):
 
 
 class TransientRefusal(Transient):
-    """HTTP 429, 502, 503 or 504, after which the request may be retried."""
+    """The server responded with HTTP 429, 502, 503 or 504, so the request may be retried."""
 
 
 class Expired(errors.OutcomeUnknown):
@@ -43,7 +43,7 @@ class Expired(errors.OutcomeUnknown):
 
 
 class TrinoRejected(errors.StatementRejected):
-    """Trino's own error; `name` is its `errorName`."""
+    """An error reported by Trino. `name` is its `errorName`."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
@@ -51,12 +51,12 @@ class TrinoRejected(errors.StatementRejected):
 
 
 class TrinoDenied(TrinoRejected, errors.StatementDenied):
-    """Trino's error for a privilege that the user lacks."""
+    """Trino reported that the user lacks a privilege."""
 
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Translate errors of httpx to Transient."""
+    """Translate httpx errors to Transient."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -68,7 +68,7 @@ def transport_errors() -> Generator[None]:
 
 
 def check_status(status: int, body: bytes) -> None:
-    """Raises Transient, CredentialsRequired, OutcomeUnknown or StatementRejected for any status but 200 and 204."""
+    """Raise Transient, CredentialsRequired, Expired or TrinoRejected for any status except 200 and 204."""
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
@@ -81,15 +81,16 @@ def check_status(status: int, body: bytes) -> None:
 
 
 def given_up(transient: Transient, *, sent: bool) -> errors.EngineError:
-    """The error after the last attempt; `sent` says whether Trino may be working on the statement."""
+    """Return the error after the last attempt. `sent` is set if Trino may be running the statement."""
     if sent:
         return errors.OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
     return errors.EngineUnavailable(transient.message)
 
 
 def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
-    """Convert the member `error` of a page. `before` is the length of our text before a statement (EXECUTE
-    IMMEDIATE).
+    """Convert a page's `error`.
+
+    `before` is the length of the text that we have put before the statement (EXECUTE IMMEDIATE).
     """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
@@ -97,10 +98,10 @@ def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineE
         return errors.EngineTimeout(message)
     rejected = _rejected(message, name)
     match error.get("errorLocation"):
-        # Both count from 1; Trino's parser counts code points.
+        # Lines and columns count from 1. Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
             if before and (line == 1 or _PARSER_MESSAGE in message):
-                # The parser adds `before` to the column on every line, later stages only on the first line.
+                # The parser adds `before` to the column on every line, but later stages only on the first line.
                 column = max(column - before, 1)
                 rejected = _rejected(_POSITION.sub(f"line {line}:{column}: ", message), name)
             return rejected.at(errors.LineColumn(line, column))
@@ -118,7 +119,7 @@ def _rejected(message: str, name: str) -> TrinoRejected:
 
 
 def _body_text(body: bytes) -> str:
-    """The first line of an error body as plain text, without HTML tags."""
+    """Return an error body's first line as plain text without HTML tags."""
     text = re.sub(r"<[^>]*>", " ", body[:_MESSAGE_CHARS].decode(errors="replace"))
     return next((line.strip()[:500] for line in text.splitlines() if line.strip()), "")
 
@@ -129,11 +130,11 @@ class TrinoVariant:
 
     dialect: str
     header_prefix: str
-    capabilities: str = ""  # without `PARAMETRIC_DATETIME` the engine truncates times to milliseconds
-    encodings: str = ""  # supported encodings of spooled results, best first; empty if the engine has no spooling
+    capabilities: str = ""  # without `PARAMETRIC_DATETIME`, the engine truncates times to milliseconds
+    encodings: str = ""  # encodings of spooled results, best first; empty if the engine does not support spooling
 
     executes_immediately: bool = False
-    """Whether it has EXECUTE IMMEDIATE, which accepts parameters."""
+    """Whether the engine supports EXECUTE IMMEDIATE, which accepts parameters."""
 
     def header(self, name: str) -> str:
         return f"{self.header_prefix}{name}"
@@ -153,18 +154,18 @@ class TrinoAuthentication(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrinoTimeouts:
-    """Limits in seconds."""
+    """Time limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0  # for the next bytes of a response; the coordinator responds to a GET after at most 1 s
-    retry_s: float = RETRY_S  # how long one request is retried before the statement is abandoned
-    stop_s: float = 5.0  # for each call that stops or closes something
+    answer_s: float = 30.0  # until the next bytes of a response; the coordinator responds to a GET within 1 s
+    retry_s: float = RETRY_S  # how long a request is retried before the statement is abandoned
+    stop_s: float = 5.0  # for each stop or close call
     open_s: float = 20.0  # to open a session
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoLogin:
-    """The identity that sends requests, with the rights of `user`. The secrets are never shown."""
+    """The credentials for requests, and the `user` whose privileges apply. Secrets never appear in the repr."""
 
     user: str
     username: str = ""
@@ -174,31 +175,31 @@ class TrinoLogin:
 
 @dataclass(frozen=True, slots=True)
 class TrinoAddress(HttpServer):
-    """A coordinator and the session configuration of its connector (Contract platform 5.11: trino)."""
+    """A coordinator's address, and its connector's session configuration (Contract platform 5.11: trino)."""
 
     catalog: str = ""
     schema: str = ""
-    username: str | None = ""  # empty for the caller's name; None if callers log in themselves, through create_session
+    username: str | None = ""  # if empty, the caller's name; None if callers must log in through create_session
     password: str | None = field(default=None, repr=False)
     authentication: TrinoAuthentication = TrinoAuthentication.NONE
-    has_impersonation: bool = False  # log in as `username`, run statements as the caller
+    has_impersonation: bool = False  # log in as `username`, but run statements as the caller
     ssl_validate: bool = True
-    ssl_ca: str = ""  # PEM text of certificate authorities to trust instead of the system's
+    ssl_ca: str = ""  # PEM text of the certificate authorities to trust instead of the system's
     session_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     client_tags: str = ""
     source: str = "queryserver"
     time_zone: str = ""
     timeouts: TrinoTimeouts = TrinoTimeouts()
-    cell_max_bytes: int = 16 * 1024 * 1024  # reading a response stops at rows that are much larger
+    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, from which the size limit of a response follows
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
     def path(self) -> str:
-        """The path prefix before `/v1` for a coordinator behind a proxy."""
+        """Return the path prefix before `/v1`, for a coordinator behind a proxy."""
         return urlsplit(self.url).path.rstrip("/")
 
     def login(self, user: User, options: SessionOptions) -> TrinoLogin:
-        """The login for a session of `user`. Raises CredentialsRequired."""
+        """Choose the login for the user's session. Raises CredentialsRequired."""
         if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
                 raise errors.CredentialsRequired("This data source wants your own token.")
@@ -208,7 +209,7 @@ class TrinoAddress(HttpServer):
             password = credentials.password if self.authentication is TrinoAuthentication.BASIC else None
             return TrinoLogin(credentials.username, credentials.username, password)
         if credentials is not None and credentials.username != user.username:
-            # The password would not be checked, although the name determines access.
+            # The user name would determine access, although nobody would check the password.
             raise errors.CredentialsRequired("This data source takes no login of your own.")
         if self.username is None:
             raise errors.CredentialsRequired("This data source wants your own user name and password.")
@@ -225,7 +226,7 @@ _PROPERTY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 @dataclass(slots=True)
 class ClientState:
-    """Session state that statements may change, in Trino's terms; `prepared` and `properties` are unquoted."""
+    """Session state that statements may change. Values are stored without URL encoding."""
 
     catalog: str = ""
     schema: str = ""
@@ -237,14 +238,14 @@ class ClientState:
     authorization_user: str = ""  # set by SET SESSION AUTHORIZATION
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set properties. Raises StatementRejected for an invalid name."""
+        """Set session properties. Raises StatementRejected for an invalid name."""
         for name, value in properties.items():
             if not _PROPERTY.fullmatch(name):
                 raise errors.StatementRejected(f"Session property '{name[:100]}' does not exist")
             self.properties[name] = value
 
     def absorb(self, headers: httpx.Headers, variant: TrinoVariant) -> None:
-        """Apply the session changes in the headers of a response."""
+        """Apply the session changes from response headers."""
 
         def values(name: str) -> Sequence[str]:
             return headers.get_list(variant.header(name))
@@ -286,7 +287,7 @@ def request_headers(
         "Role": _joined(state.roles),
         "Prepared-Statement": _joined(state.prepared),
     }
-    # Header values must be printable and on one line, and are sent as UTF-8.
+    # Header values must be printable and on a single line; they are sent as UTF-8.
     headers = httpx.Headers(
         [
             (variant.header(name).encode(), "".join(c if c.isprintable() else " " for c in value).strip().encode())
@@ -294,7 +295,7 @@ def request_headers(
             if value
         ]
     )
-    # Between servers, compression takes the coordinator more time than it saves on the network.
+    # Between servers, compression costs the coordinator more time than it saves on the network.
     headers["Accept-Encoding"] = "identity"
     headers["User-Agent"] = address.source
     if login.token is not None:
@@ -304,7 +305,7 @@ def request_headers(
         try:
             raw = pair.encode("latin-1")  # the encoding that Trino expects
         except UnicodeEncodeError:
-            raw = pair.encode()  # only a proxy can check such a pair
+            raw = pair.encode()  # Trino itself cannot check such a login, but a proxy can
         headers["Authorization"] = f"Basic {b64encode(raw).decode()}"
     return headers
 
@@ -329,15 +330,15 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TrinoPage:
-    """A page of a statement. `uri` returns the same page again until `next_uri` is requested."""
+    """A page of a statement's result. `uri` returns the same page again until `next_uri` is requested."""
 
     uri: str
     query_id: str
     next_uri: str | None
     columns: Sequence[Json] = ()
     rows: Sequence[Sequence[Any]] = ()
-    spooled: Json | None = None  # encoding and segments, if the rows are not in the page itself
-    row_count: int = 0  # rows of the page or its segments
+    spooled: Json | None = None  # encoding and segments, if the page itself does not contain the rows
+    row_count: int = 0  # number of rows in the page or its segments
     error: Json | None = None
     update_type: str = ""
     update_count: int | None = None
@@ -354,7 +355,7 @@ class TrinoPage:
 
     @property
     def changes_only(self) -> bool:
-        """Whether the statement has no result set of its own; Trino returns its count or `true` as a row."""
+        """Whether the statement only changes something; Trino then returns a row count or `true` as a row."""
         if not self.update_type:
             return False
         described = [(column.get("name"), column.get("type")) for column in self.columns]
@@ -362,7 +363,7 @@ class TrinoPage:
 
     @property
     def progress(self) -> int:
-        """Progress in percent: Trino's own figure, or else the share of completed splits."""
+        """Progress in percent, as reported by Trino, or else computed from the completed splits."""
         percent = self.stats.get("progressPercentage")
         if not isinstance(percent, int | float):
             done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
@@ -371,7 +372,7 @@ class TrinoPage:
 
 
 def parse(body: bytes, uri: str) -> TrinoPage:
-    """Parse a response. Raises Transient for an invalid one, such as a truncated body."""
+    """Parse a response body. Raises Transient if the body is invalid, for example truncated."""
     try:
         answer = _object(orjson.loads(body))
         data = answer.get("data")

@@ -18,7 +18,10 @@ from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 @dataclass(frozen=True, slots=True)
 class TrinoType:
-    """A type, with its parameters in `numbers`, its element, key and value, or fields in `parts`, and field `names`."""
+    """A declared type.
+
+    `numbers` has its parameters, `parts` its nested types (element, key and value, or fields), `names` its field names.
+    """
 
     result: ResultType
     reader: "Reader"
@@ -27,7 +30,7 @@ class TrinoType:
     names: tuple[str, ...] = ()
 
     def read(self, values: Values) -> pa.Array:
-        """Convert JSON values."""
+        """Convert JSON values to an Arrow array of this type."""
         return self.reader(self, values)
 
 
@@ -41,7 +44,7 @@ _ARROW = {**PLAIN_TYPES, ResultType.NULL: pa.null()}
 
 
 class TrinoMisfit(ValueError):
-    """A value that does not fit its declared type."""
+    """A value does not fit its declared type."""
 
 
 def _plain(declared: TrinoType, values: Values) -> pa.Array:
@@ -52,7 +55,7 @@ def _floats(declared: TrinoType, values: Values) -> pa.Array:
     wanted = _ARROW[declared.result]
     try:
         return pa.array(values, wanted)
-    except (pa.ArrowException, TypeError):  # NaN and the infinities are strings
+    except (pa.ArrowException, TypeError):  # NaN and infinities are strings
         return pa.array([_FLOAT_WORDS[value] if isinstance(value, str) else value for value in values], wanted)
 
 
@@ -67,7 +70,7 @@ def _binary(_declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _times(_declared: TrinoType, values: Values) -> pa.Array:
-    """Times as text. Trino writes all digits of the precision; a zero fraction is removed (Contract editor 6.3)."""
+    """Convert times to text without zero fractions, which Trino writes out in full precision (Contract editor 6.3)."""
     return _without_zero_fraction(pa.array(values, pa.string()))
 
 
@@ -75,13 +78,13 @@ def _dates(_declared: TrinoType, values: Values) -> pa.Array:
     texts = pa.array(values, pa.string())
     try:
         return texts.cast(pa.date32())
-    except pa.ArrowInvalid:  # a year with a sign, or of more than four digits
+    except pa.ArrowInvalid:  # a year with a sign or more than four digits
         days = [None if value is None else _days(value) for value in values]
         return pa.array(days, pa.int32()).cast(pa.date32())
 
 
 def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
-    """Microseconds cover all years of Trino's types; timestamps with picoseconds stay text, which Arrow lacks."""
+    """Convert timestamps. Types finer than microseconds stay text, because nanoseconds do not cover all years."""
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
     if digits > _MICROSECOND_DIGITS:
@@ -99,7 +102,7 @@ def _without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def _days(text: str) -> int:
-    """Days since 1970-01-01 in the Gregorian calendar, for any year."""
+    """Compute the days since 1970-01-01 in the Gregorian calendar, for any year."""
     match = re.fullmatch(r"([+-]?\d{4,})-(\d\d)-(\d\d)", text)
     if match is None:
         raise TrinoMisfit(text)
@@ -126,7 +129,7 @@ def _arrays(declared: TrinoType, values: Values) -> pa.Array:
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
-    if key_type.parts:  # JSON keys are Java's string conversion of the key
+    if key_type.parts:  # in JSON, such a key is the text from Java's string conversion
         key_type = TrinoType(key_type.result, _plain)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = key_type.read([_key(key_type, key) for key, _ in pairs])
@@ -149,7 +152,7 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
 
 
 def _key(declared: TrinoType, key: str) -> Any:
-    """Parse a map key, which is always text in JSON."""
+    """Parse a map key. In JSON it is always text."""
     arrow = _ARROW.get(declared.result, pa.string())
     if pa.types.is_boolean(arrow):
         return key == "true"
@@ -159,7 +162,7 @@ def _key(declared: TrinoType, key: str) -> Any:
 
 
 def _others(_declared: TrinoType, values: Values) -> pa.Array:
-    """Other values as text, or as JSON if they are not strings."""
+    """Convert values of other types: strings as they are, everything else to JSON text."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
@@ -199,16 +202,16 @@ _MAX_DEPTH = 100
 
 
 def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
-    """Parse the types in the member `columns` of a page. Raises KeyError, TypeError for anything else."""
+    """Parse the types in a page's `columns`. Raises KeyError or TypeError if they are malformed."""
     return tuple(_of_signature(column["typeSignature"]) for column in columns)
 
 
 def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
-    """The columns as clients see them."""
+    """Describe the columns for clients."""
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
         native = str(column["type"])
-        if native.startswith("INTERVAL "):  # Trino writes these in upper case, but only here
+        if native.startswith("INTERVAL "):  # only here does Trino write these in upper case
             native = native.lower()
         result.append(Column(str(column["name"]), kind.result, native))
     return tuple(result)
@@ -238,7 +241,7 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
 
 
 def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Rows as one batch. Raises TrinoMisfit."""
+    """Convert rows to one batch. Raises TrinoMisfit."""
     try:
         return batch_of(rows, names, [kind.read for kind in declared])
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
