@@ -1,1 +1,1 @@
-"""Hive, Impala and Spark SQL over the HiveServer2 protocol (TCLIService)."""
+"""Connects to Hive, Impala and Spark SQL over the HiveServer2 protocol (TCLIService)."""

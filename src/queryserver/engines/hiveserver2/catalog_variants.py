@@ -79,7 +79,7 @@ class HiveCatalog(FamilyCatalog):
         return described(database, table, read_layout(rows, unescaped), has_constraints=True)
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        """List the functions whose names have no database prefix, which are the built-in ones."""
+        """List the built-in functions. Their names have no database prefix."""
         names = await self._names("SHOW FUNCTIONS")
         return _builtin(name for name in names if "." not in name.strip("."))
 

@@ -133,7 +133,7 @@ def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
 
 _FIRST_ROWS = 8  # few, because the row width is unknown before the first fetch and may be megabytes
 _GROWTH = 16
-_MAX_ROWS = 10_000  # Hive returns no more per call
+_MAX_ROWS = 10_000  # Hive returns at most this many rows per call
 _MAX_CELLS = 250_000  # decoding this many blocks the event loop for about 20 ms
 _MAX_LOG_LINES = 20_000
 _HUGE_BYTES = 2 * BATCH_BYTES

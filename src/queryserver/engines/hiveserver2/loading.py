@@ -27,7 +27,7 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(ch
 
 @dataclass(frozen=True, slots=True)
 class LoadingDialect:
-    """Differences between the two engines."""
+    """The differences between Hive and Spark that matter for loading."""
 
     create: str  # appended to the column list of CREATE TABLE
     values: str  # a table of literals; `{}` stands for its rows

@@ -244,7 +244,7 @@ class Hs2Operation:
         await self.leave()
 
     async def leave(self) -> None:
-        """End all tasks without calling the server."""
+        """Stop all tasks without calling the server."""
         self._closed = True
         tasks = {task for task in (self._following, self._stopping) if task is not None and not task.done()}
         for task in tasks:

@@ -15,7 +15,7 @@ from thrift.Thrift import TType
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
-"""A parser. It yields how many bytes it needs and receives those bytes; a negative number skips bytes."""
+"""A parser that yields how many bytes it needs and receives these bytes; a negative number skips bytes."""
 
 _SIZES = {TType.BOOL: 1, TType.BYTE: 1, TType.DOUBLE: 8, TType.I16: 2, TType.I32: 4, TType.I64: 8}
 _MESSAGE_HEADER = struct.Struct(">II")
@@ -149,7 +149,7 @@ class Overlong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expected(Generic[AnswerT_co]):
-    """How a transport handles a reply.
+    """Specifies how a transport handles a reply.
 
     `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `most_bytes` is not stored, but
     skipped by a Skimmer with `largest_cell`.

@@ -140,7 +140,7 @@ class Limits:
     status_s: float = 90.0
     fetch_s: float = 600.0
     other_s: float = 30.0
-    end_s: float = 3.0  # cancel and close
+    end_s: float = 3.0  # for cancel and close calls
     retry_s: float = RETRY_S  # how long a call about a statement is retried after the first network failure
     settle_s: float = 1.0  # minimum time for the server to finish a fetch whose connection broke
 

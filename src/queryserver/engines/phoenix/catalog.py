@@ -90,7 +90,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         return ColumnStatistics(message="Phoenix keeps no statistics of columns.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """Return an empty list: Phoenix does not list built-in functions, and user-defined ones belong to no schema."""
+        """Return an empty list. Phoenix does not list built-in functions, and user-defined functions have no schema."""
         if database is not None:
             await self._schema(database)
         return []
@@ -305,7 +305,7 @@ class PhoenixLoader:
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = list[str]()
         for column in columns:
-            kind = "INTEGER" if column.declared == "INT" else column.declared  # Phoenix has no short name
+            kind = "INTEGER" if column.declared == "INT" else column.declared  # Phoenix has no type INT
             parts.append(
                 f"{queries.identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
             )

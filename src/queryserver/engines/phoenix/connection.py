@@ -204,7 +204,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Overtaken(Exception):
-    """An event occurred before the result."""
+    """The event occurred before the exchange's result arrived."""
 
 
 async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, ResultT], *, grace_s: float = 0) -> ResultT:

@@ -29,7 +29,7 @@ _WORD = (1 << 64) - 1
 
 
 class Malformed(ValueError):
-    """The bytes are not a message of this protocol."""
+    """The bytes are not a valid message of this protocol."""
 
 
 def varint(value: int) -> bytes:

@@ -126,7 +126,7 @@ def _body_text(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrinoVariant:
-    """Differences between Trino and Presto: header names and features."""
+    """The differences between Trino and Presto: header names and features."""
 
     dialect: str
     header_prefix: str

@@ -232,7 +232,7 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
     names, parts = list[str](), list[TrinoType]()
     for argument in arguments:
         name, inner = "", argument["value"]
-        if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a field of a row
+        if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a row field
             name = str((inner.get("fieldName") or {}).get("name") or "")
             inner = inner["typeSignature"]
         names.append(name)

@@ -47,7 +47,7 @@ _LONGEST_NAME = 100
 
 
 class MalformedMessage(Exception):
-    """The bytes are not a message of this protocol."""
+    """The bytes are not a valid message of this protocol."""
 
 
 class IncompleteMessage(MalformedMessage):
