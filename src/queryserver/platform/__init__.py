@@ -1,1 +1,1 @@
-"""What every capability stands on: settings, the service database, logs, metrics, outbound connections, limits."""
+"""The common foundation: settings, the service database, logs, metrics, outbound connections and limits."""

@@ -1,8 +1,8 @@
 """Rules for the destinations of engine connections (Contract platform 5.11: Hosts).
 
-A host name is resolved once and every address is checked. The adapter then connects to one of the returned addresses;
-resolving the name again could give a different one (DNS rebinding). The name is still used for TLS and the `Host`
-header.
+A host name is resolved once, and every address is checked. The adapter then connects to one of the returned addresses,
+since resolving the name again could return a different address (DNS rebinding). TLS and the `Host` header still use
+the name.
 
 In asyncio: `for address in await rules.resolve(host, port): … connect(address, port), server_hostname=host …`
 In a thread: `rules.resolve_blocking(host, port)`.
@@ -44,7 +44,7 @@ _IN_LOW_BITS = (
     ip_network("64:ff9b::/96"),  # NAT64, RFC 6052
 )
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-"""RFC 8215: a site may choose a prefix within it, of any length that RFC 6052 defines."""
+"""RFC 8215: a site may choose a prefix within this network, of any length that RFC 6052 defines."""
 _THIS_NETWORK = ip_network("0.0.0.0/8")
 _INSIDE = tuple(
     map(
@@ -74,7 +74,7 @@ _UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
 
 
 def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Every IPv4 address that `address` may embed; none for `::` and `::1`."""
+    """Yield every IPv4 address that `address` may embed; none for `::` and `::1`."""
     bits = int(address)
     if bits <= 1:
         return
@@ -91,10 +91,10 @@ def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
-    """The IPv4 address for each of the prefix lengths 48, 56, 64 and 96; RFC 6052 2.2 skips bits 64 to 71.
+    """Yield the IPv4 address for each of the prefix lengths 48, 56, 64 and 96. RFC 6052 2.2 skips bits 64 to 71.
 
-    The site's prefix length is unknown. Read with a wrong length, padding zeros look like 0.0.0.0/8, which is skipped
-    because it is no valid destination.
+    The site's prefix length is unknown. With a wrong length, padding zeros look like 0.0.0.0/8, which is skipped
+    because it is not a valid destination.
     """
     without_octet_64 = ((bits >> 64) << 56) | (bits & ((1 << 56) - 1))
     found = (
@@ -109,7 +109,7 @@ def _embedded_in_local_nat64(bits: int) -> Iterator[IPv4Address]:
 
 
 class UnknownHost(EngineUnavailable):
-    """The name does not resolve."""
+    """The host name does not resolve."""
 
 
 class HostRefused(EngineUnavailable):
@@ -139,9 +139,9 @@ class HttpServer:
 class AddressRules:
     """Which hosts engine connections may reach; without arguments, any host.
 
-    `own` are the endpoints of the service's listener and broker, `service_database` those of its database server.
-    Connections to them are refused under every address of the machine. In the networks of `closed`, only addresses in
-    `opened` are permitted; addresses in `blocked` are always refused.
+    `own` holds the endpoints of the service's listener and broker, and `service_database` those of its database server.
+    Connections to them are refused under all of the machine's addresses. In the networks of `closed`, only addresses
+    in `opened` are permitted; addresses in `blocked` are always refused.
     """
 
     blocked: tuple[Network, ...] = ()
@@ -153,9 +153,9 @@ class AddressRules:
     resolve_timeout_s: float = 5.0
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why `host` may not be connected to if it is a literal address, in any notation. Does not call the resolver.
+        """Explain why a literal address, in any notation, is forbidden. Does not call the resolver.
 
-        None if it is a name, or permitted. The text has no full stop.
+        Returns None for a name or a permitted address. The text has no full stop.
         """
         address = literal_address(host)
         if address is None:
@@ -165,13 +165,13 @@ class AddressRules:
         return None if self._permits(str(address)) else "connections to this address are not allowed"
 
     def allowing_database_server(self) -> Self:
-        """The same rules, except that the server of the service database may be reached."""
+        """Return the same rules, except that connections to the service database's server are permitted."""
         return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """The permitted addresses of `host`, in the resolver's order; at least one.
+        """Return the permitted addresses of `host`, at least one, in the resolver's order.
 
-        Raises UnknownHost when the name is unknown or the resolver times out, HostRefused when no address is permitted.
+        Raises UnknownHost if the name is unknown or the resolver times out, HostRefused if no address is permitted.
         """
         if parsed_address(host) is not None and all(
             its_port != port for _, its_port in self.own | self.service_database
@@ -197,7 +197,7 @@ class AddressRules:
             raise HostRefused(f"Connections to {host} are not allowed here.")
 
     def is_database_server(self, addresses: Iterable[str], port: int) -> bool:
-        """Whether one of the addresses belongs to the server of the service database. Blocks."""
+        """Whether one of the addresses belongs to the service database's server. Blocks."""
         return _reaches(_resolve_endpoints(self.service_database, port), addresses)
 
     def is_database_server_address(self, host: str, port: int) -> bool:
@@ -207,7 +207,7 @@ class AddressRules:
         return address is not None and _reaches(servers, [str(address)])
 
     def _checked(self, host: str, port: int) -> tuple[Sequence[str], Sequence[str]]:
-        """The permitted addresses, and all addresses."""
+        """Return the permitted addresses, and all addresses."""
         try:
             found = _addresses(host, port)
         except (OSError, UnicodeError):
@@ -228,7 +228,7 @@ class AddressRules:
         return not self.allowed or contains(self.allowed, address)
 
     def _refusal_of_own(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
-        """Why a connection to one of the service's own endpoints is refused; None if no address is one of them."""
+        """Explain why the service's own endpoints are refused; None if no address belongs to them."""
         targets = list(addresses)
         for endpoints, reason in ((self.own, _OWN_ENDPOINT), (self.service_database, _DATABASE_SERVER)):
             if _reaches(_resolve_endpoints(endpoints, port, resolve=resolve), targets):
@@ -237,7 +237,7 @@ class AddressRules:
 
 
 def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: bool = True) -> set[Address]:
-    """The addresses of the endpoints with this port. Without `resolve`, names other than `localhost` are skipped."""
+    """Return the addresses of endpoints with this port. Without `resolve`, skip names other than `localhost`."""
     found = set[Address]()
     for host, its_port in endpoints:
         if its_port != port:
@@ -250,14 +250,14 @@ def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: boo
         try:
             found.update(one for one in map(parsed_address, _addresses(host, port)) if one is not None)
         except (OSError, UnicodeError):
-            continue  # an unresolvable name cannot be reached
+            continue  # no connection can reach an unresolvable name
     return found
 
 
 def _reaches(own: Collection[Address], addresses: Iterable[str]) -> bool:
     """Whether one of `addresses` reaches a service at `own`.
 
-    A service on this machine is reached by any of its addresses.
+    All of this machine's addresses reach its services.
     """
     if not own:
         return False
@@ -266,7 +266,7 @@ def _reaches(own: Collection[Address], addresses: Iterable[str]) -> bool:
 
 
 def _is_local(address: Address) -> bool:
-    """Whether the address belongs to this machine, which is the case if its route has it as the source.
+    """Whether the address belongs to this machine, so that its route has it as the source.
 
     Sends nothing.
     """
@@ -292,7 +292,7 @@ def _is_source(family: int, address: Address, *scope: int) -> bool:
 
 
 def _equivalent_addresses(address: str) -> Sequence[Address]:
-    """An address, and the IPv4 addresses that a gateway or tunnel may translate it to."""
+    """Return an address, and the IPv4 addresses to which a gateway or tunnel may translate it."""
     parsed = parsed_address(address)
     if parsed is None:
         return ()
@@ -300,9 +300,9 @@ def _equivalent_addresses(address: str) -> Sequence[Address]:
 
 
 def literal_address(host: str) -> Address | None:
-    """The address that `host` denotes, including the decimal, octal, hexadecimal and short forms of `inet_aton`.
+    """Parse a literal address, including the decimal, octal, hexadecimal and short forms of `inet_aton`.
 
-    None if it is a name.
+    Returns None for a name.
     """
     plain = host.strip().strip("[]")
     try:
@@ -313,7 +313,7 @@ def literal_address(host: str) -> Address | None:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """All addresses of a name, without duplicates. A literal address in any notation gives itself."""
+    """Return all addresses of a name, without duplicates. A literal address in any notation resolves to itself."""
     if parsed_address(host) is not None:
         return [host]
     infos = socket.getaddrinfo(host or "localhost", port, type=socket.SOCK_STREAM)
@@ -321,7 +321,7 @@ def _addresses(host: str, port: int) -> list[str]:
 
 
 def address_rules(settings: "Settings") -> AddressRules:
-    """Rules for connectors, key servers and catalogs."""
+    """Return the rules for connectors, key servers and catalogs."""
     desktop, policy = settings.desktop, settings.desktop.connector_policy
     own = {(desktop.http_host, desktop.http_port)}
     if desktop.task_server.enabled:
@@ -335,31 +335,31 @@ def address_rules(settings: "Settings") -> AddressRules:
 
 
 def webhook_rules(settings: "Settings") -> AddressRules:
-    """Rules for webhooks, whose URLs come from users: only the internal networks in the settings are open."""
+    """Return the rules for webhooks. Users choose their URLs, so only internal networks in the settings are open."""
     opened = settings.desktop.task_server.webhook_allowed_networks
     return replace(address_rules(settings), allowed=(), closed=_INSIDE, opened=opened)
 
 
 def database_servers(dsn: str) -> frozenset[Endpoint]:
-    """The endpoints that a PostgreSQL DSN names. For a Unix socket also loopback, where such a server may listen."""
+    """Return the endpoints in a PostgreSQL DSN. For a Unix socket, add loopback, where its server may also listen."""
     return frozenset(_endpoints(dsn, _POSTGRESQL_PORT)) if dsn else frozenset()
 
 
 def database_name(dsn: str) -> str:
-    """The database that a PostgreSQL DSN names; defaults to the name of the login."""
+    """Return the database in a PostgreSQL DSN; defaults to the login name."""
     _, parts = _split_hosts(dsn)
     options = dict(parse_qsl(parts.query))
     return options.get("dbname") or options.get("database") or unquote(parts.path.strip("/")) or database_login(dsn)
 
 
 def database_login(dsn: str) -> str:
-    """The login that a PostgreSQL DSN names; empty if it has none."""
+    """Return the login in a PostgreSQL DSN; empty if it has none."""
     _, parts = _split_hosts(dsn)
     return dict(parse_qsl(parts.query)).get("user") or unquote(parts.username or "")
 
 
 def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
-    """The endpoints of a URL: one, several separated by commas, or those in its query options."""
+    """Yield the endpoints of a URL: one, several separated by commas, or the endpoints in its query options."""
     named, parts = _split_hosts(url)
     options = dict(parse_qsl(parts.query))
     hosts = (named or options.get("host", "")).split(",")
@@ -373,7 +373,7 @@ def _endpoints(url: str, usual_port: int) -> Iterator[Endpoint]:
 
 
 def _split_hosts(url: str) -> tuple[str, SplitResult]:
-    """The hosts of a URL, and the URL without them: since Python 3.14, urlsplit rejects several hosts with brackets."""
+    """Split a URL into its hosts and the rest. Since Python 3.14, urlsplit rejects several hosts with brackets."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, hosts = place.rpartition("@")

@@ -1,17 +1,17 @@
-"""The parts of asyncpg that its documentation does not describe. No other file uses them (ADR 80).
+"""The only use of undocumented parts of asyncpg (ADR 80).
 
-The names that are used, and why:
+These names are used for these reasons:
 
-- The arguments of `Connection`: asyncpg documents that `connect` takes a subclass of it, but not that the first ones
-  are its protocol and the transport. Between these two, the engine limits the size of rows and reads the modifiers of
-  types: asyncpg receives rows of any size, and drops the modifiers.
+- The arguments of `Connection`: asyncpg documents that `connect` takes a subclass of it, but not that the first
+  arguments are its protocol and the transport. Between these two, the engine limits row sizes and reads type modifiers,
+  because asyncpg receives rows of any size and drops the modifiers.
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and refuse some types.
-- `PreparedStatement._state` and, of `Cursor`, the constructor, `_bind_exec`, `_exec`, `_close_portal` and
-  `_portal_name`: a documented cursor needs one more round trip before its first rows, takes a short chunk for the last
-  one, and cannot be closed before its end.
+- `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_close_portal` and `_portal_name`: a
+  documented cursor needs one more round trip before its first rows, mistakes a short chunk for the last chunk, and
+  cannot be closed before its end.
 
-`tests/unit/platform/test_asyncpg_internals.py` fails when one of them changes.
+`tests/unit/platform/test_asyncpg_internals.py` fails if one of these names changes.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ _ARRAYS = tuple(
 def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
     """Describe common array types to a new connection.
 
-    asyncpg queries the server for their elements otherwise: 10 ms of the server's time for the first array type, 4 ms
-    for each other. A release in which this fails queries them again.
+    Otherwise asyncpg queries the server for their elements, which takes 10 ms of the server's time for the first array
+    type and 4 ms for each further type. If this fails in an asyncpg release, such queries run again.
     """
     with suppress(AttributeError, KeyError, TypeError, asyncpg.InterfaceError, asyncpg.InternalClientError):
         settings: Any = connection.get_settings()
@@ -69,16 +69,16 @@ class TappedConnection(asyncpg.Connection):
         super().__init__(protocol, transport, *rest)
         self.transport = transport
         self.receiver = protocol
-        """The protocol that receives the bytes of the server: the driver's, or the filter of `receive_by`."""
+        """The protocol that receives the server's bytes: the driver's, or the filter set by `receive_by`."""
 
     def receive_by(self, tap: asyncio.Protocol) -> None:
-        """Let `tap`, which passes bytes on to `receiver`, receive the bytes of the server."""
+        """Let `tap` receive the server's bytes and pass them on to `receiver`."""
         self.receiver = tap
         self.transport.set_protocol(tap)
 
     @contextmanager
     def tapped(self, tap: TapT) -> Generator[TapT]:
-        """Inside, `tap` receives the bytes of the server, and passes them on to `receiver`."""
+        """Let `tap` receive the server's bytes, and pass them on to `receiver`, for the duration of the context."""
         self.transport.set_protocol(tap)
         try:
             yield tap
@@ -100,7 +100,7 @@ class Portal(asyncpg.cursor.Cursor):
         super().__init__(connection, prepared.get_query(), _state_of(prepared), tuple(values), None)
 
     async def rows(self, count: int) -> Sequence[Sequence[Any]]:
-        """The next rows, at most `count`. After a short list there may be more."""
+        """Return the next rows, at most `count`. After a short list there may be more rows."""
         records: Any = await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         return records
 

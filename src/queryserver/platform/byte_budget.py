@@ -27,9 +27,9 @@ class Reservation:
             self._budget.release(self.user_id, freed)
 
     def grow(self, size_bytes: int) -> bool:
-        """Enlarge the reservation if that is possible at once.
+        """Enlarge the reservation if that is possible immediately.
 
-        Does not wait: holders that wait for each other could deadlock.
+        It does not wait, since holders that wait for each other could deadlock.
         """
         return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
 
@@ -39,7 +39,7 @@ class Reservation:
 
     def __del__(self) -> None:
         if self.size_bytes:
-            # Garbage collection may run in any thread. After the loop is closed no call waits for bytes.
+            # Garbage collection may run in any thread. Once the loop is closed, no call waits for bytes.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._budget.release, self.user_id, self.size_bytes)
 
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class ByteBudget:
-    """At most `max_bytes` reserved at a time, at most half of them by one user. For a single event loop.
+    """Limits reservations to `max_bytes` at a time, at most half of them for one user. For a single event loop.
 
     Requests are served first come, first served, but a user whose share is used up does not block other users. A
     request that exceeds the share is reduced to it, so a single call can always proceed.
@@ -75,7 +75,7 @@ class ByteBudget:
         return sum(not one.turn.done() for one in self._line)
 
     async def reserve(self, user_id: int, size_bytes: int) -> Reservation:
-        """Wait until the bytes are free. Raises TooManyRequests after a timeout."""
+        """Wait until the bytes are free, and reserve them. Raises TooManyRequests after a timeout."""
         waiting = _Waiting(user_id, min(size_bytes, self._share), asyncio.get_running_loop().create_future())
         self._line.append(waiting)
         self._assign()
@@ -92,7 +92,7 @@ class ByteBudget:
             raise
 
     def extend(self, reservation: Reservation, more_bytes: int) -> bool:
-        """Whether `reservation` could be enlarged by that much."""
+        """Enlarge `reservation` by that much if possible. Returns whether it was enlarged."""
         more_bytes = min(more_bytes, self._share - reservation.size_bytes)
         if more_bytes > 0:
             share = self._by_user[reservation.user_id] + more_bytes
@@ -110,7 +110,7 @@ class ByteBudget:
         self._assign()
 
     def _leave(self, waiting: _Waiting) -> None:
-        """Release the bytes of a request that was granted at the very moment of its timeout."""
+        """Give up waiting. If the request was granted at the moment of its timeout, release its bytes."""
         if waiting.turn.done() and not waiting.turn.cancelled():
             waiting.turn.result().release()
         waiting.turn.cancel()
@@ -125,7 +125,7 @@ class ByteBudget:
             if self._by_user[one.user_id] + one.size_bytes > self._share:
                 left.append(one)
             elif is_blocked or one.size_bytes > self._max_bytes - self._used:
-                # First in line for the next free bytes: smaller requests behind it must not starve it.
+                # The next free bytes are kept for this request, so that smaller later requests do not starve it.
                 is_blocked = True
                 left.append(one)
             else:

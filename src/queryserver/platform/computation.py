@@ -1,4 +1,4 @@
-"""The interface of computations, and the frame format between server and worker."""
+"""The computation interface, and the frame format between server and worker."""
 
 import struct
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class ComputationExecutor(Protocol):
     """Runs computations with limits on time and memory, one at a time per user. Users take turns."""
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        """The result of `task` on `content`, as parsed JSON. `options` must be JSON too.
+        """Run `task` on `content`, and return its result as parsed JSON. `options` must be JSON values too.
 
         Canceling the caller stops the computation. Raises TooComplex (time or memory limit exceeded), TooManyRequests
         (too many waiting computations of this user), ServiceUnavailable, and the domain errors of the task.
@@ -28,7 +28,7 @@ class ComputationExecutor(Protocol):
 
 
 HEAD = struct.Struct("<cLL")
-"""The header of a frame: its kind, and the sizes of the JSON and of the content that follow."""
+"""A frame's header: its kind, and the sizes of the JSON and the content that follow."""
 MAX_BYTES = 256 * 1024 * 1024
 TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
-"""A task, its result, a domain error, an exceeded limit, and an error of the worker program."""
+"""Frame kinds: a task, its result, a domain error, an exceeded limit, and an error in the worker program."""

@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 _PROGRAM = "from queryserver.computation_worker import main; main()"
 _LARGE_BYTES = 512 * 1024  # larger results are parsed in a thread: each MiB blocks the event loop for about 10 ms
 _BUFFER_BYTES = 256 * 1024
-_WALL_TIMES = 4  # wall-clock time allowed, as a multiple of the processor time: the machine may be busy
+_WALL_TIMES = 4  # wall-clock limit as a multiple of the processor time, since the machine may be busy
 _ENVIRONMENT = {
     # Arrow's default allocator reserves more address space than a worker may have.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
-    # The memory limit counts address space. For each large block that Arrow frees, glibc would keep a mapping:
-    # gigabytes of unused address space for a file with many columns.
+    # The memory limit counts address space. For each large block that Arrow frees, glibc would keep a mapping, which
+    # adds up to gigabytes of unused address space for a file with many columns.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
 }
@@ -62,7 +62,7 @@ class ComputationPool:
         self._is_closed = True
         for worker in list(self._idle):
             self._end(worker)
-        # Their callers get an end of file from the pipes and stop the workers as after any failure.
+        # The callers read the end of the pipes, and stop their workers as after any failure.
         running = list(self._running)
         for worker in running:
             worker.kill()
@@ -87,7 +87,7 @@ class ComputationPool:
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._end(worker)
                 raise await self._sudden_end(worker, task) from None
-            except BaseException:  # also on cancellation: the worker is in the middle of a task
+            except BaseException:  # includes a cancellation, since the worker is in the middle of a task
                 self._end(worker)
                 raise
             self._running.discard(worker)
@@ -99,9 +99,7 @@ class ComputationPool:
         return _result(kind, answer, task)
 
     async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
-        """The error for a worker that died: over its time limit, killed by the system for its memory, or crashed by a
-        library.
-        """
+        """Return the error for a worker that exceeded its limits, was killed by the system, or crashed in a library."""
         code = await worker.process.wait()
         if self._is_closed:
             return ServiceUnavailable("The server stops.")
@@ -113,7 +111,7 @@ class ComputationPool:
         return TooComplex("It takes more time or memory than one call may have.")
 
     async def _worker(self) -> "_Worker":
-        """An idle worker, or a new one. Raises ServiceUnavailable."""
+        """Return an idle or a new worker. Raises ServiceUnavailable."""
         while self._idle:
             worker = self._idle.pop()
             worker.no_longer_idle()
@@ -173,7 +171,7 @@ class _Worker:
         return cls(process)
 
     async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
-        """Kind and result of the response, and whether the process is about to exit.
+        """Run a request. Returns the response's kind and result, and whether the process is about to exit.
 
         Raises IncompleteReadError, ConnectionError.
         """
@@ -205,7 +203,7 @@ class _Worker:
 
     async def ended(self) -> None:
         """Wait until the process has exited and its pipes are closed."""
-        # Read what is left: asyncio does not notice the end of a pipe while its read buffer is full.
+        # Read the rest, because asyncio does not notice the end of a pipe while its read buffer is full.
         with suppress(ConnectionError):
             while await self._answers.read(_BUFFER_BYTES):
                 pass

@@ -17,11 +17,11 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 
 _REFUSED = "The data source led to an address that connections are not allowed to."
-_MAX_LINKS = 50  # length of an error chain; real ones have a handful of links
+_MAX_LINKS = 50  # maximum length of an error chain; real chains have a handful of links
 
 
 class _GuardRefusal(ConnectionRefusedError):
-    """A connection that the guard refused. Drivers wrap it in errors of their own, in which it is recognized."""
+    """A connection that the guard refused. Drivers wrap it in their own errors, in which it is recognized."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ def install_guard() -> None:
 def guarded(rules: AddressRules) -> Generator[None]:
     """Let the blocking code inside, as long as it stays in this thread, connect only where `rules` permit.
 
-    A forbidden connection looks to the code as if the host had refused it. Raises HostRefused if the code fails because
-    of it, but not if it fails later for another reason. Requires `install_guard`.
+    To the code, a forbidden connection looks like one that the host refused. Raises HostRefused if the code fails
+    because of this, but not if it fails later for another reason. Requires `install_guard`.
     """
     outer, call = _this_thread.call, _Call(rules)
     _this_thread.call = call
@@ -72,14 +72,14 @@ def guarded(rules: AddressRules) -> Generator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook. It receives every event of the process, so ignoring other events must cost next to nothing."""
+    """Check connections in the audit hook. It receives all events of the process, so it must ignore others fast."""
     if event != "socket.connect":
         return
     call = _this_thread.call
     if call is None:
         return
     connecting, address = args
-    _this_thread.call = None  # the rules themselves connect a socket to find out which addresses belong to this machine
+    _this_thread.call = None  # the rules themselves connect a socket to find this machine's addresses
     try:
         call.is_refused = not _permits(call.rules, connecting.family, address)
     finally:
@@ -89,11 +89,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
-    """Whether a call failed because of a refused connection: drivers tolerate some, such as one that checks for
-    updates.
+    """Whether a call failed because of a refused connection. Drivers tolerate some refusals, as in update checks.
 
-    A refusal in the cause of the error decides. A refusal that is only its context, or only its text (asyncio merges
-    several errors into one), counts unless a later connection was permitted.
+    A refusal in the error's cause decides. A refusal that is only its context, or only its text (asyncio merges several
+    errors into one), counts unless a later connection was permitted.
     """
     return any(
         isinstance(one, _GuardRefusal)
@@ -103,7 +102,7 @@ def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
 
 
 def _linked_errors(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
-    """An error and the errors it contains: its cause, attributes such as `orig` and `reason`, and arguments."""
+    """Yield an error and the errors it contains: its cause, attributes such as `orig` and `reason`, and arguments."""
     ahead, seen = deque[Any]([error]), set[int]()
     while ahead and len(seen) < _MAX_LINKS:
         one = ahead.popleft()

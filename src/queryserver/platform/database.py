@@ -1,4 +1,4 @@
-"""The service database: connection pool, transactions, errors, named values, LISTEN and NOTIFY."""
+"""The service database: connection pool, transactions, errors, named values, and LISTEN and NOTIFY."""
 
 import asyncio
 import re
@@ -23,8 +23,8 @@ from queryserver.platform.threads import Tasks, background
 Connection: TypeAlias = PoolConnectionProxy
 Row: TypeAlias = asyncpg.Record
 
-# Nearly every call runs one short query, and acquiring and releasing a pooled connection costs half as much again. So
-# up to this many connections stay acquired between two queries. They return to the pool regularly, which replaces them
+# Nearly every call runs one short query, and acquiring and releasing a pooled connection adds half of its cost. So up
+# to this many connections stay acquired between two queries. They return to the pool regularly, which replaces them
 # after many queries. A connection that was idle for long is discarded, because a firewall may have dropped it.
 _RETAINED = 4
 _RETAINED_FOR_S = 300.0
@@ -49,7 +49,7 @@ _UNAVAILABLE = (
 
 @contextmanager
 def database_errors() -> Generator[None]:
-    """Translate the errors of an unreachable or refusing database to DatabaseUnavailable; SQL errors pass unchanged."""
+    """Translate errors of an unavailable or refusing database to DatabaseUnavailable; SQL errors pass unchanged."""
     try:
         yield
     except _UNAVAILABLE as error:
@@ -66,7 +66,7 @@ class _PooledConnection:
 
 
 class Database:
-    """The service database. Each method is one statement in autocommit; `transaction` joins several."""
+    """The service database. Each method runs one statement in autocommit mode; `transaction` combines several."""
 
     def __init__(self, pool: asyncpg.Pool, acquire_timeout_s: float, observe_query: Callable[[float], None]) -> None:
         self._pool = pool
@@ -78,7 +78,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection]:
-        """A pooled connection. Raises DatabaseUnavailable if none becomes free in time."""
+        """Acquire a pooled connection. Raises DatabaseUnavailable if no connection becomes free in time."""
         with database_errors():
             pooled = await self._acquire()
             began, may_retain = time.perf_counter(), False
@@ -90,22 +90,22 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
-        """Commit on a clean exit, else roll back."""
+        """Run a transaction. Commit on a clean exit, else roll back."""
         async with self.connection() as connection, connection.transaction():
             yield connection
 
     async def fetch(self, sql: str, *arguments: object) -> Sequence[asyncpg.Record]:
-        """All rows."""
+        """Return all rows."""
         async with self.connection() as connection:
             return await connection.fetch(sql, *arguments)
 
     async def row(self, sql: str, *arguments: object) -> asyncpg.Record | None:
-        """The first row or None."""
+        """Return the first row or None."""
         async with self.connection() as connection:
             return await connection.fetchrow(sql, *arguments)
 
     async def value(self, sql: str, *arguments: object) -> Any:
-        """The first value of the first row or None."""
+        """Return the first value of the first row, or None."""
         async with self.connection() as connection:
             return await connection.fetchval(sql, *arguments)
 
@@ -118,7 +118,7 @@ class Database:
 
     @property
     def connections(self) -> tuple[int, int]:
-        """The number of open and of idle connections of this process."""
+        """The numbers of this process's open and idle connections."""
         return self._pool.get_size(), self._pool.get_idle_size() + len(self._retained)
 
     async def aclose(self) -> None:
@@ -128,7 +128,7 @@ class Database:
             await self._pool.release(self._retained.pop().connection)
 
     async def _acquire(self) -> _PooledConnection:
-        """A retained connection, or one from the pool."""
+        """Acquire a retained connection, or else a connection from the pool."""
         while self._retained:
             pooled = self._retained.pop()
             if _is_open(pooled.connection):
@@ -153,7 +153,7 @@ class Database:
             await self._pool.release(pooled.connection)
 
     def _may_retain(self, pooled: _PooledConnection) -> bool:
-        """Whether to retain a connection: no caller waits for one from the pool, and it is in its initial state."""
+        """Whether to retain a connection: no caller waits for the pool, and the connection is in its initial state."""
         if self._waiting or self._is_closing or len(self._retained) >= _RETAINED:
             return False
         if time.monotonic() - pooled.since > _RETAINED_FOR_S:
@@ -162,7 +162,7 @@ class Database:
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the server has not closed it. A closed connection may already have returned to the pool by itself."""
+    """Whether the connection is still open. A closed connection may already have returned to the pool by itself."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
@@ -173,7 +173,10 @@ def _is_open(connection: Connection) -> bool:
 async def open_database(
     dsn: str, settings: DatabaseSettings | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
-    """A pool on `dsn`, closed on exit. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
+    """Open a pool on `dsn`, and close it on exit. `observe_query` gets the seconds of each use.
+
+    Raises DatabaseUnavailable.
+    """
     settings = settings or DatabaseSettings()
     with database_errors():
         pool = await asyncpg.create_pool(
@@ -222,16 +225,16 @@ _LARGEST_QUERY = 200
 _Key = tuple[object, ...]
 _RowFuture: TypeAlias = "asyncio.Future[asyncpg.Record | None]"
 _PendingKeys = dict[_Key, list[_RowFuture]]
-"""The futures of the callers of each key. Each caller has its own, so canceling one does not cancel the others."""
+"""The callers' futures by key. Each caller has its own, so canceling one does not cancel the others."""
 
 
 class CoalescingReader:
     """Reads rows by key. Keys requested while a query runs are combined into the next query.
 
-    Under load most calls need the same two facts: their user, and the status of a statement. 64 concurrent calls then
-    cost one round trip instead of 64. No caller gets data older than its call. At most `side_by_side` queries run at
-    once, so one slow query does not delay all others. Canceling a caller does not affect the others; an error reaches
-    every caller of its query.
+    Under load, most calls need the same two facts: their user and a statement's status. 64 concurrent calls then cost
+    one round trip instead of 64. No caller gets data older than its call. Up to `side_by_side` queries run
+    concurrently, so one slow query does not delay all others. Canceling a caller does not affect the others; an error
+    reaches every caller of its query.
 
     `many` takes one array per part of the key, and returns the 1-based index of the row's key as column `n`. `one`
     takes a single key: PostgreSQL replans `many` on each execution because it expects long arrays, but `one` only five
@@ -249,13 +252,13 @@ class CoalescingReader:
         self._reading = 0
 
     def get(self, *key: object) -> _RowFuture:
-        """A future with the row of `key` or None. Raises DatabaseUnavailable."""
+        """Return a future with the row of `key` or None. The future raises DatabaseUnavailable."""
         answer: _RowFuture = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(answer)
         self._has_waiting.set()
         for _ in range(self._side_by_side - self._reading):
             self._reading += 1
-            # In an empty context: a reader outlives this call, so its log lines must not carry the call's ids.
+            # In an empty context, because a reader outlives this call, and must not log the call's ids.
             Context().run(self._readers.start, self._read(), "coalescing-reader")
         return answer
 
@@ -298,7 +301,7 @@ class CoalescingReader:
 
 
 def _pending_answers(pending: _PendingKeys) -> Iterator[tuple[_Key, _RowFuture]]:
-    """The answers whose callers still wait."""
+    """Yield the futures whose callers still wait."""
     return ((key, answer) for key, answers in pending.items() for answer in answers if not answer.done())
 
 
@@ -314,7 +317,7 @@ log = structlog.get_logger(__name__)
 
 
 class Notices:
-    """Notifications to all instances. A lost one is harmless: periodic sweeps find the same changes."""
+    """Notifies all instances. A lost notification is harmless, as periodic sweeps find the same changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -333,14 +336,14 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
 
 
 def notice(kind: str, subject: str) -> str:
-    """SQL that sends a notification when the query commits. `subject` is an SQL expression of type text."""
+    """Return SQL that sends a notification on commit. `subject` is an SQL expression of type text."""
     return f"pg_notify('{_CHANNEL}', '{kind} ' || {subject})"
 
 
 def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[None]:
-    """Call `notified(kind, subject)` for every notification while inside; reconnects automatically.
+    """Call `notified(kind, subject)` for each notification for the duration of the context. Reconnects automatically.
 
     `connected` is called whenever listening starts; earlier notifications are lost.
     """
@@ -375,7 +378,7 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
 
 
 def required_dsn(settings: Settings) -> str:
-    """The DSN of the service database. Raises ConfigurationError if none is configured."""
+    """Return the service database's DSN. Raises ConfigurationError if none is configured."""
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
@@ -407,9 +410,9 @@ class NamedQuery:
         return cls(_PARAMETER.sub(number, text), tuple(numbers))
 
     def arguments(self, values: Mapping[str, object]) -> list[object]:
-        """The values in the order of their numbers.
+        """Return the values in parameter order.
 
-        Raises KeyError for a missing one, ValueError for an unknown one.
+        Raises KeyError for a missing value, ValueError for an unknown name.
         """
         if len(values) != len(self.names):
             raise ValueError(f"unknown parameters: {sorted(values.keys() - set(self.names))}")
@@ -429,13 +432,13 @@ class FactRepository:
         self._database = database
 
     async def keep(self, name: str, value: str) -> str:
-        """The stored value of `name`, after storing `value` if there is none yet. Raises DatabaseUnavailable."""
+        """Store `value` unless `name` has a value already. Returns the stored value. Raises DatabaseUnavailable."""
         kept = await self._database.value(_KEEP, name, value)
-        # No row: another server's insert committed after our snapshot was taken. A new query sees it.
+        # Without a row, another server's insert committed after this query's snapshot. A new query sees it.
         return kept or await self._database.value("select value from facts where name = $1", name)
 
     async def value(self, name: str) -> str | None:
-        """The stored value of `name`, or None. Raises DatabaseUnavailable."""
+        """Return the stored value of `name`, or None. Raises DatabaseUnavailable."""
         return await self._database.value("select value from facts where name = $1", name)
 
     async def replace(self, name: str, value: str) -> None:

@@ -18,7 +18,7 @@ _KEPT_S = 1.0
 
 
 class DiskUsage(Protocol):
-    """Total and free bytes of a file system, as returned by `shutil.disk_usage`."""
+    """A file system's total and free bytes, as returned by `shutil.disk_usage`."""
 
     @property
     def total(self) -> int: ...
@@ -46,7 +46,9 @@ class DiskFloor:
         return self.percent <= 0 and self.min_bytes <= 0
 
     def room(self, directory: Path, *, fresh: bool = False) -> int:
-        """Bytes that may still be written below `directory`; none if zero or negative. `fresh` bypasses the cache.
+        """Return how many bytes may still be written below `directory`; zero or less means none.
+
+        `fresh` bypasses the cache.
 
         Blocks: call it in a thread. Raises OSError, also for a missing directory.
         """
@@ -64,7 +66,7 @@ class DiskFloor:
     def require(self, directory: Path, size_bytes: int = 0, *, fresh: bool = False) -> None:
         """Raise InsufficientStorage unless `size_bytes` more may be written below `directory`. Blocks, like `room`.
 
-        Nothing is refused if the file system cannot be measured: the write itself will report the problem.
+        If the file system cannot be measured, nothing is refused, as the write itself will report the problem.
         """
         if self.is_off:
             return
@@ -80,6 +82,6 @@ NO_FLOOR = DiskFloor()
 
 
 def disk_floor(settings: "Settings") -> DiskFloor:
-    """The minimum of free space from the settings, for everything that writes on this machine."""
+    """Return the minimum free space in the settings, for everything that writes on this machine."""
     desktop = settings.desktop
     return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)

@@ -1,4 +1,4 @@
-"""ConnectorSlots that users share fairly, so that many calls of one user do not block the others."""
+"""Slots that users share fairly, so that one user's many calls do not block other users."""
 
 import asyncio
 import itertools
@@ -16,13 +16,13 @@ _RETRY_AFTER = timedelta(seconds=2)
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The waiting calls of one user, oldest first."""
+    """One user's waiting calls, oldest first."""
 
     number: int
-    """Sequence number of the creation of this line."""
+    """The sequence number of this line, in creation order."""
     calls: "deque[asyncio.Future[None]]" = field(default_factory=deque[asyncio.Future[None]])
     rank: "_Rank | None" = None
-    """Its entry in the queue; None while the user holds the maximum of slots."""
+    """The line's entry in the queue; None while the user holds the maximum number of slots."""
 
     def has_calls(self) -> bool:
         """Whether a call is still waiting. Abandoned calls at the front are dropped."""
@@ -32,7 +32,7 @@ class _Line:
 
 
 _Rank = tuple[int, int, int, int]
-"""ConnectorSlots held, number of the last turn, number of the line, and user id. The lowest rank is served next."""
+"""Held slots, number of the last turn, line number, and user id. The lowest rank is served next."""
 
 _NO_TURN = -1
 _FEW_RANKS = 16
@@ -41,9 +41,9 @@ _FEW_RANKS = 16
 class FairSemaphore:
     """A semaphore with `slots` slots, at most `per_user` of them for one user. For a single event loop.
 
-    A user who holds the maximum waits in a line of their own, for at most `wait_s` and with at most `max_waiting` calls
-    (None: no limit). A free slot goes to the waiting user who holds the fewest, and among equals to the one whose last
-    turn is longest ago. The cost of an operation hardly depends on the number of waiting users.
+    Each user's calls wait in a separate line, for at most `wait_s`, with at most `max_waiting` calls (None: no limit).
+    A free slot goes to the waiting user who holds the fewest slots, and among equals to the user whose last turn is
+    longest ago. The cost of an operation hardly depends on the number of waiting users.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class FairSemaphore:
         self._held: Counter[int] = Counter()
         self._turns = itertools.count()
         self._last_turns: dict[int, int] = {}
-        """Last turn of each user who holds a slot or waits."""
+        """The last turn of each user who holds a slot or waits."""
         self._lines: dict[int, _Line] = {}
         self._line_numbers = itertools.count()
         self._queue: list[_Rank] = []
-        """A heap. Outdated ranks of a line stay in it and are skipped."""
+        """A heap of ranks. A line's outdated ranks stay in it and are skipped."""
 
     @asynccontextmanager
     async def slot(self, user_id: int) -> AsyncGenerator[None]:
-        """Hold a slot while inside. Raises TooManyRequests."""
+        """Hold a slot for the duration of the context. Raises TooManyRequests."""
         await self.acquire(user_id)
         try:
             yield
@@ -72,7 +72,7 @@ class FairSemaphore:
             self.release(user_id)
 
     async def acquire(self, user_id: int) -> None:
-        """Wait for a slot, which must be released. Raises TooManyRequests."""
+        """Wait for a slot, which the caller must release. Raises TooManyRequests."""
         # a waiting user entitled to this slot would already have it
         if self._free and self._held[user_id] < self._per_user:
             self._grant(user_id)
@@ -112,7 +112,7 @@ class FairSemaphore:
         return not self._held and not self.waiting
 
     def _wait(self, user_id: int) -> "asyncio.Future[None]":
-        """A future at the end of the user's line, done when it is its turn. Raises TooManyRequests."""
+        """Append a future to the user's line; it is done when a slot is granted. Raises TooManyRequests."""
         line = self._lines.get(user_id) or _Line(next(self._line_numbers))
         if self._max_waiting is not None and sum(not turn.done() for turn in line.calls) >= self._max_waiting:
             raise TooManyRequests("Too many of your calls wait for the processor.", retry_after=_RETRY_AFTER)
@@ -124,7 +124,7 @@ class FairSemaphore:
         return turn
 
     def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
-        """Give up waiting. A slot that was granted at the very moment of the timeout is released."""
+        """Give up waiting. A slot that was granted at the moment of the timeout is released."""
         if turn.done() and not turn.cancelled():
             self.release(user_id)
         else:
@@ -153,20 +153,20 @@ class FairSemaphore:
         self._last_turns[user_id] = next(self._turns)
 
     def _enqueue(self, user_id: int, line: _Line) -> None:
-        """Give the line a rank for the slots that its user holds now."""
+        """Rank the line by the slots that its user holds now."""
         held = self._held[user_id]
         if held >= self._per_user:
             line.rank = None
             return
         line.rank = (held, self._last_turns.get(user_id, _NO_TURN), line.number, user_id)
         heappush(self._queue, line.rank)
-        # Abandoned calls leave outdated ranks behind as long as no slot becomes free.
+        # Until a slot becomes free, abandoned calls leave outdated ranks in the heap.
         if len(self._queue) > 2 * len(self._lines) + _FEW_RANKS:
             self._queue = [one.rank for one in self._lines.values() if one.rank is not None]
             heapify(self._queue)
 
     def _end_if_empty(self, user_id: int, line: _Line) -> bool:
-        """Whether no call of the line waits any more. If so, the line is removed."""
+        """Remove the line if none of its calls still waits. Returns whether it was removed."""
         if line.has_calls():
             return False
         del self._lines[user_id]
@@ -179,7 +179,7 @@ class FairSemaphore:
 
 
 class ConnectorSlots:
-    """ConnectorSlots of each connector: at most `per_user` of them for one user, and users take turns."""
+    """Slots of each connector, at most `per_user` of them for one user. Users take turns."""
 
     def __init__(self, *, per_connector: int, per_user: int) -> None:
         self._per_connector = per_connector

@@ -1,8 +1,8 @@
 """An HTTP client for key servers, catalogs and webhooks.
 
-The host name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts);
-certificates are verified for the name. No redirects, no proxies from the environment, no cookies. Responses are limited
-in size and time.
+The host name is resolved once, and the client connects to a checked address (Contract platform 5.11: Hosts);
+certificates are verified for the name. The client ignores redirects, cookies and proxies in the environment, and
+limits the size and time of responses.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class HttpClient:
             await transport.aclose()
 
     async def send(self, sent: HttpRequest) -> HttpResponse:
-        """The response of the first permitted address that accepts the connection.
+        """Send the request to the first permitted address that accepts the connection.
 
         Raises EngineUnavailable: no permitted address, no connection, or no complete response within the limits.
         """

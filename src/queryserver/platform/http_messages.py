@@ -9,7 +9,7 @@ from queryserver.errors.statements import EngineUnavailable
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request. `url` has no credentials; `max_bytes` limits the response, `within_s` the whole exchange."""
+    """A request. `url` has no credentials, `max_bytes` limits the response, and `within_s` the whole exchange."""
 
     url: str
     method: str = "GET"
@@ -29,4 +29,4 @@ class HttpResponse:
 
 
 class NotConnected(EngineUnavailable):
-    """This address did not accept the connection; the host may have others."""
+    """An address that did not accept the connection. The host may have other addresses."""

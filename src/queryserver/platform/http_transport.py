@@ -23,7 +23,7 @@ class HttpTransport:
         await self._transport.aclose()
 
     async def exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpResponse:
-        """The response of the server at address `ip`. Raises NotConnected, EngineUnavailable."""
+        """Send a request to the server at address `ip`. Raises NotConnected, EngineUnavailable."""
         url = httpx.URL(sent.url)
         request = httpx.Request(
             sent.method,
@@ -65,6 +65,6 @@ async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: in
 
 
 def _reason(server: HttpServer, error: Exception) -> str:
-    """Names only the host, which comes from the settings, and the kind of failure."""
+    """Describe a failure by only its kind and the host, which comes from the settings."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
     return f"No answer of {server.host}: {kind}."

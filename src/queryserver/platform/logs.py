@@ -1,4 +1,4 @@
-"""Logging: redaction, line format, audit events, log files, and their configuration (`configure_logging`)."""
+"""Logging: redaction, line format, audit events and log files, set up by `configure_logging`."""
 
 import atexit
 import fcntl
@@ -28,15 +28,15 @@ from queryserver.platform.settings.desktop import LoggingSettings
 
 MASK = "********"
 FIELDS = "event_fields"
-"""Attribute of a log record with the fields of a structlog event."""
+"""The log record attribute that holds the fields of a structlog event."""
 AUDIT_LOGGER = "queryserver.audit"
 ACCESS_LOGGER = "queryserver.access"
 TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
-"""Loggers that report each call and each connection, which is noise unless the level is DEBUG."""
+"""Loggers that report each call and connection, which is only useful at level DEBUG."""
 KEPT_BYTES = 1024 * 1024
-"""Size of the recent lines in memory, and maximum read from a log file."""
+"""The size of the recent lines in memory, and the maximum read from a log file."""
 
-# Longer texts are truncated: they do not belong in a log, and slow down the redaction.
+# Longer texts are truncated, as they do not belong in a log and slow down the redaction.
 MOST_CHARACTERS = 32 * 1024
 
 _NAMES = (
@@ -49,7 +49,7 @@ _VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^
 # Every pattern starts with fixed text and repeats only what the next part cannot match, so matching takes linear time.
 _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
 _NAMED_WORDS = ("pass", "pwd", "secret", "token", "credential", "sig", "key")
-# Each pattern with lower-case words of which every match contains one: a check for them first reduces the time for a
+# Each match of a pattern contains one of its lower-case words. Checking for these words first reduces the time for a
 # typical line from 92 to 8 µs.
 _OTHERS = (
     # an Authorization header, quoted in any way
@@ -75,7 +75,7 @@ _OTHERS = (
 
 
 class Redactor:
-    """Masks secrets in a line by the built-in patterns and those of `desktop.logging.redact`."""
+    """Masks secrets in a line by the built-in patterns and the patterns in `desktop.logging.redact`."""
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
         self._extra = [re.compile(pattern) for pattern in extra]
@@ -88,7 +88,7 @@ class Redactor:
         for words, pattern, masked in _OTHERS:
             if searched is None or any(word in searched for word in words):
                 line = pattern.sub(masked, line)
-        # Last: in `token: Bearer x` it would mask only the word Bearer and leave the token visible.
+        # This pattern is last: in `token: Bearer x` it would mask only the word Bearer and leave the token visible.
         if searched is None or any(word in searched for word in _NAMED_WORDS):
             line = _NAMED.sub(_masked_value, line)
         for pattern in self._extra:
@@ -97,21 +97,21 @@ class Redactor:
 
 
 def _masked_value(found: re.Match[str]) -> str:
-    """The name unchanged and the value masked; a quoted value keeps its quotes, so JSON stays valid."""
+    """Keep the name and mask the value. A quoted value keeps its quotes, so JSON stays valid."""
     name, between, value = found.groups()
     quote = value[: value.startswith("\\") + 1] if value.startswith(('"', "'", '\\"')) else ""
     return f"{name}{between}{quote}{MASK}{quote}"
 
 
 def escaped(text: str) -> str:
-    """The text with unprintable characters escaped, so it stays on one line."""
+    """Escape unprintable characters, so the text stays on one line."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 class LineFormatter(logging.Formatter):
-    """One line per record; in text form, each line of a traceback follows as a marked line of its own."""
+    """Formats a record as one line. In text form, each line of a traceback follows as a separate marked line."""
 
     def __init__(self, form: Literal["text", "json"], redact: Redactor) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ OK = "ok"
 _LONGEST = 150
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
-"""Facts of changes that the server makes by itself, for example at a login."""
+"""The facts for changes that the server makes by itself, for example at a login."""
 
 
 class AuditTrail:
@@ -186,8 +186,8 @@ class AuditTrail:
     ) -> None:
         """Write an event, for example `record(user, "statement.start", connector)`. Long names are truncated.
 
-        `user`: the caller, or the name submitted at a login. `path`: of a file, normalized. `subject`: the changed or
-        used object if it is not a file. `outcome`: `ok` or an error code. `facts`: additional fields by name.
+        `user` is the caller, or the name submitted at a login. `path` is a file's normalized path, and `subject` the
+        changed or used object if it is not a file. `outcome` is `ok` or an error code. `facts` are additional fields.
         """
         user = user[:_LONGEST]
         fields = {"user": user, "effective_user": effective_user or user, "path": path or None, "outcome": outcome}
@@ -199,7 +199,7 @@ class AuditTrail:
     def event(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """Write one event after the work inside. Its outcome is `ok`, the error code, or `interrupted`."""
+        """Write one event when the context exits. Its outcome is `ok`, the error code, or `interrupted`."""
         outcome = "interrupted"
         try:
             yield
@@ -214,7 +214,7 @@ class AuditTrail:
     def failures(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """Write an event with the error code if the work inside fails; none if it succeeds or is interrupted."""
+        """Write an event with the error code if the context fails, but not if it succeeds or is interrupted."""
         try:
             yield
         except Exception as error:  # internal errors are audited too
@@ -227,11 +227,11 @@ def _code_of(error: Exception) -> str:
 
 
 AUDIT = AuditTrail()
-"""The trail of all services; `configure_logging` sets its file."""
+"""The audit trail of all services; `configure_logging` sets its file."""
 
 
 class SharedLogFile(RotatingFileHandler):
-    """A file of mode 0640, rotated when it is full by one of the processes that write to it."""
+    """A log file of mode 0640. When it is full, one of the processes that write to it rotates it."""
 
     def __init__(self, file: Path, *, max_bytes: int, backup_count: int) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +276,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class RecentLines:
-    """The most recent formatted lines of this process, up to `KEPT_BYTES`."""
+    """This process's most recent formatted lines, up to `KEPT_BYTES`."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -298,11 +298,11 @@ class RecentLines:
 
 
 RECENT = RecentLines()
-"""The lines of this process if it has no log file."""
+"""This process's lines if it has no log file."""
 
 
 def tail_of(file: Path | None, max_bytes: int) -> bytes:
-    """Complete lines from the end of the log, in UTF-8. Blocks. Raises OSError if the file cannot be read."""
+    """Return complete lines from the end of the log, in UTF-8. Blocks. Raises OSError if the file cannot be read."""
     if file is None:
         return RECENT.tail(max_bytes)
     with file.open("rb") as stream:
@@ -314,7 +314,7 @@ def tail_of(file: Path | None, max_bytes: int) -> bytes:
 
 
 def _whole_lines(content: bytes, *, is_begin: bool) -> bytes:
-    """The content without a partial first line (unless the log begins here) and without a partial last line."""
+    """Remove a partial last line and, unless the log begins here, a partial first line."""
     content = content[: content.rfind(b"\n") + 1]
     return content if is_begin else content[content.find(b"\n") + 1 :]
 
@@ -323,14 +323,14 @@ def log_call(fields: Mapping[str, object]) -> None:
     logging.getLogger(ACCESS_LOGGER).info("call", extra={FIELDS: fields})
 
 
-# A blocked terminal or pipe must not stall the server: further lines are dropped while this many wait.
+# A blocked terminal or pipe must not stall the server, so further lines are dropped while this many wait.
 _MOST_WAITING = 10_000
 
 _writers: list[QueueListener] = []
 
 
 def configure_logging(settings: LoggingSettings) -> None:
-    """Send all logs of this process to the destinations in the settings, instead of any earlier ones.
+    """Send all logs of this process to the destinations in the settings, and drop earlier destinations.
 
     The calling thread formats the line and another thread writes it, so no disk or terminal blocks the event loop.
     """
@@ -365,7 +365,7 @@ def stop_logging() -> None:
 
 
 class _Entrance(QueueHandler):
-    """Formats the line immediately, because the ids of the call are known only in its context."""
+    """Formats the line immediately, because the call's ids are known only in its context."""
 
     def __init__(self, waiting: "queue.SimpleQueue[logging.LogRecord]", *, has_file: bool) -> None:
         super().__init__(waiting)
@@ -387,7 +387,7 @@ class _Entrance(QueueHandler):
 
 
 def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
-    """A queue for lines of this format, with a thread that writes them."""
+    """Create a queue for lines of this format, with a thread that writes them."""
     waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     entrance = _Entrance(waiting, has_file=file is not None)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 @dataclass(eq=False, repr=False)
 class LruCache(Generic[K, V]):
-    """At most `most` values, or total weight if `weigh` is set; the least recently used are evicted first.
+    """Holds at most `most` values, or total weight if `weigh` is set, and evicts the least recently used values first.
 
     Values expire `life_s` after they were put, regardless of use. The newest `least` values are never evicted.
     """
@@ -28,7 +28,7 @@ class LruCache(Generic[K, V]):
     _weight: int = field(default=0, init=False)
 
     def get(self, key: K) -> V | None:
-        """The value, which now counts as recently used; None if there is none."""
+        """Return the value, which now counts as recently used; None if there is none."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -40,7 +40,7 @@ class LruCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> list[K]:
-        """Store or replace a value; returns the evicted keys."""
+        """Store or replace a value. Returns the evicted keys."""
         self.pop(key)
         weight = self.weigh(value)
         self._kept[key] = value, weight, self.clock() + self.life_s
@@ -61,7 +61,7 @@ class LruCache(Generic[K, V]):
         return kept[0]
 
     def drop_old(self) -> list[K]:
-        """Remove the expired values; returns their keys."""
+        """Remove expired values. Returns their keys."""
         now = self.clock()
         old = [key for key, (_, _, until) in self._kept.items() if until <= now]
         for key in old:

@@ -1,4 +1,4 @@
-"""Memory tuning of a process: a single heap, returning free pages, and fewer garbage collections."""
+"""Tunes a process's memory use: a single heap, returned free pages, and fewer garbage collections."""
 
 import asyncio
 import ctypes
@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 # Calls create few reference cycles; with the default threshold, a collection would run on every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
 _TRIM_EVERY_S = 15.0
-# malloc.h of glibc
+# glibc's malloc.h
 _M_ARENA_MAX = -8
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
@@ -21,9 +21,9 @@ def use_one_heap() -> None:
     """Use one heap for all threads. Call it before threads start.
 
     By default glibc creates a heap per thread, up to eight per core, and returns little of their memory: the chunks of
-    a hundred concurrent downloads in a dozen threads take three times their size. An idle server has 199 MiB with
-    per-thread heaps and 161 MiB with one. Blocks above 16 MiB are mapped separately; otherwise the memory of the second
-    password hash (19 MiB) would stay in the heap. Does nothing without glibc.
+    a hundred concurrent downloads in a dozen threads take three times their size. An idle server takes 199 MiB with
+    per-thread heaps and 161 MiB with a single heap. Blocks above 16 MiB are mapped separately; otherwise the memory of
+    the second password hash (19 MiB) would stay in the heap. Does nothing without glibc.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -33,7 +33,7 @@ def use_one_heap() -> None:
 
 
 def let_arrow_use_the_common_heap() -> None:
-    """Make Arrow allocate from the process heap: its own heap hardly ever returns memory.
+    """Make Arrow allocate from the process heap, because its own heap hardly ever returns memory.
 
     24 concurrent downloads take 389 MiB with Arrow's heap and 284 MiB without it. No effect once Arrow is loaded.
     """
@@ -44,22 +44,22 @@ class WithoutPandas(MetaPathFinder):
     """Hides pandas. If it is installed, Arrow imports it for the first value, although nothing here uses it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """None for all other modules, so the next finder is tried."""
+        """Hide pandas, and return None for all other modules, so that the next finder is tried."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 
 
 def keep_pandas_out() -> None:
-    """Hide pandas: importing it would block the event loop for 0.5 to 5 s, in which leases of statements expire."""
+    """Hide pandas, whose import would block the event loop for 0.5 to 5 s, in which statement leases may expire."""
     if not any(isinstance(finder, WithoutPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, WithoutPandas())
 
 
 def keep_what_is_there() -> None:
-    """Exempt the objects that live as long as the process from garbage collection, which blocks the event loop.
+    """Exempt all present objects, which live as long as the process, from garbage collection.
 
-    A collection of everything that a started server holds takes 0.16 s of processor time.
+    A collection of a started server's objects takes 0.16 s of processor time, and blocks the event loop.
     """
     gc.collect()
     gc.freeze()
@@ -67,10 +67,10 @@ def keep_what_is_there() -> None:
 
 
 async def return_memory() -> None:
-    """Return free pages inside the heap to the system; glibc itself returns only its end.
+    """Return free pages inside the heap to the system; glibc itself returns only the heap's end.
 
-    They amount to 150 MiB after a preview of 20,000 columns, and to 76 MiB after 24 concurrent downloads. Does nothing
-    without glibc.
+    Free pages amount to 150 MiB after a preview of 20,000 columns, and to 76 MiB after 24 concurrent downloads. Does
+    nothing without glibc.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:

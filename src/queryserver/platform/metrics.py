@@ -14,7 +14,7 @@ _STATEMENT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class Metrics:
-    """The instruments of all services. Of several worker processes, each counts its own part.
+    """The instruments of all services. Each worker process counts its own part.
 
     Dialects that are not in `dialects` are counted together.
     """
@@ -44,7 +44,7 @@ class Metrics:
             ["dialect"],
             buckets=_STATEMENT_S,
         )
-        # cached, because looking up the child of a label takes longer than counting
+        # cached, because looking up a label's child takes longer than counting
         self._ended_of, self._seconds_of = cache(ended.labels), cache(seconds.labels)
         self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
         self._sessions = gauge(
@@ -72,26 +72,26 @@ class Metrics:
         self.webhooks = counter("queryserver_webhooks", "Tries to make a signed call.", ["outcome"])
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
-        """A statement reached the terminal state `outcome`, `seconds` after a runner started it."""
+        """Count a statement that reached the terminal state `outcome` `seconds` after a runner started it."""
         known = self.dialect(dialect)
         self._ended_of(known, outcome).inc()
         self._seconds_of(known).observe(seconds)
 
     def engine_failed(self, dialect: str, kind: str) -> None:
-        """An engine refused or failed; `kind` is the error code."""
+        """Count an engine's refusal or failure; `kind` is the error code."""
         self._failures.labels(self.dialect(dialect), kind).inc()
 
     def engine_sessions(self, dialect: str) -> Gauge:
-        """The number of open sessions in engines of the dialect."""
+        """Return the gauge of open sessions in the dialect's engines."""
         return self._sessions.labels(self.dialect(dialect))
 
     def dialect(self, name: str) -> str:
-        """The dialect as a label value, or `other` if it is not in the catalog."""
+        """Return the dialect as a label value, or `other` if it is not in the catalog."""
         return name if name in self._dialects else OTHER
 
 
 UNMEASURED = Metrics(CollectorRegistry(), dialects=())
-"""For commands, and for servers with `enable_prometheus = false`: never exported."""
+"""Metrics that are never exported, for commands and for servers with `enable_prometheus = false`."""
 
 
 Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]

@@ -27,21 +27,22 @@ _LIMIT_S = 3600
 
 _OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
 OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
-"""Followed by a schema version: `migrate` records it for older programs, which do not have its scripts."""
+"""The prefix of a fact's name, followed by a schema version. `migrate` records the fact for older programs, which lack
+that version's scripts."""
 
 
 def newest_revision(scripts: Path = SCRIPTS) -> str:
-    """The schema version of this program."""
+    """Return this program's schema version."""
     return max(_revision_of(script) for script in _versions(scripts))
 
 
 def oldest_program(scripts: Path = SCRIPTS) -> str:
-    """The oldest schema version whose programs run on the newest schema."""
+    """Return the oldest schema version whose programs run on the newest schema."""
     declared = _declared(scripts)
     newest_first = sorted(declared, reverse=True)
     oldest = newest_first[0]
     for version in newest_first[1:]:
-        # A program must tolerate every later migration; older programs must tolerate even more of them.
+        # A program must tolerate every later migration, and older programs have even more later migrations.
         if any(declared[later] > version for later in newest_first if later > version):
             break
         oldest = version
@@ -49,7 +50,7 @@ def oldest_program(scripts: Path = SCRIPTS) -> str:
 
 
 def _declared(scripts: Path) -> Mapping[str, str]:
-    """For each schema version the oldest compatible one: what its script declares, or the version itself."""
+    """Return the oldest compatible version of each schema version: the version in its script, or the version itself."""
     found = dict[str, str]()
     for script in _versions(scripts):
         written, revision = _OLDEST_PROGRAM.search(script.read_text(encoding="utf-8")), _revision_of(script)
@@ -62,27 +63,27 @@ def _versions(scripts: Path) -> Iterator[Path]:
 
 
 def _revision_of(script: Path) -> str:
-    """Scripts are named `<revision>_<slug>.py`, in order."""
+    """Return a script's revision. Scripts are named `<revision>_<slug>.py`, in order."""
     return script.name.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The schema of a database. `oldest_program`: the oldest schema version whose programs run on it."""
+    """A database's schema. `oldest_program` is the oldest schema version whose programs run on it."""
 
     version: str | None
-    """None: it was never migrated."""
+    """None if the database was never migrated."""
     oldest_program: str | None
 
     def is_usable(self, own: str) -> bool:
-        """Whether programs of the schema version `own` run on it."""
+        """Whether programs of the schema version `own` run on this schema."""
         if self.version is None or self.version < own:
             return False
         return self.version == own or (self.oldest_program is not None and self.oldest_program <= own)
 
 
 async def migrate(dsn: str, scripts: Path = SCRIPTS) -> Schema:
-    """Upgrade the schema to the newest revision; a newer one on which this program runs is left unchanged.
+    """Upgrade the schema to the newest revision. A newer schema on which this program runs is left unchanged.
 
     Safe to call concurrently: callers queue on an advisory lock. Returns the resulting schema. Raises
     DatabaseUnavailable, SchemaMismatch if the upgrade failed.
@@ -133,7 +134,7 @@ async def _upgrade(dsn: str, scripts: Path) -> None:
 
 
 async def present_schema(dsn: str) -> Schema:
-    """The schema of the database. Raises DatabaseUnavailable."""
+    """Read the database's schema. Raises DatabaseUnavailable."""
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
@@ -157,7 +158,7 @@ async def _schema_of(connection: asyncpg.Connection) -> Schema:
 
 
 def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
-    """Why this program does not run on that schema, and the remedy; None if it does."""
+    """Explain why this program does not run on that schema, and what to do; None if it runs."""
     own = newest_revision(scripts)
     if present.is_usable(own):
         return None
@@ -170,14 +171,14 @@ def refusal(present: Schema, scripts: Path = SCRIPTS) -> str | None:
 
 
 async def require_usable(dsn: str) -> None:
-    """Raise SchemaMismatch unless the schema is that of this program, or a newer one on which it runs."""
+    """Raises SchemaMismatch unless this program runs on the schema."""
     if text := refusal(await present_schema(dsn)):
         raise SchemaMismatch(text)
 
 
 @asynccontextmanager
 async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
-    """The service database, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open the service database for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_usable(dsn)
     async with open_database(dsn, settings.desktop.database) as database:
@@ -192,7 +193,7 @@ def _upgrade_here(dsn: str, scripts: Path) -> None:
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["dsn"] = dsn
-    # In the same transaction as the upgrade: an older program never sees one without the other.
+    # In the same transaction as the upgrade, so an older program never sees one without the other.
     fact = OLDEST_PROGRAM_FACT + newest_revision(scripts)
     config.attributes["fact"] = {"name": fact, "value": oldest_program(scripts)}
     command.upgrade(config, "head")

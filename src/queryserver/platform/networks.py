@@ -11,9 +11,9 @@ LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in canonical form: IPv4-mapped addresses as IPv4, without a zone.
+    """Parse an address in canonical form: IPv4-mapped addresses become IPv4, and zones are dropped.
 
-    None if `text` is not an address.
+    Returns None if `text` is not an address.
     """
     try:
         address = ip_address(text.partition("%")[0])
@@ -24,7 +24,7 @@ def parsed_address(text: str) -> IPv4Address | IPv6Address | None:
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> str:
-    """The network of one client: its IPv4 address, or the /64 of an IPv6 address, which belongs to one subscriber.
+    """Return a client's network: its IPv4 address, or an IPv6 address's /64 network, which belongs to one subscriber.
 
     Text that is not an address is returned unchanged.
     """

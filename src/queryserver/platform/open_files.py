@@ -6,12 +6,12 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# Files, engines and the service database need descriptors too: a fifth of the limit, and at least this many.
+# Files, engines and the service database need descriptors too, so a fifth of the limit is kept, or at least this many.
 _OTHER_DESCRIPTORS = 256
 
 
 def affordable_connections(*, at_most: bool = False) -> int:
-    """How many connections the limit on open files permits. `at_most`: after raising it as far as possible."""
+    """Return how many connections the limit on open files permits. `at_most` uses the hard limit."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[at_most]
     if limit == resource.RLIM_INFINITY:
         return 2**31
@@ -19,7 +19,7 @@ def affordable_connections(*, at_most: bool = False) -> int:
 
 
 def raise_file_limit(max_connections: int) -> None:
-    """Raise the soft limit to what `max_connections` need; log if the hard limit is too low."""
+    """Raise the soft limit as far as `max_connections` require. Log a warning if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + max(_OTHER_DESCRIPTORS, max_connections // 4) + 1
     if soft != resource.RLIM_INFINITY and soft < needed:

@@ -38,7 +38,7 @@ _STORED_BYTES = "select coalesce(sum(size_bytes), 0)::bigint from statements whe
 
 @contextmanager
 def shared_counts() -> Generator[None]:
-    """Let processes that start inside share their counts through a temporary directory, which is removed on exit."""
+    """Let processes started inside the context share their counts through a temporary directory, removed on exit."""
     with tempfile.TemporaryDirectory(prefix="queryserver-metrics-") as directory:
         os.environ[_VARIABLE] = directory
         try:
@@ -48,13 +48,13 @@ def shared_counts() -> Generator[None]:
 
 
 def counts_directory() -> Path | None:
-    """The directory in which the workers of this server count; None in a single process."""
+    """Return the directory in which this server's workers store counts; None for a single process."""
     directory = os.environ.get(_VARIABLE)
     return Path(directory) if directory else None
 
 
 class MergedMetrics:
-    """Collects the counts of all workers. Metrics without a sample yet are listed without values."""
+    """Collects all workers' counts. Metrics without samples are listed without values."""
 
     def __init__(self, directory: Path, own: CollectorRegistry) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class MergedMetrics:
         return found.values()
 
     def _forget_dead(self) -> None:
-        """Drop the gauges of dead processes. Their counters stay."""
+        """Drop dead processes' gauges, but keep their counters."""
         for file in self._directory.glob("gauge_live*_*.db"):
             number = file.stem.rpartition("_")[2]
             if number.isdecimal() and not _is_alive(int(number)):
@@ -88,7 +88,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class MetricsPage:
-    """The response of GET /metrics, and a collector of the figures in the database. Use `running()`."""
+    """Builds the response to GET /metrics, and collects the database figures. Use `running()`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MetricsPage:
         threads: Executor,
         fleet: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
-        """`fleet` returns the number of waiting tasks and of live workers. Raises DatabaseUnavailable."""
+        """`fleet` returns the numbers of waiting tasks and live workers. It raises DatabaseUnavailable."""
         self._metrics = metrics
         self._fleet = fleet
         self._database = database
@@ -113,13 +113,13 @@ class MetricsPage:
         self._shown.register(self)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Share the gauges of this process with the other workers while inside."""
+        """Share this process's gauges with the other workers for the duration of the context."""
         return background(self._report(), "metrics-of-the-pool")
 
     async def text(self) -> bytes:
-        """All metrics of this server's worker processes in the Prometheus text format.
+        """Return the metrics of all worker processes in the Prometheus text format.
 
-        While the database is unavailable, its last known figures are shown.
+        While the database is unavailable, its last known figures are returned.
         """
         async with self._reading:
             if time.monotonic() >= self._facts_due_at:
@@ -131,11 +131,11 @@ class MetricsPage:
                 except (DatabaseUnavailable, TimeoutError):
                     log.warning("metrics of the database are not up to date")
         self._count_pool()
-        # Reads the files of other workers and formats several hundred series.
+        # In a thread, since it reads other workers' files and formats several hundred series.
         return await asyncio.get_running_loop().run_in_executor(self._threads, generate_latest, self._shown)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The version, and the figures in the database, over all servers."""
+        """Yield the version and the database figures of all servers."""
         version = GaugeMetricFamily("queryserver_build_info", "The version of this server.", labels=["version"])
         version.add_metric([__version__], 1)
         yield version

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a process of the deployment does; stored with its instance record."""
+    """A process's role in the deployment; stored in its instance record."""
 
     SERVER = "server"
     """Serves calls; also runs statements unless the task server is on."""

@@ -1,4 +1,4 @@
-"""Encryption of secrets in the database: the interface, and re-encrypting all secrets with a new key."""
+"""Encrypts secrets in the database: the interface, and re-encryption with a new key."""
 
 from base64 import b64decode, b64encode
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from queryserver.platform.database import Database
 
 _BATCH = 500
-# Table, its key, the column, and a filter for rows that are still needed: closed sessions are never reopened.
+# Table, key, column, and a filter for rows that are still needed. Closed sessions are never reopened.
 _SEALED_COLUMNS = (
     ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
     ("statements", "id", "uuid", "sealed_token", "true"),
@@ -16,20 +16,20 @@ _SEALED_COLUMNS = (
 
 
 class Sealer(Protocol):
-    """Encrypts secrets for the database; the key is not in the database."""
+    """Encrypts secrets for the database, which does not contain the key."""
 
     def seal(self, secret: bytes) -> bytes: ...
 
     def unseal(self, sealed: bytes) -> bytes:
-        """Raises ValueError if it was modified or its key is unknown."""
+        """Decrypt a secret. Raises ValueError if it was modified or its key is unknown."""
         ...
 
 
 async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
-    """Re-encrypt all secrets of other tables with the current key; servers may be running meanwhile.
+    """Re-encrypt all other tables' secrets with the current key, while servers may be running.
 
-    Returns how many were re-encrypted, and how many could not be decrypted because their key is unknown. A value that
-    changes after its batch was read already uses the current key.
+    Returns how many secrets were re-encrypted, and how many could not be decrypted because their key is unknown. A
+    value that changes after its batch was read already uses the current key.
     """
     done = lost = 0
     for table, key, kind, column, needed in _SEALED_COLUMNS:
@@ -52,7 +52,7 @@ async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
 
 
 def _resealed(sealed: bytes | str, sealer: Sealer) -> bytes | str:
-    """Resume tokens of statements are stored as base64. Raises ValueError."""
+    """Re-encrypt a value. Statements' resume tokens are stored as base64. Raises ValueError."""
     if isinstance(sealed, str):
         return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()
     return sealer.seal(sealer.unseal(sealed))

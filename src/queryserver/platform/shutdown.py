@@ -15,26 +15,26 @@ from queryserver.platform.logs import stop_logging
 log = structlog.get_logger(__name__)
 
 STATEMENTS_STOPPED_WITHIN_S = 5.0
-"""After the grace period: for engines to confirm the cancellation of running statements."""
+"""Time after the grace period for engines to confirm the cancellation of running statements."""
 STATEMENTS_RECORDED_WITHIN_S = 1.5
-"""To record the end of statements whose engine did not confirm."""
+"""Time to record the end of statements whose engine did not confirm."""
 SESSIONS_CLOSED_WITHIN_S = 1.5
-"""To close engine sessions and release the leases of this process."""
+"""Time to close engine sessions and release this process's leases."""
 CALLS_ANSWERED_WITHIN_S = 3.0
-"""For calls that are still running when statements have used up the grace period."""
+"""Time for calls that are still running when statements have used up the grace period."""
 ENGINES_CLOSED_WITHIN_S = 2.0
-"""To close connections, and for threads inside drivers."""
+"""Time to close connections, and for threads inside drivers."""
 REST_S = 15.0
-"""For all steps after the grace period together. Then the process exits, whatever still runs."""
+"""Time for all steps after the grace period together. Then the process exits, whatever still runs."""
 THREADS_END_WITHIN_S = 2.0
-"""After everything else is closed."""
+"""Time for threads to end after everything else is closed."""
 _LOG_WITHIN_S = 1.0
 _CHECK_EVERY_S = 0.1
 
 
 @contextmanager
 def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]:
-    """Log the duration of a shutdown step and its limit."""
+    """Log a shutdown step's duration and limit."""
     started = time.monotonic()
     try:
         yield
@@ -44,14 +44,14 @@ def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]
 
 
 class StopClock:
-    """Ends the process at a deadline, set when the stop signal arrives. It can be moved earlier, never later."""
+    """Ends the process at a deadline, set when the stop signal arrives. The deadline can only be moved earlier."""
 
     def __init__(self) -> None:
         self._ends_at = math.inf
         self._is_watched = False
 
     def set(self, within_s: float) -> None:
-        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no lock of ours."""
+        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no shared lock."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
         if not self._is_watched:
             self._is_watched = True

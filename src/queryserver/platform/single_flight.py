@@ -1,4 +1,4 @@
-"""Single flight: concurrent requests for the same thing share one call to the data source."""
+"""Single flight: concurrent requests with the same key share one call to the data source."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
@@ -24,9 +24,9 @@ class _SharedCall:
 
 
 class SingleFlight:
-    """Runs one task for all callers of a key, and cancels it after its time budget or when the last caller leaves.
+    """Runs one task for all of a key's callers. Cancels it after its time budget or when the last caller leaves.
 
-    Canceling the work at the data source may take a while; only the exit of `running` waits for it.
+    Cancellation at the data source may take a while; only the exit of `running` waits for it.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class SingleFlight:
         self.running = self._tasks.running
 
     async def join(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, budget: timedelta) -> T:
-        """The result of `work`, or of the work already running for this key.
+        """Return the result of `work`, or of the work already running for this key.
 
         `budget` counts from the start of the work. Raises EngineTimeout when it is exhausted, EngineUnavailable when
-        this object is closed, and the errors of the work.
+        this object is closed, and the errors raised by the work.
         """
         call = self._joinable.get(key) or self._start(key, work, budget)
         call.waiting += 1

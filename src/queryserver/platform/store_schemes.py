@@ -1,4 +1,4 @@
-"""The URL schemes of store paths."""
+"""URL schemes of store paths."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,4 +17,4 @@ STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
         "file": "file",
     }
 )
-"""The canonical scheme for each spelling in lower case, of all stores, configured or not."""
+"""The canonical scheme by lower-case spelling, for all stores, configured or not."""

@@ -1,6 +1,6 @@
 r"""Booleans, natural sort order, and strict JSON for client input (Contract platform 1.2).
 
-JSON has no duplicate keys, no NaN, no U+0000, no lone surrogates, and limited depth and size.
+Strict JSON has no duplicate keys, NaN, U+0000 or lone surrogates, and its depth and size are limited.
 
 Python's own parser is used only for short texts without `\u` escapes. It holds the interpreter lock for the whole text
 (0.9 s for 16 MB of `[],`), so longer texts are parsed token by token.
@@ -46,10 +46,10 @@ _FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
 
 
 def boolean_of(text: str) -> bool | None:
-    """The boolean value of a word in a form, option or environment variable, case-insensitive; None if it is not one.
+    """Parse a boolean word in a form, option or environment variable, ignoring case. Returns None for other words.
 
-    Whitespace is not stripped, and the empty text is not a boolean (forms treat it as false). Cells of files follow
-    another rule (`formats/converting`): there `1` is a number and `no` is text.
+    Whitespace is not stripped, and the empty text is not a boolean (forms treat it as false). File cells follow a
+    different rule (`formats/converting`): there `1` is a number and `no` is text.
     """
     word = text.lower()
     return True if word in _TRUE_WORDS else False if word in _FALSE_WORDS else None
@@ -59,7 +59,7 @@ _AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B
 
 
 def bytes_of_amount(text: str) -> int | None:
-    """The bytes of an amount such as `512MB` or `1.5 GiB`; None if the text is not one."""
+    """Parse an amount of bytes such as `512MB` or `1.5 GiB`; None if the text is not an amount."""
     if (found := _AMOUNT.fullmatch(text)) is None:
         return None
     prefix = (found["prefix"] or "").upper()
@@ -70,7 +70,7 @@ def bytes_of_amount(text: str) -> int | None:
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
     """Parse JSON. Raises InvalidJson.
 
-    16 MiB take 10 ms as one long string but seconds as small values: parse texts above a few KiB in a thread.
+    16 MiB take 10 ms as one long string but seconds as small values, so parse texts above a few KiB in a thread.
     """
     try:
         text = source.decode() if isinstance(source, bytes) else source
@@ -89,7 +89,7 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a parsed value is a JSON object, whose members have text as names."""
+    """Whether a parsed value is a JSON object, whose member names are texts."""
     return isinstance(value, dict)
 
 
@@ -131,7 +131,7 @@ class StepwiseParser:
         self._keys: list[str] = []
 
     def parse(self) -> object:
-        """The value of the text. Raises InvalidJson."""
+        """Parse the text. Raises InvalidJson."""
         while True:
             token = self._token()
             if token[_PUNCTUATION]:
@@ -145,7 +145,7 @@ class StepwiseParser:
                 return value
 
     def _opened(self, mark: str) -> list[Any] | dict[str, Any] | None:
-        """Start a list or object; an empty one is complete and returned."""
+        """Start a list or object. An empty list or object is complete, so it is returned."""
         if mark not in "[{" or len(self._open) == self._max_depth:
             raise self._error("nested too deeply" if mark in "[{" else "a value is missing")
         self._count()
@@ -162,7 +162,7 @@ class StepwiseParser:
     def _placed(self, value: object) -> tuple[object, bool]:
         """Put a complete value into its container, and close containers that end after it.
 
-        True: it is the root value.
+        Returns the root value and True once that is complete, else None and False.
         """
         while self._open:
             container = self._open[-1]
@@ -245,7 +245,7 @@ def _taken(pattern: re.Pattern[str], text: str, start: int) -> str:
 
 
 def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    """A sort key by which digits compare as numbers. Names that differ only in case have a fixed order."""
+    """Return a sort key by which digits compare as numbers. Names that differ only in case have a fixed order."""
     parts = _DIGITS.split(name.casefold())
-    # Text at even indexes, numbers at odd ones, so that only like types are compared.
+    # Text is at even indexes and numbers at odd indexes, so that only like types are compared.
     return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name

@@ -1,4 +1,4 @@
-"""The thread pools of a process, one per purpose so that no kind of work waits for another, and background tasks."""
+"""A process's background tasks and thread pools, one per purpose, so that no kind of work waits for another."""
 
 import asyncio
 import random
@@ -23,17 +23,17 @@ _LONGEST_PAUSE_S = 30.0
 _LASTED_S = 60.0
 
 Progress: TypeAlias = Callable[[float, str], None]
-"""Called between batches of long work with the completed share, 0 to 1, and a description of the last batch."""
+"""Called between batches of long work with the completed share, from 0 to 1, and the last batch's description."""
 
 
 def no_progress(share: float, text: str) -> None:
-    """For work whose progress is not reported."""
+    """Ignore the progress of work."""
     del share, text
 
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGenerator[None]:
-    """Run `work` as a background task while inside, and cancel it on exit. Its exceptions are dropped."""
+    """Run `work` as a background task, and cancel it on exit. Its exceptions are dropped."""
     task = asyncio.create_task(work, name=name)
     try:
         yield
@@ -43,7 +43,7 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
 
 
 def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AbstractAsyncContextManager[None]:
-    """Renew an expiring record in the background while inside, until `renew` returns that it is lost."""
+    """Renew an expiring record in the background for the duration of the context, until `renew` reports its loss."""
 
     async def keep() -> None:
         is_held = True
@@ -78,7 +78,7 @@ class Tasks:
             await self.aclose()
 
     async def aclose(self, *, grace_s: float = 0) -> None:
-        """Cancel all tasks that still run after `grace_s`, and wait for them to end."""
+        """Cancel tasks that still run after `grace_s`, and wait until they end."""
         if self._tasks and grace_s:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in self._tasks:
@@ -87,7 +87,7 @@ class Tasks:
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat `action` forever, also after failures. Servers that start together run it at different times."""
+    """Repeat `action` forever, even after failures. Servers that start together run it at different times."""
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
         await _round(action)
@@ -96,7 +96,7 @@ async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None
 async def once_and_every(
     seconds: float, action: Callable[[], Awaitable[object]], *, first: Callable[[], Awaitable[object]] | None = None
 ) -> None:
-    """Like `every`, but with a first round at once, which runs `first` if set."""
+    """Like `every`, but with an immediate first round, which runs `first` if set."""
     await _round(first or action)
     await every(seconds, action)
 
@@ -106,17 +106,17 @@ async def _round(action: Callable[[], Awaitable[object]]) -> None:
         await action()
     except QueryServerError as error:
         log.warning("round failed", action=getattr(action, "__name__", ""), code=error.code)
-    except Exception:  # the outer wall of a task: the next round may succeed
+    except Exception:  # the task must survive, as the next round may succeed
         log.exception("round failed", action=getattr(action, "__name__", ""))
 
 
 def restart_pause_s(failures: int) -> float:
-    """The pause after a number of consecutive failed starts: 1 s, doubled for each further one, up to 30 s."""
+    """Return the pause after consecutive failed starts: 1 s, doubled for each further failure, up to 30 s."""
     return min(2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 class Restarts:
-    """The restart pauses of something that is restarted whenever it ends; they become short again after a long run."""
+    """Calculates restart pauses for work that is restarted whenever it ends. A long run makes them short again."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -127,7 +127,7 @@ class Restarts:
         self._began = time.monotonic()
 
     def pause_s(self) -> float:
-        """The pause after the end of a run, which counts as a failure."""
+        """Return the pause after a run, whose end counts as a failure."""
         self._failures = 1 if time.monotonic() - self._began > _LASTED_S else self._failures + 1
         return restart_pause_s(self._failures)
 
@@ -136,13 +136,13 @@ class Stop(Event):
     """Stops work in a thread whose caller has left or timed out."""
 
     def check(self) -> None:
-        """Call it between pieces of work. Raises TooComplex if the work should stop."""
+        """Call this between steps of the work. Raises TooComplex if the work should stop."""
         if self.is_set():
             raise TooComplex("The work was stopped.")
 
 
 class Turn:
-    """A user's slot in a pool, for one piece of work after the other."""
+    """A user's slot in a pool, which runs one piece of work after the other."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -150,9 +150,9 @@ class Turn:
         self.stop = Stop()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`.
+        """Run `work` in the pool, and return its result.
 
-        Canceling the caller returns at once; the slot stays occupied until the thread ends.
+        A canceled caller returns immediately, but the slot stays occupied until the work ends.
         """
         running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         self._running = running
@@ -160,7 +160,7 @@ class Turn:
         return await asyncio.shield(running)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Stop the work, and run `call` once no thread works for this turn: immediately if none does."""
+        """Stop the work, and run `call` once no thread works for this turn, perhaps immediately."""
         self.stop.set()
         if self._running is None or self._running.done():
             call()
@@ -169,7 +169,7 @@ class Turn:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """Retrieve the exception, because asyncio logs one that no caller retrieves."""
+    """Retrieve the exception, because asyncio logs exceptions that no caller retrieves."""
     if not work.cancelled():
         work.exception()
 
@@ -177,7 +177,7 @@ def _retrieve(work: "asyncio.Future[Any]") -> None:
 class FairThreads:
     """A thread pool in which each user has one thread at a time, and users take turns.
 
-    Abandoned work keeps its slot until its thread ends: no user gets more threads by disconnecting.
+    Abandoned work keeps its slot until it ends, so no user gets more threads by disconnecting.
     """
 
     def __init__(self, threads: Executor, slots: FairSemaphore) -> None:
@@ -186,7 +186,7 @@ class FairThreads:
 
     @asynccontextmanager
     async def turn(self, user_id: int) -> AsyncGenerator[Turn]:
-        """A turn of the user. Raises TooManyRequests."""
+        """Wait for the user's turn. Raises TooManyRequests."""
         await self._slots.acquire(user_id)
         turn = Turn(self._threads)
         try:
@@ -195,7 +195,7 @@ class FairThreads:
             turn.when_ended(lambda: self._slots.release(user_id))
 
     async def run(self, user_id: int, work: Callable[[Stop], T]) -> T:
-        """The result of `work`, which must check the `Stop` between its pieces. Raises TooManyRequests."""
+        """Run `work`, which must check the `Stop` between its steps, and return its result. Raises TooManyRequests."""
         async with self.turn(user_id) as turn:
             return await turn.run(lambda: work(turn.stop))
 
@@ -226,7 +226,7 @@ class Threads:
 
 @contextmanager
 def open_threads() -> Generator[Threads]:
-    """Open all pools. On exit each finishes its queued work."""
+    """Open all pools. On exit, each pool finishes its queued work."""
     with ExitStack() as stack:
 
         def pool(name: str, threads: int = 2) -> Executor:
