@@ -18,12 +18,14 @@ from tests.api.storage.conftest import storage_settings
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
 from tests.e2e.installation import Installation, installed
+from tests.timing import until
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.errors.base import QueryServerError
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
@@ -235,6 +237,19 @@ async def test_closed_engine_leaves_no_process_whatever_runs(tmp_path: Path) -> 
         await session.__aexit__(None, None, None)
     await memory.close()
     assert not engine_processes()
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_engine_closed_while_a_session_opens_leaves_no_process(is_cancelled: bool) -> None:
+    engine = DuckdbEngine(processes=duckdb_processes())
+    opening = asyncio.create_task(engine.session(ANA, NO_OPTIONS).__aenter__())
+    await asyncio.sleep(0.05)
+    await engine.close()
+    if is_cancelled:
+        opening.cancel()
+    (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError if is_cancelled else EngineUnavailable)
+    await until(lambda: not engine_processes())
 
 
 async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(monkeypatch) -> None:

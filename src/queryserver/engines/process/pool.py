@@ -213,9 +213,13 @@ class EngineProcesses:
             await asyncio.sleep(_CHECK_AGAIN_S)
         self._starting_count += 1
         try:
-            pooled = self._users[key] = _PooledProcess(wanted, await self._started(wanted))
+            pooled = _PooledProcess(wanted, await self._started(wanted))
         finally:
             self._starting_count -= 1
+        if key[0] not in self._memory_engines:  # it was closed while the process started
+            await asyncio.shield(pooled.process.close())
+            raise EngineUnavailable("The engine is closed.")
+        self._users[key] = pooled
         self._warm()
         return pooled
 
@@ -256,7 +260,8 @@ class EngineProcesses:
                 raise
             return await self._loaded()
         except asyncio.CancelledError:
-            if self._spare is None:
+            has_engines = self._memory_engines or any(file.engines for file in self._files.values())
+            if self._spare is None and has_engines:
                 self._spare = starting
             else:
                 self._keep_ending(self._end_unused(starting))
