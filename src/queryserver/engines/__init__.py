@@ -1,1 +1,1 @@
-"""SQL engines: the Protocols, what several engines share, and a folder for each engine."""
+"""SQL engines: the Protocols, code shared by several engines, and a folder for each engine."""

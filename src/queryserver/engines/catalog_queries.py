@@ -1,4 +1,4 @@
-"""Shared by the catalogs of all engines: quoting and matching names, reading small results, sample queries."""
+"""Functions for all engine catalogs: quoting and matching names, reading small results, sample queries."""
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -19,7 +19,7 @@ from queryserver.engines.protocol import (
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
-"""Above the limit of any list of names, so that a caller that truncates it knows there was more."""
+"""Row limit, larger than any list limit, so that a caller who truncates a list can tell that there were more names."""
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
@@ -35,17 +35,17 @@ class Folding(Enum):
     LOWER = auto()
     UPPER = auto()
     CASELESS = auto()
-    """Stored as written, matched without regard to case."""
+    """The engine stores names as written and matches them case-insensitively."""
 
 
 def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """The spellings to look for, the exact one first; with CASELESS the engine or `choose` must ignore case."""
+    """Return the spellings to look for, exact spelling first. With CASELESS the caller must ignore case itself."""
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
 
 def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
-    """The one of `names` that `wanted` refers to: exact match first, then folded; None if there is none or several."""
+    """Return the name that `wanted` refers to: exact match first, then folded; None without a unique match."""
     present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
     for spelling in spellings(wanted, folding):
         if spelling in present:
@@ -57,7 +57,7 @@ def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
 
 
 async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
-    """One summary per row; yields to the event loop after every few thousand."""
+    """Build one summary per row, and let the event loop run after every few thousand rows."""
     result = list[TableSummary]()
     for start in range(0, len(rows), _SLICE_ROWS):
         result += map(make, rows[start : start + _SLICE_ROWS])
@@ -66,10 +66,10 @@ async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) ->
 
 
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
-    """The rows of a query as tuples, at most the first `max_rows`; empty for a statement without a result set.
+    """Run a query and return at most its first `max_rows` rows as tuples; empty for a statement without a result set.
 
-    If the caller is cancelled, the statement is stopped at the engine. Raises EngineUnavailable also if the connection
-    is lost on the way, StatementRejected also for a result of more than `MAX_BYTES`.
+    If the caller is cancelled, the statement is stopped at the engine. A connection lost during the query also raises
+    EngineUnavailable, and a result larger than `MAX_BYTES` also raises StatementRejected.
     """
     try:
         handle = await session.submit(statement)
@@ -93,9 +93,9 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
 
 
 def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[FunctionDescription]:
-    """Functions from rows of `name, arguments, return type, whether it is built in, description`, in order.
+    """Build functions from rows of `name, arguments, return type, whether it is built in, description`, in row order.
 
-    Each distinct argument list becomes a line of the signature; the other fields are those of the first overload.
+    Each distinct argument list becomes a signature line. The other fields come from the first overload.
     """
     overloads = dict[str, list[Row]]()
     for row in rows:
@@ -114,7 +114,7 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
 
 
 def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
-    """Columns from rows of `name, type, comment, nullable, default, autoincrement, primary key, partition key`.
+    """Build columns from rows of `name, type, comment, nullable, default, autoincrement, primary key, partition key`.
 
     A default taken from a sequence also counts as autoincrement. For a view, autoincrement and nullable are unknown.
     """
@@ -134,14 +134,14 @@ def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, .
 
 
 def nulls_last(value: str, direction: str) -> str:
-    """A sort key in standard SQL."""
+    """Return a sort key in standard SQL, with NULL last."""
     return f"{value} {direction} NULLS LAST"
 
 
 def sample_query(
     source: str, value: str | None, kind: SampleKind, *, order: Callable[[str, str], str] = nulls_last
 ) -> str:
-    """A query for rows of `source`, or for values of its column `value`; both must be quoted.
+    """Return a query for rows of `source`, or for values of its column `value`. Both must be quoted.
 
     `order` builds the sort key from a value and ASC or DESC, with NULL last.
     """
@@ -154,11 +154,11 @@ def sample_query(
 
 
 class SessionCatalog:
-    """Base of catalogs that query a session. `no_nested` says why values nested in a column cannot be sampled."""
+    """Base class for catalogs that query a session. `no_nested` is the error for sampling values nested in a column."""
 
     no_nested = ""
     mark = '"'
-    """Quote character of names."""
+    """The quote character for names."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
@@ -172,7 +172,7 @@ class SessionCatalog:
         return sample_query(self._full_name(table), value, kind, order=self._order)
 
     def _full_name(self, table: TableDescription) -> str:
-        """The quoted name, with its database."""
+        """Return the table's quoted name, including its database."""
         return qualified(*filter(None, (table.database, table.name)), mark=self.mark)
 
     def _order(self, value: str, direction: str) -> str:
@@ -184,35 +184,36 @@ class SessionCatalog:
 
 
 def identifier(name: str, *, mark: str = '"') -> str:
-    """The name in quote characters, with those inside it doubled."""
+    """Quote a name and double the quote characters inside it."""
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
 
 def qualified(*names: str, mark: str = '"') -> str:
-    """Quoted names joined by dots: `"shop"."items"`."""
+    """Quote names and join them with dots: `"shop"."items"`."""
     return ".".join(identifier(name, mark=mark) for name in names)
 
 
 def backquoted(*names: str) -> str:
-    """As `qualified`, for MySQL and the Hive family."""
+    """Like `qualified`, with the backquotes of MySQL and the Hive family."""
     return qualified(*names, mark="`")
 
 
 def literal(text: str) -> str:
-    """A string literal for engines where a backslash is an ordinary character (standard SQL)."""
+    """Return a string literal for engines where a backslash is an ordinary character (standard SQL)."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def escaped_literal(text: str) -> str:
-    r"""A string literal for engines where a backslash escapes the next character: `'` becomes `\'`, `\` becomes
-    `\\`.
+    r"""Return a string literal for engines where a backslash is the escape character.
+
+    `'` becomes `\'`, and `\` becomes `\\`.
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextmanager
 def metadata_errors() -> Generator[None]:
-    """Wrap metadata queries: StatementDenied (the user lacks a right) becomes EngineForbidden."""
+    """Wrap metadata queries to replace StatementDenied (the user lacks a right) with EngineForbidden."""
     try:
         yield
     except errors.StatementDenied as error:

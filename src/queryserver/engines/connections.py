@@ -1,4 +1,4 @@
-"""Shared by connections to data sources: a pool, retries with backoff, TLS, and files of embedded databases."""
+"""Tools for data source connections: a pool, retries with backoff, TLS, and embedded database files."""
 
 import asyncio
 import ssl
@@ -15,14 +15,14 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 
 
 class PooledConnection(Protocol):
-    """What the pool needs of a connection. No method raises."""
+    """The methods that the pool calls on a connection. None of them raises."""
 
     def is_closed(self) -> bool:
         """Whether the connection is closed or lost."""
         ...
 
     async def clean(self) -> bool:
-        """Reset the connection to its state after login; False if that may have failed. Limited in time."""
+        """Reset the connection to its state after login. Return False if that may have failed. Limited in time."""
         ...
 
     async def shut(self) -> None:
@@ -36,7 +36,7 @@ ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLogin:
-    """The user of a connection, and its initial database where a connection is bound to one."""
+    """A connection's user, and its initial database if the engine's connections are bound to a database."""
 
     user: str
     password: str = field(repr=False)
@@ -44,9 +44,9 @@ class DatabaseLogin:
 
 
 class ConnectionPool(Generic[LoginT, ConnectionT]):
-    """Idle connections by login, reset for the next session, because a login costs several round trips.
+    """Keeps idle connections by login, reset for the next session, because logging in costs several round trips.
 
-    Keeps at most `max_idle` connections, each for at most `idle_s`. Callers limit how many are in use at once.
+    At most `max_idle` connections are kept, each for at most `idle_s`. Callers limit the number in use at any time.
     """
 
     def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
@@ -58,7 +58,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         self._closed = False
 
     async def take(self, login: LoginT) -> ConnectionT:
-        """A clean connection: the most recently used idle one, else a new one.
+        """Return a clean connection: the most recently used idle connection, or else a new one.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
         """
@@ -72,10 +72,10 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
-        """Keep the connection for the next session, or close it if it may be unclean or enough are idle."""
+        """Keep the connection for the next session. Close it if it may be unclean or enough connections are idle."""
         is_kept = False
         try:
-            # Checked again afterwards: cleaning may take round trips.
+            # Room is checked again afterwards, because cleaning may take round trips.
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:
@@ -87,17 +87,17 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
-        """A clean connection for one call, closed after any exception. Raises as `take`."""
+        """Lend a clean connection for one call and close it after any exception. Raises the same errors as `take`."""
         connection = await self.take(login)
         try:
             yield connection
-        except BaseException:  # cancellation too: the state of the connection is unknown
+        except BaseException:  # includes cancellation: the connection's state is unknown
             await connection.shut()
             raise
         await self.give_back(login, connection)
 
     async def close(self) -> None:
-        """Close all idle connections; those in use are closed when returned. Idempotent."""
+        """Close all idle connections. Connections in use are closed when returned. Idempotent."""
         self._closed = True
         await give_up(self._reaper)
         while self._idle:
@@ -108,7 +108,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return not self._closed and len(self._idle) < self._max_idle
 
     def _pop(self, login: LoginT) -> ConnectionT | None:
-        """Remove and return the most recently used idle connection of `login`."""
+        """Remove and return the login's most recently used idle connection."""
         for position in reversed(range(len(self._idle))):
             _, owner, connection = self._idle[position]
             if owner == login:
@@ -117,7 +117,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _reap(self) -> None:
-        """Close connections that were idle for `idle_s`; ends when none is left."""
+        """Close connections that were idle for `idle_s`. Ends when no connections are left."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
@@ -136,7 +136,7 @@ async def first_reached(
     *,
     failure: type[EngineError] = EngineUnavailable,
 ) -> ConnectedT:
-    """Try `connect` on each address in turn and return the first success. Raises the `failure` of the last address."""
+    """Try `connect` on each address in turn and return the first success. Raises the last address's `failure`."""
     *earlier, last = addresses
     for address in earlier:
         with suppress(failure):
@@ -145,7 +145,7 @@ async def first_reached(
 
 
 async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel the tasks that still run, once, and wait until they end. Exceptions they raised are discarded."""
+    """Cancel unfinished tasks once and wait until they end. Their exceptions are discarded."""
     known = {task for task in tasks if task is not None}
     for task in known:
         task.cancel()
@@ -157,21 +157,21 @@ async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 RETRY_S = 60.0
-"""How long a failing call about a statement is retried before the outcome of the statement counts as unknown."""
+"""How long a failing call is retried before the outcome of its statement counts as unknown."""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
 class Retries:
-    """Exponential backoff between the attempts of one call, until `for_s` seconds after creation of this object."""
+    """Exponential backoff between the attempts of one call, limited to `for_s` seconds from this object's creation."""
 
     def __init__(self, for_s: float) -> None:
         self._until = asyncio.get_running_loop().time() + for_s
         self._pause_s = _FIRST_PAUSE_S
 
     async def pause(self, *, least_s: float = 0) -> bool:
-        """Wait before the next attempt. Returns False at once if no time is left for one."""
+        """Wait before the next attempt. Return False immediately if no time is left for another attempt."""
         pause_s = max(self._pause_s, least_s)
         if asyncio.get_running_loop().time() + pause_s > self._until:
             return False
@@ -181,11 +181,11 @@ class Retries:
 
 
 _PLAIN_TEXT = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL's reasons (3.0, and 3.2 or later) for a peer that does not speak TLS."""
+"""OpenSSL's error reasons (3.0, and 3.2 or later) when a peer does not speak TLS."""
 
 
 class _NamedContext(ssl.SSLContext):
-    """Expects the certificate of `server_name`, whatever address the driver passes."""
+    """An SSL context that expects a certificate for `server_name`, whatever address the driver passes."""
 
     server_name = ""
 
@@ -205,11 +205,11 @@ class _NamedContext(ssl.SSLContext):
 
 
 def client_tls(server_name: str, *, validate: bool = True, check_name: bool = True, ca: str = "") -> ssl.SSLContext:
-    """TLS of a client of `server_name`, for drivers that connect to an address.
+    """Create the client's TLS context for `server_name`, for drivers that connect to an address.
 
-    `ca` has the certificate authorities to trust as PEM text, empty for those of the system. Without `validate` any
-    certificate is accepted; without `check_name` any certificate of a trusted authority. Raises ValueError if `ca` is
-    not PEM.
+    `ca` contains the trusted certificate authorities as PEM text; if empty, the system's authorities are trusted.
+    Without `validate` any certificate is accepted, without `check_name` any certificate from a trusted authority.
+    Raises ValueError if `ca` is not PEM.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = server_name
@@ -234,13 +234,16 @@ NO_TLS = "it offers no TLS"
 
 
 def no_connection(server: str, error: BaseException, *, reason: str = "") -> str:
-    """The message for a failed connection, with `reason` or else the TLS failure that caused it, if any."""
+    """Return the message for a failed connection, including `reason` or else the underlying TLS failure, if any."""
     reason = reason or _tls_reason(error)
     return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
 
 
 def _tls_reason(error: BaseException) -> str:
-    """The message of the TLS library, which contains no file names, and no addresses but those of the certificate."""
+    """Describe the TLS failure that caused `error`; empty if there was none.
+
+    The TLS library's message never contains file names, and only the addresses in the certificate.
+    """
     cause: BaseException | None = error
     for _ in range(_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -255,8 +258,9 @@ MEMORY = ":memory:"
 
 
 def database_file(root: Path | None, path: str) -> Path:
-    """The file at `path` below `root`. Raises InvalidPath if it is absolute, has `..` or special characters, or `root`
-    is None.
+    """Return the file at `path` below `root`.
+
+    Raises InvalidPath if `path` is absolute or contains `..` or special characters, or if `root` is None.
     """
     if root is None:
         raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
@@ -270,15 +274,16 @@ def database_file(root: Path | None, path: str) -> Path:
 
 
 def require_folder(root: Path | None, path: str) -> None:
-    """Raises InvalidPath if the folder of the database is missing: engines create files, not folders. Blocks."""
+    """Raise InvalidPath if the database's folder is missing, because engines create files but not folders. Blocks."""
     if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
         name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
         raise InvalidPath(f"The folder {name} of the database does not exist: create it first.")
 
 
 def refuse_links(root: Path, file: Path) -> None:
-    """Raises EngineUnavailable if any part of the path from `root` to `file` is a link. Call before each open.
-    Blocks.
+    """Raise EngineUnavailable if any part of the path from `root` to `file` is a link.
+
+    Call this before each open. Blocks.
     """
     step = root.resolve()
     for name in file.relative_to(step).parts:

@@ -1,4 +1,4 @@
-"""Shared by loaders: refusals, staging tables, read-ahead, values as text, and loads by plain statements."""
+"""Tools for table loaders: refusals, staging tables, read-ahead, values as text, and loads by plain statements."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,14 +31,14 @@ ConvertedT = TypeVar("ConvertedT")
 
 
 def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], str]) -> str:
-    """The column list of CREATE TABLE, without its parentheses."""
+    """Write the column list for CREATE TABLE, without parentheses."""
     return ", ".join(
         [f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns]
     )
 
 
 def refuse_target(load: TableLoad, *, exists: bool) -> None:
-    """Raises StatementRejected if a new table already exists, or if one to append to does not."""
+    """Raise StatementRejected if a new table already exists, or if a table to append to does not exist."""
     if exists and not load.append and not load.replace:
         raise StatementRejected(f'Table "{load.target.name}" already exists.')
     if load.append and not exists:
@@ -46,9 +46,9 @@ def refuse_target(load: TableLoad, *, exists: bool) -> None:
 
 
 def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    """The statements of one transaction that make the rows of the table `staging` visible; names are double-quoted.
+    """Return the statements that make the rows of the table `staging` visible, to be run in one transaction.
 
-    When replacing, the engine's DROP TABLE refuses a view.
+    Names are double-quoted. If the target to be replaced is a view, the engine's DROP TABLE refuses it.
     """
     if load.append:
         names = ", ".join(identifier(column.name) for column in load.columns)
@@ -58,23 +58,23 @@ def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, .
 
 
 def no_table(table: TableName) -> StatementRejected:
-    """The error for a target that is not a plain table and so cannot be replaced."""
+    """Return the error for a target that cannot be replaced because it is not a plain table."""
     return StatementRejected(f'"{table.name}" is a view, a partition or the like: only a plain table is replaced.')
 
 
 def refuse_changes(*, read_only: bool) -> None:
-    """Raises StatementDenied if the connector is read-only."""
+    """Raise StatementDenied if the connector is read-only."""
     if read_only:
         raise StatementDenied("This connector only reads: no table can be made or dropped in it.")
 
 
 def passing(database: str) -> StatementRejected:
-    """The error for a target in a database whose tables vanish with their session."""
+    """Return the error for a target in a database whose tables vanish with their session."""
     return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
 
 
 def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Callable[[str], int]) -> None:
-    """Raises StatementRejected for a name that the engine would truncate, or reject without naming it."""
+    """Raise StatementRejected for a name that the engine would truncate, or reject without naming it."""
     for name in names:
         if size(name) > longest:
             shown = name[:_SHOWN_CHARACTERS]
@@ -83,7 +83,7 @@ def refuse_long_names(names: Sequence[str], *, longest: int, unit: str, size: Ca
 
 
 class Staging:
-    """A staging table. `is_gone` is set once it was renamed or vanished with its transaction."""
+    """A staging table. `is_gone` is set once the table was renamed or vanished with its transaction."""
 
     def __init__(self, table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
         self.is_gone = False
@@ -93,9 +93,9 @@ class Staging:
         self._drop = drop
 
     async def publish(self, last_step: Awaitable[object], *, takes_it: bool = True) -> None:
-        """Run the step that makes the rows visible. Unless that step consumes the staging table (`takes_it`), drop it.
+        """Run the step that makes the rows visible. Drop the staging table unless that step consumes it (`takes_it`).
 
-        Runs to completion: a cancellation in the meantime is too late, and is delivered to the caller after the load.
+        Runs to completion. A cancellation during this step is too late and reaches the caller after the load.
         """
 
         async def publish() -> None:
@@ -106,7 +106,7 @@ class Staging:
         await run_to_completion(publish())
 
     async def clear(self) -> None:
-        """Drop the table and settle it in the ledger. If it cannot be dropped now, it stays in the ledger."""
+        """Drop the table and remove it from the ledger. If it cannot be dropped now, it stays in the ledger."""
         self.is_cleared = True
         if not self.is_gone:
             try:
@@ -119,11 +119,12 @@ class Staging:
 
 @asynccontextmanager
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
-    """The lifetime of a staging table, which the block creates; on leaving it is always dropped.
+    """Manage a staging table, which the block creates. On exit the table is always dropped.
 
-    The table is recorded in the ledger before and settled afterwards. An exception of the batches leaves unchanged.
+    The ledger records the table before the block and settles it afterwards. Exceptions from the batches are raised
+    unchanged.
     """
-    # Runs to completion, because an interrupted call would leave open whether the table is in the ledger.
+    # Runs to completion; after an interrupted call it would be unknown whether the ledger has the table.
     await run_to_completion(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
@@ -136,9 +137,9 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
 
 
 async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run `work` to completion and return its result; a cancellation in the meantime is delivered at the next await.
+    """Run `work` to completion and return its result. A cancellation during the work is delivered at the next await.
 
-    If the work fails, the cancellation is raised instead of its error. The work must limit its own time.
+    If the work fails, the cancellation replaces its error. The work must limit its own duration.
     """
     running = asyncio.ensure_future(work)
     is_canceled = False
@@ -153,7 +154,7 @@ async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def deliver_cancel(failure: BaseException | None) -> None:
-    """Deliver a postponed cancellation: now if the work failed, else at the task's next await."""
+    """Deliver a postponed cancellation: immediately if the work failed, otherwise at the task's next await."""
     if failure is not None:
         raise asyncio.CancelledError from failure
     if (task := asyncio.current_task()) is not None:
@@ -162,7 +163,7 @@ def deliver_cancel(failure: BaseException | None) -> None:
 
 
 class RowsFailed(Exception):
-    """The batches of a load failed, not the engine. Passes through the error handling of drivers unchanged."""
+    """Reading a load's batches failed, not the engine. Drivers' error handling passes this exception unchanged."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
@@ -173,10 +174,10 @@ class RowsFailed(Exception):
 async def read_ahead(
     batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], ConvertedT], executor: Executor
 ) -> AsyncGenerator[AsyncGenerator[ConvertedT]]:
-    """The converted batches, of which the next are read and converted while the engine works on one.
+    """Read and convert the next batches while the engine processes the current batch.
 
-    At most two are ready or in progress. Exceptions of the batches and of `convert` are raised as RowsFailed. One task
-    reads all batches, and has ended when the block is left.
+    At most two batches are ready or in progress. Exceptions from the batches and from `convert` are raised as
+    RowsFailed. A single task reads all batches, and it has ended when the block is left.
     """
     ready: asyncio.Queue[ConvertedT | None] = asyncio.Queue()
     room = asyncio.Semaphore(_BATCHES_AHEAD)
@@ -214,9 +215,9 @@ _kernels: Any = pyarrow.compute
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
-    """Values of any imported type as text that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
+    """Convert values of any imported type to text that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31 10:20:30`.
 
-    Bytes become base64, which engines have a function to decode.
+    Bytes become base64, which engines can decode with a function.
     """
     kind = values.type
     if pa.types.is_string(kind):
@@ -230,7 +231,7 @@ def cell_texts(values: pa.Array) -> pa.Array:
         return plain_decimals(values)
     texts = values.cast(pa.string())
     if pa.types.is_floating(kind):
-        # The spellings that Java parses.
+        # Use the spellings that Java parses.
         for arrow, java in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
             texts = _kernels.if_else(_kernels.equal(texts, arrow), java, texts)
     is_clock = pa.types.is_time(kind) or pa.types.is_timestamp(kind)
@@ -238,13 +239,13 @@ def cell_texts(values: pa.Array) -> pa.Array:
 
 
 def hex_texts(values: pa.Array, before: str = "", behind: str = "") -> pa.Array:
-    """Bytes as hexadecimal digits, between the texts `before` and `behind`."""
+    """Convert bytes to hexadecimal digits between the texts `before` and `behind`."""
     literals = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
     return pa.array(literals, pa.string())
 
 
 def plain_decimals(decimals: pa.Array) -> pa.Array:
-    """Decimal numbers with all digits and without the exponent that Arrow writes for very small ones."""
+    """Write decimal numbers with all digits, without the exponent that Arrow uses for very small numbers."""
     texts = decimals.cast(pa.string())
     if not _kernels.any(_kernels.match_substring(texts, "E")).as_py():
         return texts
@@ -252,17 +253,17 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
 
 
 Written = Sequence[bytes]
-"""Rows as the engine's SQL text, each without the parentheses and commas around it."""
+"""Rows written as the engine's SQL text, which a loader's `insert` joins to a statement."""
 
 RowsWriter = Callable[[pa.RecordBatch], Written]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
-    """Run a statement to completion; stops it at the engine if the caller is cancelled. Raises EngineError."""
+    """Run a statement to completion, or stop it at the engine if the caller is cancelled. Raises EngineError."""
     submitting = asyncio.create_task(session.submit(statement), name="submit")
 
     async def end() -> None:
-        # Stop and close the statement, if one was started. The adapter limits the time of both calls.
+        # Stop and close the statement, if it was started. The adapter limits the duration of both calls.
         await asyncio.wait({submitting}, timeout=_STOP_S)
         if not submitting.done():
             submitting.cancel()
@@ -287,9 +288,9 @@ async def made(
     ledger: LoadLedger,
     drop: Callable[[], Awaitable[None]],
 ) -> AsyncGenerator[Staging]:
-    """The filling of a table created under its final name; on leaving it is dropped unless `is_gone` is set.
+    """Create a table under its final name, which the block fills. On exit it is dropped unless `is_gone` is set.
 
-    Only a table that `create` has made is dropped or recorded, never one that another client created in the meantime.
+    Only the table that `create` made is ever dropped or recorded, never a table that another client created since.
     """
     creating = asyncio.create_task(create(), name="create table")
 
@@ -307,22 +308,22 @@ async def made(
             # Shielded: if create were cancelled, it would be unknown who created the table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staged(table, ledger, drop))
-        except BaseException:  # cancellation too: the table must not remain
+        except BaseException:  # includes cancellation: the table must not remain
             await asyncio.shield(undo())
             raise
         yield filled
 
 
 class StatementLoader(ABC):
-    """A TableLoader that runs plain statements. A subclass per engine writes the SQL.
+    """Implements `TableLoader` with plain statements. A subclass per engine writes the SQL.
 
-    A new table is the renamed staging table. Where the engine cannot rename, it is filled by one INSERT ... SELECT and
-    dropped if that fails.
+    A new table is the renamed staging table. If the engine cannot rename tables, the new table is filled by one
+    INSERT ... SELECT and dropped if that fails.
     """
 
     max_statement_bytes: int
     mark = '"'
-    """Quote character of names."""
+    """The quote character for names."""
 
     def __init__(self, session: EngineSession, executor: Executor, *, read_only: bool) -> None:
         self._session = session
@@ -360,38 +361,38 @@ class StatementLoader(ABC):
         ...
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """Raises StatementRejected if the existing table cannot be the target of the load."""
+        """Raise StatementRejected if the existing table cannot be the load's target."""
         if load.replace and await self.is_view(load.target):
             raise no_table(load.target)
 
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
-        """Raises StatementRejected for names that the engine would interpret differently."""
+        """Raise StatementRejected for names that the engine would interpret differently."""
         ...
 
     @abstractmethod
     def place(self, table: TableName) -> str:
-        """The quoted name of the table."""
+        """Return the table's quoted name."""
         ...
 
     @abstractmethod
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Create an empty table and return the types of its columns. Raises EngineError."""
+        """Create an empty table and return its column types. Raises EngineError."""
         ...
 
     @abstractmethod
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
-        """A function that writes rows as SQL, called in a thread; raises StatementRejected for values out of range."""
+        """Return a function that writes rows as SQL in a thread. Out-of-range values raise StatementRejected there."""
         ...
 
     @abstractmethod
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
-        """The statement that adds written rows to the staging table."""
+        """Return the statement that adds written rows to the staging table."""
         ...
 
     @abstractmethod
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """Rename a table if `name` is free; False if the engine cannot rename. Raises EngineError."""
+        """Rename a table if `name` is free. Return False if the engine cannot rename tables. Raises EngineError."""
         ...
 
     async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
@@ -410,10 +411,10 @@ class StatementLoader(ABC):
         return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
-        """Replace the existing table by the new one, and drop the old one.
+        """Replace the existing table with the new table, then drop the old table.
 
-        This takes two renames. The old table is recorded in the ledger only after both, because between them it is the
-        only copy: if the server dies there, it remains as `qs_import_<id>_old`.
+        This takes two renames. The ledger records the old table only after both, because between them no table has
+        the target's name. If the server dies at that point, the old table remains as `qs_import_<id>_old`.
         """
         old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
         try:
@@ -427,10 +428,10 @@ class StatementLoader(ABC):
                     raise EngineTimeout("The tables were not renamed in time.") from None
                 raise
         async with staged(old, ledger, partial(self.drop, old)):
-            """Leaving the block drops the old table, or leaves it in the ledger."""
+            """Leaving the block drops the old table, or else keeps it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
-        """Whether a swap that reported a failure took effect; if not, restores the old table's name."""
+        """Whether a swap took effect although it reported a failure. If not, the old table's name is restored."""
         try:
             async with asyncio.timeout(_TAKE_BACK_S):
                 if not await self.exists(old):
@@ -461,7 +462,7 @@ class StatementLoader(ABC):
             filled.is_gone = True
 
     async def _take_back(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
-        """Undo the rename: if the staging table no longer exists, the target is that table, and is dropped."""
+        """Undo the rename: if the staging table no longer exists, it has become the target, which is then dropped."""
         await asyncio.wait({renaming}, timeout=_TAKE_BACK_S)
         renaming.cancel()
         with suppress(EngineError, TimeoutError, asyncio.CancelledError):

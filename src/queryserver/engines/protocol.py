@@ -19,7 +19,7 @@ from queryserver.sql.parameters import NO_PARAMETERS, ParameterSupport
 
 
 class TableKind(StrEnum):
-    """`details.properties.table_type` of describe."""
+    """Values of `details.properties.table_type` in the description of a table."""
 
     MANAGED = "MANAGED_TABLE"
     EXTERNAL = "EXTERNAL_TABLE"
@@ -28,7 +28,7 @@ class TableKind(StrEnum):
 
     @classmethod
     def of(cls, *, is_view: bool) -> "TableKind":
-        """The kind for an engine that only distinguishes tables from views."""
+        """Return the kind for an engine that only distinguishes tables from views."""
         return cls.VIEW if is_view else cls.MANAGED
 
     @property
@@ -39,7 +39,7 @@ class TableKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseDescription:
-    """A database, or a schema where that is the unit (Contract editor 10: `<DB>`)."""
+    """A database, or a schema on engines where `<DB>` means a schema (Contract editor 10)."""
 
     name: str
     comment: str = ""
@@ -59,7 +59,7 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table. `type` is the engine's own name of the type, as its DESCRIBE shows it."""
+    """A table column. `type` is the engine's own type name, as shown by its DESCRIBE."""
 
     name: str
     type: str
@@ -73,7 +73,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """`to` is `database.table.column`."""
+    """A foreign key column. `to` names the referenced column as `database.table.column`."""
 
     name: str
     to: str
@@ -88,7 +88,7 @@ class TableProperty:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table or view. Columns are in table order, partition columns included."""
+    """A table or view. Columns are in table order and include partition columns."""
 
     database: str
     name: str
@@ -100,16 +100,16 @@ class TableDescription:
     location: str = ""
     owner: str = ""
     create_time: str = ""
-    """UTC, `2025-01-31T10:20:30Z`."""
+    """Creation time in UTC, such as `2025-01-31T10:20:30Z`."""
     format: str = ""
-    """`parquet`, `orc`, `text`, `kudu`, `iceberg`."""
+    """Storage format: `parquet`, `orc`, `text`, `kudu` or `iceberg`."""
     foreign_keys: tuple[ForeignKey, ...] = ()
     properties: tuple[TableProperty, ...] = ()
     statistics: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Only statistics the engine has already stored: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
+    """Only statistics that the engine has already stored: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
 
     def column(self, name: str) -> TableColumn | None:
-        """The column with exactly this name, else the only one whose name matches without regard to case."""
+        """Return the column with exactly this name, or else the only case-insensitive match."""
         exact = [one for one in self.columns if one.name == name]
         folded = [one for one in self.columns if one.name.casefold() == name.casefold()]
         matches = exact or folded
@@ -118,7 +118,7 @@ class TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of a column that the engine has already stored; `message` says why there are none."""
+    """Column statistics that the engine has already stored. `message` explains why there are none."""
 
     min: str | None = None
     max: str | None = None
@@ -133,7 +133,7 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True)
 class FunctionDescription:
-    """A function. Overloads are joined in `signature` by line breaks."""
+    """An SQL function. Line breaks separate overloads in `signature`."""
 
     name: str
     signature: str = ""
@@ -146,7 +146,7 @@ class FunctionDescription:
 
 
 class SampleKind(StrEnum):
-    """Values of `operation` for a sample, except the connection test (Contract editor 10.3)."""
+    """Values of `operation` in a sample request, except for the connection test (Contract editor 10.3)."""
 
     DEFAULT = "default"
     DISTINCT = "distinct"
@@ -155,7 +155,7 @@ class SampleKind(StrEnum):
 
 
 SAMPLE_ROWS = 100
-"""Largest number of rows of a sample."""
+"""Maximum number of rows in a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,26 +163,26 @@ class EngineCapabilities:
     """Facts about an engine. Services test these and never compare dialect names."""
 
     one_process: bool = False
-    """The data can be open in one process at a time, and only that process may claim statements."""
+    """Only one process at a time can open the data, and only that process may claim statements."""
     data_name: str = ""
-    """With `one_process`: a name shared by all connectors to the same data; empty if no other connector uses them."""
+    """With `one_process`: a name shared by all connectors to the same data; empty if no other connector uses it."""
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "
     explain_column: str | None = None
-    """The result column that holds the text of the plan; None if all columns belong to it."""
+    """The result column that contains the plan's text; None if the plan consists of all columns."""
     explain_failure: re.Pattern[str] | None = None
     """Matches the start of a plan that is really an error; the engine's message follows the match."""
     reports_progress: bool = False
     endpoints: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports of which a session connects to one; empty if there are none or only the driver knows them."""
+    """Hosts and ports; a session connects to one of them. Empty if there are none or only the driver knows them."""
     wants_credentials: bool = False
-    """Callers log in to the data source with credentials of their own, through create_session."""
+    """Callers log in to the data source with their own credentials, which they pass to create_session."""
     wants_external_token: bool = False
     """The only login the engine accepts is the external token that authenticated the request."""
     acts_as_caller: bool = False
     """Sessions run under the caller's name without the caller's credentials, so users may see different objects."""
     parameters: ParameterSupport = NO_PARAMETERS
-    """Which bound parameters statements may have."""
+    """The bound parameters that statements may have."""
     reads_files: bool = False
     """Statements may name files of the configured stores; sessions receive `SessionOptions.files`."""
     writes_files: bool = False
@@ -193,7 +193,7 @@ class EngineCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Login at the data source that the caller passed to create_session. Never logged."""
+    """The data source login that the caller passed to create_session. Never logged."""
 
     username: str
     password: str = field(repr=False)
@@ -209,14 +209,14 @@ class SessionOptions:
     external_token: str | None = field(default=None, repr=False)
     """The caller's own token, for engines that accept it instead of a login (Contract platform 3.9)."""
     token_expires_at: int | None = None
-    """Seconds since 1970, after which the session accepts no further statement."""
+    """Time in seconds since 1970 after which the session accepts no further statements."""
     files: StatementFiles | None = field(default=None, repr=False, compare=False)
     """The files that statements may name; None without `reads_files`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationHandle:
-    """One statement at its engine. `token` is opaque text from which a resumable engine can re-attach."""
+    """Identifies a statement at its engine. `token` is opaque text with which a resumable engine can re-attach."""
 
     token: str
 
@@ -225,15 +225,15 @@ class OperationState(StrEnum):
     """The state of a statement at its engine."""
 
     PENDING = "pending"
-    """In the engine's own queue."""
+    """Waiting in the engine's own queue."""
     RUNNING = "running"
     FINISHED = "finished"
-    """Done, or its rows can already be read with `batches` while the engine still produces them."""
+    """Completed, or still producing rows that can already be read with `batches`."""
     CANCELED = "canceled"
     FAILED = "failed"
 
     is_terminal: bool
-    """The state is final."""
+    """Whether the state is final."""
 
     def __init__(self, value: str) -> None:
         self.is_terminal = value in {"finished", "canceled", "failed"}
@@ -241,9 +241,9 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """The status of a statement. `progress` is 0..100, None if unknown; `error` is set if and only if FAILED.
+    """A statement's status. `progress` is 0..100 or None if unknown; `error` is set if and only if the state is FAILED.
 
-    `modified_rows` is None until known; with a result set it is final once `batches` is exhausted.
+    `modified_rows` is None until known. With a result set, it is final once `batches` is exhausted.
     """
 
     state: OperationState
@@ -254,72 +254,72 @@ class OperationStatus:
 
 
 class EngineSession(Protocol):
-    """One engine session or connection; `SET` and `USE` state lives here.
+    """One engine session or connection, which keeps the state set by `SET` and `USE`.
 
-    One statement at a time. Used by one task, except that `poll`, `logs` and `cancel` may be called while another
+    Runs one statement at a time. Used by one task, except that `poll`, `logs` and `cancel` may be called while another
     task waits in `poll` or reads `batches`.
     """
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:
-        """Start a statement and return before it ends. A `Bound` carries parameters that `capabilities.parameters`
-        permits.
+        """Start a statement and return before it completes.
 
-        Raises StatementRejected (the engine refused the text; StatementDenied, here and wherever a statement fails,
-        where the engine names a missing right), EngineUnavailable (never sent), OutcomeUnknown.
+        A `BoundStatement` has parameters that `capabilities.parameters` permits. Raises StatementRejected if the engine
+        refused the text, EngineUnavailable if the statement was never sent, and OutcomeUnknown. Any failure caused by a
+        missing right, if the engine names it, is a StatementDenied.
         """
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The current status, after waiting up to `wait_s` for a terminal one. A failure at the engine is not raised.
+        """Wait up to `wait_s` for a terminal status and return the current one. Failures at the engine are not raised.
 
         A `ResumableSession` returns early when its resume token has changed.
         """
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Columns of the result, in order; only after FINISHED with a result set."""
+        """Return the result columns in order. Call this only after FINISHED with a result set."""
         ...
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, forward only and once; each batch is bounded in bytes and has one field per column, in order.
+        """Read the rows, forward only and once. Each batch has a limited size and one field per column, in order.
 
         Raises StatementRejected if the engine fails while producing rows, OutcomeUnknown if the connection is lost.
         """
         ...
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """The engine's log lines from index `start` on; empty for an engine without logs."""
+        """Return the engine's log lines from index `start` onwards; empty for an engine without logs."""
         ...
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """Stop the statement at the engine; returns once the request is sent. Idempotent, limited in time."""
+        """Stop the statement at the engine. Returns once the request is sent. Idempotent, limited in time."""
         ...
 
     async def close(self, handle: OperationHandle) -> None:
-        """Free what the engine holds for the statement. Idempotent, limited in time, never raises EngineError."""
+        """Free the statement's resources at the engine. Idempotent, limited in time, never raises EngineError."""
         ...
 
     async def is_alive(self) -> bool:
-        """Whether the session can accept another statement. Need not contact the engine."""
+        """Whether the session can accept another statement. Implementations need not contact the engine."""
         ...
 
 
 class Engine(Protocol):
-    """The running engine of one connector; owns its connection pool and is shared between tasks."""
+    """A connector's running engine. It owns its connection pool, and tasks share it."""
 
     dialect: str
-    """The SQL dialect of its statements."""
+    """The SQL dialect of the engine's statements."""
     capabilities: EngineCapabilities
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        """Open a session for `user`; leaving the context stops its work at the engine.
+        """Open a session for `user`. Leaving the context stops the session's work at the engine.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database, refused setting).
         """
         ...
 
     async def ping(self) -> None:
-        """Check that statements can be sent. Raises EngineUnavailable or CredentialsRequired if not."""
+        """Check that statements can be sent. Raises EngineUnavailable or CredentialsRequired otherwise."""
         ...
 
     async def close(self) -> None:
@@ -329,16 +329,16 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ResumableEngine(Protocol):
-    """An engine whose statements keep running when their client is lost; its sessions are ResumableSessions."""
+    """An engine whose statements keep running without their client. Its sessions are ResumableSessions."""
 
     def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
-        """Continue a statement that another process started; `batches` skips its first `rows_read` rows.
+        """Attach to a statement that another process started. `batches` skips its first `rows_read` rows.
 
-        `token` is the last `resume_token`, or the token of the handle. Leaving the context ends the statement and its
-        session at the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (message begins
-        `Results have expired`) if the engine no longer knows the statement or cannot resume at that row.
+        `token` is the last `resume_token` or the handle's token. Leaving the context ends the statement and its session
+        at the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (whose message begins
+        with `Results have expired`) if the engine no longer knows the statement or cannot resume at that row.
         """
         ...
 
@@ -348,10 +348,10 @@ class ResumableSession(Protocol):
     """A session whose statement another process can continue."""
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """The token from which to continue after what `poll` and `batches` last returned.
+        """Return the token for resuming after the last results of `poll` and `batches`.
 
-        Either call may change it. The previous token stays valid until the next call, so a caller that stores rows and
-        token together before it continues neither loses rows nor reads them twice.
+        Either call may change the token. The previous token stays valid until the next call, so a caller that stores
+        rows and token together before it continues neither loses rows nor reads them twice.
         """
         ...
 
@@ -362,19 +362,19 @@ class ResumableSession(Protocol):
 
 @runtime_checkable
 class LiteralSession(Protocol):
-    """A ResumableSession that writes parameters into the text as literals, which the engine's log may show."""
+    """A ResumableSession that writes parameters into the statement as literals, which the engine may log."""
 
     def written(self, statement: BoundStatement) -> str:
-        """The text that the engine received from the process that started `statement`."""
+        """Return the text that the engine received from the process that started `statement`."""
         ...
 
 
 @runtime_checkable
 class RowsSession(Protocol):
-    """An EngineSession that may run a statement once for each row of a `Bound` in one call of `submit`.
+    """An EngineSession that may run a `BoundStatement` once per parameter row in a single `submit` call.
 
-    On an engine with transactions all executions share one, or join the one already open; `modified_rows` is their
-    sum. `Bound.row` is the number of the row that failed.
+    On an engine with transactions, all executions share one transaction or join the open transaction. `modified_rows`
+    is their sum. `BoundStatement.row` is the number of the failed row.
     """
 
     @property
@@ -382,59 +382,60 @@ class RowsSession(Protocol):
 
 
 class Catalog(Protocol):
-    """The metadata as one user sees it; used by one task, one call at a time. No method reads table data.
+    """The metadata visible to one user. Used by one task, one call at a time. No method reads table data.
 
-    Names are matched exactly first, then folded as the engine folds unquoted names. They are quoted or bound, never
-    inserted into SQL as they are. `database=""` is the session's default database, except on an engine that has a
+    Names are matched exactly first, then folded as the engine folds unquoted names. They are always quoted or bound in
+    SQL. `database=""` is the session's default database, except on an engine that has a
     schema with an empty name. Cancelling the waiting task also stops the engine's work.
+
     All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right),
     EngineTimeout, and StatementRejected for any other refusal by the engine.
     """
 
     async def databases(self) -> Sequence[str]:
-        """Names of all databases that the user may see, in any order."""
+        """Return the names of all databases that the user may see, in any order."""
         ...
 
     async def database(self, database: str) -> DatabaseDescription:
-        """Raises database_not_found."""
+        """Describe a database. Raises database_not_found."""
         ...
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """Tables and views, in any order, in a constant number of round trips. Raises database_not_found."""
+        """List tables and views, in any order, in a constant number of round trips. Raises database_not_found."""
         ...
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """Raises database_not_found, TableNotFound."""
+        """Describe a table. Raises database_not_found, TableNotFound."""
         ...
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """Statistics that the engine has already stored for a column of `table`; computes nothing."""
+        """Return the statistics that the engine has already stored for a column of `table`. Computes nothing."""
         ...
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """The functions defined in `database`; with None, the built-in ones and those visible by default.
+        """List the functions defined in `database`, or with None the built-in functions and those visible by default.
 
         Each name occurs once. Raises database_not_found.
         """
         ...
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """The function, or None if there is none of that name."""
+        """Return the function with this name, or None if there is none."""
         ...
 
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        """The query for a sample of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
+        """Return the query for a sample of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
 
-        Without `column` it selects rows, the newest partitions first for partitioned tables of the Hive family. With
-        `column`, or the path `nested` inside it: its distinct values sorted with NULL last, or its maximum or minimum.
-        Raises NotSupported for a nested path that the engine cannot read.
+        Without `column` the query selects rows, newest partitions first for partitioned tables in the Hive family. With
+        `column`, or the path `nested` inside it, it selects sorted distinct values with NULL last, the maximum or the
+        minimum. Raises NotSupported for a nested path that the engine cannot read.
         """
         ...
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """The statement that makes the engine compute statistics (table in Contract editor 10.5).
+        """Return the statement that makes the engine compute statistics (table in Contract editor 10.5).
 
         Raises NotSupported.
         """
@@ -444,16 +445,16 @@ class Catalog(Protocol):
 @runtime_checkable
 class CatalogEngine(Protocol):
     lists_functions: bool
-    """Whether the engine's catalog lists functions at all (Contract editor 10.2)."""
+    """Whether the engine's catalog can list functions (Contract editor 10.2)."""
 
     def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:
-        """Open what is needed to read metadata as `user`. Raises EngineUnavailable, CredentialsRequired."""
+        """Open a catalog that reads metadata as `user`. Raises EngineUnavailable, CredentialsRequired."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The unquoted name of a table. `database=None` means the session's current database."""
+    """A table's unquoted name. `database=None` means the session's current database."""
 
     database: str | None
     name: str
@@ -461,7 +462,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class LoadColumn:
-    """One column of a table to create. `declared` is its SQL type in the dialect, with precision and scale."""
+    """A column of a table to create. `declared` is its SQL type in the engine's dialect, with precision and scale."""
 
     name: str
     type: ColumnType
@@ -471,10 +472,10 @@ class LoadColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """One table to create or, with `append`, to add rows to.
+    """A table to create or, with `append`, to add rows to.
 
-    With `replace` the new table takes the place of an existing one, if that is a plain table. `staging` names a table
-    in the same database that belongs to this load alone and holds rows that are not visible yet.
+    With `replace` the new table replaces an existing plain table. `staging` names a table in the same database that
+    only this load uses, for rows that are not visible yet.
     """
 
     target: TableName
@@ -485,45 +486,47 @@ class TableLoad:
 
 
 class LoadLedger(Protocol):
-    """Records which tables must be dropped if the server dies; each call is durable when it returns."""
+    """Records the tables to drop if the server dies. Each call is durable when it returns."""
 
     async def made(self, table: TableName) -> None:
-        """Record a table that must be dropped: a staging table before it is created, one with the target's name after.
+        """Record a table that must be dropped.
 
-        So a table that another client creates in the meantime is never dropped. A table that vanishes with its
-        transaction is not recorded.
+        A staging table is recorded before its creation. A table with the target's name is recorded after its creation,
+        so that another client's table of that name is never dropped. A table that vanishes with its transaction is not
+        recorded.
         """
         ...
 
     async def settled(self, table: TableName) -> None:
-        """Remove a table from the ledger because it was dropped or is now the finished table."""
+        """Remove a table from the ledger because it was dropped or has become the finished table."""
         ...
 
 
 class TableLoader(Protocol):
-    """Creates and fills tables in one session with an engine. One call at a time."""
+    """Creates and fills tables in one engine session. One call at a time."""
 
     async def exists(self, table: TableName) -> bool:
         """Whether a table or view with that name exists. Raises EngineError."""
         ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Create the table with all rows, or append them all; returns the number of rows. Values are bound or escaped.
+        """Create the table with all rows, or append all rows, and return their number. Values are bound or escaped.
 
-        Reads the batches as fast as the engine accepts them. On any failure (a refusal, an exception from the batches,
-        a cancellation, which also stops the engine's work) the staging table is dropped or in the ledger, no new table
-        exists, and an existing one is unchanged, even if it was to be replaced. Raises EngineError (StatementRejected
-        also if another client created the table in the meantime) and whatever the batches raise.
+        Reads the batches as fast as the engine accepts them. A failure is a refusal, an exception from the batches, or
+        a cancellation, which also stops the engine's work. After any failure the staging table is dropped or in the
+        ledger, no new table exists, and an existing table is unchanged, even if it was to be replaced. Raises
+        EngineError (StatementRejected also if another client has since created the table) and any error from the
+        batches.
         """
         ...
 
     async def drop(self, table: TableName) -> None:
-        """Drop a table of the ledger if it exists. Raises EngineError."""
+        """Drop a table listed in the ledger, if it exists. Raises EngineError."""
         ...
 
 
 @runtime_checkable
 class LoadingEngine(Protocol):
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
-        """A session for one import, as `Engine.session`; leaving the context stops its work at the engine."""
+        """Open a loader for one import, like `Engine.session`. Leaving the context stops its work at the engine."""
         ...

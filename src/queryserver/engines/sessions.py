@@ -1,4 +1,4 @@
-"""Sessions over asyncio connections, with one streamed statement at a time; and `run`, which runs one to its end."""
+"""Sessions over asyncio connections, with one streamed statement at a time; `run` reads a small result."""
 
 import asyncio
 import itertools
@@ -33,7 +33,7 @@ _POLL_S = 1.0
 _CONVERTER_THREADS = 2
 _MAX_IDLE = 8
 _FEW_CELLS = 2_000
-"""Up to this many cells are converted to Arrow on the event loop; more in a thread."""
+"""Maximum number of cells that are converted to Arrow on the event loop. More cells are converted in a thread."""
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -45,33 +45,34 @@ class Stopped(errors.StatementRejected):
 
 
 class StatementSource(Protocol):
-    """One statement on one connection of a driver; a base class. Raises domain errors."""
+    """One statement on a driver's connection. Serves as a base class. Methods raise domain errors."""
 
     columns: tuple[Column, ...] = ()
-    """Known after `execute`; empty without a result set."""
+    """The result columns, known after `execute`; empty without a result set."""
     modified_rows: int | None = None
-    """None until the server reports it, and if it never does."""
+    """The number of changed rows; None unless the server has reported it."""
     log_lines: Sequence[str] = ()
     """The server's notices about the statement."""
     is_open: bool = False
-    """The server still has rows to send, or a transaction open around them."""
+    """Whether the server still has rows to send or keeps a transaction open for them."""
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        """Run the statement up to its first rows. Call `go_on` before each further step; it raises to stop the
-        statement.
+        """Run the statement up to its first rows.
+
+        Implementations call `go_on` before each further step; it raises an error to stop the statement.
         """
         ...
 
     async def fetch(self, count: int) -> Rows:
-        """The next rows, at most `count`; empty at the end."""
+        """Return up to `count` more rows; empty after the last row."""
         ...
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Convert rows to Arrow; called from another thread, never concurrently."""
+        """Convert rows to Arrow. Called from another thread, but never concurrently."""
         ...
 
     async def interrupt(self) -> None:
-        """Send a stop signal outside the connection. Never raises; the signal may be lost."""
+        """Send a stop signal through another connection. Never raises. The signal may be lost."""
         ...
 
     def was_interrupted(self, error: errors.EngineError) -> bool:
@@ -79,16 +80,14 @@ class StatementSource(Protocol):
         ...
 
     async def end(self, *, keep: bool) -> None:
-        """Discard the remaining rows; commit the statement's changes or, without `keep`, undo them if possible.
-        Idempotent.
-        """
+        """Discard the remaining rows. Commit the changes or, without `keep`, undo them if possible. Idempotent."""
         ...
 
 
 class StreamedOperation:
-    """A running or finished statement; its connection serves nothing else until `close`.
+    """A running or finished statement. Its connection serves no other statement until `close`.
 
-    `cancel_s` is how long `cancel` repeats the stop signal.
+    `cancel` repeats the stop signal for up to `cancel_s` seconds.
     """
 
     def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
@@ -119,11 +118,11 @@ class StreamedOperation:
 
     @property
     def in_doubt(self) -> bool:
-        """The connection must not be reused: a stop signal or a response may still be in flight."""
+        """Whether the connection must not be reused, because a stop signal or a response may still arrive."""
         return self._cancel_requested or self._abandoned or self.is_running
 
     async def status(self, wait_s: float) -> protocol.OperationStatus:
-        """The current status, after waiting up to `wait_s` for a terminal one."""
+        """Wait up to `wait_s` for a terminal status and return the current status."""
         if wait_s > 0 and not self._start.done():
             await asyncio.wait({self._start}, timeout=wait_s)
         if not self._start.done():
@@ -142,10 +141,10 @@ class StreamedOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows. The next chunk is fetched while one is converted to Arrow, unless it would be a single wide row."""
+        """Yield the rows. The next chunk is fetched during a conversion to Arrow, except for single wide rows."""
         rows, self._first = self._first, ()
         while rows:
-            # A source that is not open has delivered its last rows.
+            # A source that is no longer open has delivered its last rows.
             if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
             if len(rows) * len(self.source.columns) <= _FEW_CELLS:
@@ -167,14 +166,14 @@ class StreamedOperation:
             raise Stopped
 
     async def cancel(self) -> None:
-        """Stop the statement at the server; does nothing once it has ended there."""
+        """Stop the statement at the server. Does nothing once the statement has ended there."""
         if not self.is_running and not self.source.is_open:
             return
         self._cancel_requested = True
         try:
             async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
-                    # Repeated, because a signal that arrives between two messages of a statement is lost.
+                    # The signal is repeated, because it is lost if it arrives between two messages of a statement.
                     await self.source.interrupt()
                     await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
                 if self.source.is_open:
@@ -184,7 +183,7 @@ class StreamedOperation:
             self._ignores_signals = True
 
     async def close(self) -> None:
-        """Free the statement's resources at the server; stops it first if it runs, unless an earlier stop timed out."""
+        """Free the statement's resources at the server. Stops it first if it runs, unless an earlier stop timed out."""
         if not self._start.done() and not self._ignores_signals:
             await self.cancel()
         tasks = self._unfinished()
@@ -232,7 +231,7 @@ class StreamedOperation:
 
 
 class Operation(Protocol):
-    """A running or finished statement of an engine. The methods are those of EngineSession."""
+    """An engine's running or finished statement. The methods correspond to those of `EngineSession`."""
 
     @property
     def is_running(self) -> bool:
@@ -258,7 +257,7 @@ Lent = TypeVar("Lent")
 
 
 class OperationSession(ABC, Generic[OperationT]):
-    """Base of EngineSessions that know their last statement only; handles of earlier ones can still be closed."""
+    """Base class for EngineSessions that only know their last statement. Earlier handles can still be closed."""
 
     gone = "The session is gone; the statement was not started."
     unknown = "The engine no longer knows this statement."
@@ -270,12 +269,12 @@ class OperationSession(ABC, Generic[OperationT]):
 
     @abstractmethod
     async def _start(self, statement: str | BoundStatement) -> OperationT:
-        """Start a statement. Raises as `submit`."""
+        """Start a statement. Raises the same errors as `submit`."""
         ...
 
     @abstractmethod
     def _token(self, operation: OperationT) -> str:
-        """The token of the statement's handle."""
+        """Return the token for the statement's handle."""
         ...
 
     @abstractmethod
@@ -351,7 +350,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
         return not self._in_doubt and self._connected()
 
     async def leave(self) -> None:
-        """Stop and close the statement; the session must not use its connection afterwards. Limited in time."""
+        """Stop and close the statement. The session must not use its connection afterwards. Limited in time."""
         self._left = True
         await self._close_operation()
 
@@ -371,7 +370,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """A database server, its default database, and the login of sessions without credentials of their own."""
+    """A database server, its default database, and the login for sessions without their own credentials."""
 
     product: ClassVar[str]
     host: str
@@ -383,11 +382,11 @@ class DatabaseAddress:
     idle_s: float = 60.0
     """How long an idle connection is kept."""
     cell_max_bytes: int | None = None
-    """Largest value of a result; a row with a larger one is rejected before it is loaded into memory."""
+    """Maximum size of a result value. A row with a larger value is rejected before it is loaded into memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, credentials: protocol.Credentials | None) -> DatabaseLogin:
-        """The login of a session: its own credentials, else the configured ones. Raises CredentialsRequired."""
+        """Return a session's login: its own credentials or else the configured ones. Raises CredentialsRequired."""
         if credentials is not None:
             return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
@@ -396,9 +395,9 @@ class DatabaseAddress:
 
 
 class PooledSessions(Generic[ConnectionT]):
-    """The sessions of one engine; owns its connections and the threads that convert rows to Arrow.
+    """One engine's sessions. Owns the engine's connections and the threads that convert rows to Arrow.
 
-    `connect_errors` turns the driver's errors into EngineUnavailable, CredentialsRequired or StatementRejected.
+    `connect_errors` translates the driver's errors to EngineUnavailable, CredentialsRequired or StatementRejected.
     """
 
     def __init__(
@@ -421,7 +420,7 @@ class PooledSessions(Generic[ConnectionT]):
         new_source: Callable[[ConnectionT, str | BoundStatement], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
-        """A session on a clean connection initialized by `prepare`; leaving the context stops what still runs."""
+        """Open a session on a clean connection initialized by `prepare`. Leaving it stops a running statement."""
         connection = await self._pool.take(login)
         session = StreamedSession(
             partial(new_source, connection),
@@ -442,16 +441,16 @@ class PooledSessions(Generic[ConnectionT]):
         prepare: Callable[[ConnectionT], Awaitable[None]],
         make: Callable[[ConnectionT, Executor], Lent],
     ) -> AsyncGenerator[Lent]:
-        """The object that `make` builds from a clean connection, initialized by `prepare`, and the converter threads.
+        """Lend the object that `make` builds from the converter threads and a clean, prepared connection.
 
-        The connection is closed, not reused, after any exception from the block.
+        After any exception from the block, the connection is closed instead of being reused.
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
             yield make(connection, self.executor)
 
     async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
-        """Run a short call on a connection that no session uses. Raises as `connect_errors` translates a failure."""
+        """Run a short call on a connection that no session uses. Failures are translated by `connect_errors`."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), _CALL_S)
 
@@ -462,7 +461,7 @@ class PooledSessions(Generic[ConnectionT]):
                 await self.call(login, signal)
 
     async def close(self) -> None:
-        """Close idle connections; those in use are closed when their sessions end. Idempotent."""
+        """Close idle connections. Connections in use are closed when their sessions end. Idempotent."""
         await self._pool.close()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
@@ -481,7 +480,7 @@ class PooledSessions(Generic[ConnectionT]):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Columns and rows, in the batches that the engine returned."""
+    """A result's columns and rows, in the batches that the engine returned."""
 
     columns: tuple[Column, ...] = ()
     rows: tuple[pa.RecordBatch, ...] = ()
@@ -490,9 +489,9 @@ class Answer:
 async def run(
     session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MOST_BYTES
 ) -> Answer:
-    """Run a statement and read its first rows, up to about `max_bytes`; leaves nothing open at the engine.
+    """Run a statement and read its first rows, up to about `max_bytes`. Leaves nothing open at the engine.
 
-    Raises EngineError if the engine refuses the statement or it was stopped there.
+    Raises EngineError if the engine refuses the statement or has stopped it.
     """
     handle = await session.submit(statement)
     async with submitted(session, handle):
@@ -531,9 +530,9 @@ async def ended(session: protocol.EngineSession, handle: protocol.OperationHandl
 
 @asynccontextmanager
 async def submitted(session: protocol.EngineSession, handle: protocol.OperationHandle) -> AsyncGenerator[None]:
-    """The use of a statement: it is closed on leaving the block, and after an exception cancelled first.
+    """Close the statement when the block is left; after an exception, cancel it first.
 
-    The adapter limits the time of both calls.
+    The adapter limits the duration of both calls.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Texts of engines: error positions, log lines, token redaction; and chunk sizes."""
+"""Tools for engine messages and results: error positions, log lines, token redaction and chunk sizes."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,14 +10,14 @@ from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColum
 from queryserver.formats.value_sizes import parts
 
 _MOST_CHARACTERS = 64 * 1024
-"""Longest part of a message that is searched, because some repeat statements of several megabytes."""
+"""Number of characters searched in a message. Some messages repeat a statement of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
 _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
 
 
 def location_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
-    """The position that the first matching pattern extracts from a message."""
+    """Return the position that the first matching pattern extracts from a message."""
     text = text[:_MOST_CHARACTERS]
     for pattern, location in patterns:
         if match := pattern.search(text):
@@ -33,14 +33,14 @@ def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorLocation]:
     return lambda found: LineColumn(int(found[1]), int(found[2]) + 1, unit)
 
 
-# No pattern has adjacent repetitions of the same characters, so each is linear in the text.
+# No pattern has adjacent repetitions of the same characters, so matching takes linear time.
 LABELED: Sequence[_PositionPattern] = (
     (
         re.compile(rf"^(LINE {_NUMBER}: )(.*)\n( *)\^", re.MULTILINE),
         lambda found: ErrorExcerpt(int(found[2]), found[3].rstrip("\r"), len(found[4]) - len(found[1]), Unit.SCREEN),
     ),
 )
-"""`LINE 1: SELCT 1` above a caret: DuckDB, and PostgreSQL's errors as psql prints them."""
+"""`LINE 1: SELCT 1` above a caret, as in messages from DuckDB, and from PostgreSQL as printed by psql."""
 
 
 def _near(found: re.Match[str]) -> ErrorLocation:
@@ -49,17 +49,17 @@ def _near(found: re.Match[str]) -> ErrorLocation:
 
 
 NEAR: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
-"""MySQL and MariaDB: the text that starts at the error, at most 80 bytes of it."""
+"""MySQL and MariaDB messages, which quote up to 80 bytes of the statement from the error onwards."""
 
 HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
-"""`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`; columns from 0, in UTF-16 code units."""
+"""`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`. Columns count UTF-16 units from 0."""
 
 SPARK: Sequence[_PositionPattern] = (
     (re.compile(rf"\(line {_NUMBER}, pos {_NUMBER}\)"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"; line {_NUMBER},? pos {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"== SQL \(line {_NUMBER}, position {_NUMBER}\) =="), _from_one(Unit.CHARACTER)),
 )
-"""Columns in messages count from 0, those in a query context from 1 (Spark: SQLQueryContext.summary)."""
+"""Columns count from 0 in messages and from 1 in a query context (Spark: SQLQueryContext.summary)."""
 
 IMPALA: Sequence[_PositionPattern] = (
     (
@@ -72,7 +72,7 @@ IMPALA: Sequence[_PositionPattern] = (
 PHOENIX: Sequence[_PositionPattern] = (
     (re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),
 )
-"""Phoenix: PhoenixParserException; line and column count from 1."""
+"""Messages of Phoenix's PhoenixParserException. Lines and columns count from 1."""
 
 ANY: Sequence[_PositionPattern] = (
     *LABELED,
@@ -82,15 +82,15 @@ ANY: Sequence[_PositionPattern] = (
     (re.compile(rf"^line {_NUMBER}:{_NUMBER}: "), _from_one(Unit.CHARACTER)),  # Trino and Presto
     *NEAR,
 )
-"""For drivers that are not known in advance: the formats of common data sources."""
+"""Formats of common data sources, for drivers that are not known in advance."""
 
 
 _LEAST_CHARACTERS = 16
-"""Shorter tokens are not redacted, because a response may contain the same characters by chance."""
+"""Minimum length of redacted tokens. A response may contain a shorter token's characters by chance."""
 
 
 def without_token(content: bytes, token: str | None) -> bytes:
-    """An engine's response with the token replaced by as many asterisks, so that frame lengths stay valid."""
+    """Replace the token in an engine's response by as many asterisks, so that frame lengths remain valid."""
     if token is None or len(token) < _LEAST_CHARACTERS:
         return content
     secret = token.encode()
@@ -102,7 +102,7 @@ MAX_CHARACTERS = 1024 * 1024
 
 
 class LogLines(list[str]):
-    """The first lines, at most MAX_LINES and MAX_CHARACTERS of them; the last one may be cut."""
+    """A log's first lines, limited to MAX_LINES and MAX_CHARACTERS. The last line may be truncated."""
 
     _room = MAX_CHARACTERS
 
@@ -115,7 +115,7 @@ class LogLines(list[str]):
 
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Target size of a batch; a single larger row still makes a batch."""
+"""Target batch size. A single larger row still forms a batch."""
 
 _FIRST_ROWS = 256
 _GROWTH = 8
@@ -123,17 +123,17 @@ _MOST_ROWS = 10_000
 
 
 class ChunkSize:
-    """Number of rows of the next chunk: small at first, then as many as fit `BATCH_BYTES` at the last row width."""
+    """The next chunk's row count: small at first, then as many rows as fit `BATCH_BYTES` at the last row width."""
 
     rows = _FIRST_ROWS
 
     def learn(self, batch: pa.RecordBatch) -> None:
-        """Adapt to the width of the rows in `batch`."""
+        """Adapt to the row width in `batch`."""
         row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
         fitting = BATCH_BYTES // row_bytes
         self.rows = max(min(fitting, self.rows * _GROWTH, _MOST_ROWS), 1)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch, sliced in order and without copying into parts of at most `BATCH_BYTES`, or of one row."""
+    """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
     return parts(batch, BATCH_BYTES) if batch.num_rows else iter(())

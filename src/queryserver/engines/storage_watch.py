@@ -1,6 +1,6 @@
-"""Stops statements that write to a local database at its quota or at the disk's free-space floor (ADR 41).
+"""Stops statements that write to a local database beyond its quota or the disk's free-space floor (ADR 41).
 
-The engines enforce neither: SQLite limits the pages of a file but not its log, DuckDB its temporary files only.
+The engines enforce neither limit: SQLite limits a file's pages but not its log, DuckDB only its temporary files.
 """
 
 import threading
@@ -12,10 +12,10 @@ from queryserver.errors.statements import EngineError, disk_below_floor
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 
 QUOTA_BYTES = 10 * 1024**3
-"""Default quota for the files of one local database."""
+"""Default quota for one local database's files."""
 
 _CHECK_EVERY_S = 0.1
-"""A disk that writes 1 GB/s gets at most 100 MB below the floor, which is at least 1 GiB by default."""
+"""Check interval. At 1 GB/s the disk falls at most 100 MB below the floor, which is at least 1 GiB by default."""
 
 
 def below_floor() -> EngineError:
@@ -29,7 +29,7 @@ def above_quota(quota_bytes: int) -> EngineError:
 
 
 def sample_is_full() -> EngineError:
-    """The error for a cancellation that no user has requested (`platform/embedded/sample_server.py`)."""
+    """Return the error for a cancellation that no user has requested (`platform/embedded/sample_server.py`)."""
     error = disk_below_floor(
         "The server has stopped the statement: its disk is almost full, or the sample database has reached its quota."
         " Drop what is not needed."
@@ -38,7 +38,7 @@ def sample_is_full() -> EngineError:
 
 
 def size_of(files: Iterable[Path]) -> int:
-    """The total size in bytes of the files that exist."""
+    """Return the existing files' total size in bytes."""
     total = 0
     for file in files:
         with suppress(OSError):
@@ -47,9 +47,7 @@ def size_of(files: Iterable[Path]) -> int:
 
 
 class StorageWatch:
-    """Watches the files of one database. `measure` returns their size; it is called in any thread and must not
-    block.
-    """
+    """Watches one database's files. `measure` returns their size. It may be called in any thread and must not block."""
 
     def __init__(
         self,
@@ -65,9 +63,9 @@ class StorageWatch:
         self._floor = floor
 
     def require_room(self, occupied: Callable[[], int] | None = None) -> None:
-        """Check before a statement that writes. Raises EngineError `insufficient_storage`.
+        """Check the limits before a statement that writes. Raises EngineError `insufficient_storage`.
 
-        `occupied` returns the bytes in use inside the files; it is called only if the file sizes reach the quota.
+        `occupied` returns the bytes in use inside the files. It is only called if the file sizes reach the quota.
         """
         if self.is_below_floor():
             raise below_floor()
@@ -86,9 +84,9 @@ class StorageWatch:
     def over(
         self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool] = lambda: True
     ) -> Generator[None]:
-        """Interrupt the block when it exceeds a limit; its error then becomes EngineError `insufficient_storage`.
+        """Interrupt the block when it exceeds a limit, and replace its error by EngineError `insufficient_storage`.
 
-        Files that already exceed the quota may not grow.
+        Files that already exceed the quota must not grow.
         """
         allowed = max(self.quota_bytes, self.measure())
 
@@ -122,7 +120,7 @@ class _WatchedCall:
 
 
 class _Watcher:
-    """One thread for all databases of the process; it sleeps while nothing writes."""
+    """Checks all databases of the process in one thread, which sleeps while no statement writes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -132,13 +130,13 @@ class _Watcher:
     def add(self, watched: _WatchedCall) -> None:
         with self._changed:
             self._watched.add(watched)
-            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit it
+            if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit the thread
                 self._thread = threading.Thread(target=self._run, name="storage-watch", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
     def discard(self, watched: _WatchedCall) -> None:
-        """Stop watching; once this returns, no further interrupt is sent."""
+        """Stop watching. Once this method returns, no further interrupts are sent."""
         with self._changed:
             self._watched.discard(watched)
 

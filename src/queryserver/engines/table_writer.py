@@ -11,7 +11,7 @@ from queryserver.engines.threaded import DriverConnection
 
 
 class TableWriter(ABC):
-    """Creates tables over one connection. Called in a thread, one call at a time; raises EngineError only.
+    """Creates tables over one connection. Called in a thread, one call at a time. Only raises EngineError.
 
     `interrupt` has an effect only while `allow_interrupt` permits it.
     """
@@ -37,15 +37,16 @@ class TableWriter(ABC):
         ...
 
     def interrupt(self) -> None:
-        """Stop `write`, unless it is at its last step or rolling back. Callable from any thread; returns
-        immediately.
+        """Stop `write`, unless it performs its last step or rolls back.
+
+        Callable from any thread. Returns immediately.
         """
         with self._interrupt_lock:
             if self._may_interrupt:
                 self._driver.interrupt()
 
     def close(self) -> None:
-        """Close the connection. Called when nothing runs any more. Idempotent."""
+        """Close the connection. Called when no call is in progress. Idempotent."""
         self._driver.close()
 
     def allow_interrupt(self, *, is_allowed: bool) -> None:
@@ -54,4 +55,4 @@ class TableWriter(ABC):
 
 
 class FeedStopped(Exception):
-    """Raised in the thread that waits for batches of a load that has ended."""
+    """The load has ended. Raised in the thread that waits for its batches."""

@@ -23,26 +23,26 @@ from queryserver.sql.markers import BoundStatement
 ResultT = TypeVar("ResultT")
 
 NO_USER = 0
-"""User id for work of the server itself."""
+"""User id for the server's own work."""
 
 STATEMENT_THREADS = 24
-"""One for each statement that a process runs on one connector (16) and each of its metadata queries (8)."""
+"""Thread count per connector: a process runs up to 16 statements and 8 metadata queries on one connector."""
 
 STOP_S = 5.0
-"""How long stopping a statement may take before the session is abandoned."""
+"""Time limit for stopping a statement before the session is abandoned."""
 
 _CONTROL_THREADS = 2
 _LEAST_SHARE = 2
-"""Least number of threads that one user may occupy."""
+"""Lower bound for the limit on threads per user."""
 _NICENESS = 10
 """Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
 _INTERRUPT_AGAIN_S = 0.05
 
 
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
-    """Lower the priority of a thread or process, by default that of the calling thread and the threads it starts.
+    """Lower the priority of a thread or process, by default the calling thread and the threads it starts.
 
-    `number` is the id at the operating system. Does nothing where that has no thread priorities or denies the change.
+    `number` is the operating system's id. Does nothing if the system has no thread priorities or denies the change.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -50,29 +50,27 @@ def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> N
 
 
 class DriverThreads:
-    """Threads of one engine: `max_statements` for statements, and a few more so that opening and closing never wait.
+    """One engine's threads: `max_statements` for statements, and a few more so that opening and closing never wait.
 
     One user's statements occupy at most half of the threads, and a free thread goes to the waiting user with the
-    fewest. A thread counts against its user until the driver returns, even after the session was left. The owner closes
-    this object when nothing runs any more.
+    fewest threads. A thread counts against its user until the driver returns, even after the session was left. The
+    owner closes this object when no more calls run.
     """
 
     def __init__(self, name: str, *, max_statements: int) -> None:
-        # Same priority as the event loop: a thread of lower priority could be descheduled while it holds the
-        # interpreter lock and stall the loop (by up to 0.5 s, measured on two busy cores).
+        # The threads have the event loop's priority: a thread with lower priority could be descheduled while it
+        # holds the interpreter lock, and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
         share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
         self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._waiting = set[asyncio.Task[None]]()
         self._control = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix=f"{name}-control")
         self.busy = 0
-        """Calls into the driver that are in progress for statements."""
+        """Number of driver calls in progress for statements."""
         self._closed = False
 
     def start(self, call: Callable[[], ResultT], *, user_id: int) -> Future[ResultT]:
-        """Run a part of a user's statement as soon as the user gets a thread. Raises EngineUnavailable after
-        `close`.
-        """
+        """Run part of a user's statement once the user gets a thread. Raises EngineUnavailable after `close`."""
         self._check_open()
         outcome, loop = Future[ResultT](), asyncio.get_running_loop()
 
@@ -80,7 +78,7 @@ class DriverThreads:
             self.busy -= 1
             self._slots.release(user_id)
 
-        def ended(running: Future[ResultT]) -> None:  # runs in the thread of the call
+        def ended(running: Future[ResultT]) -> None:  # runs in the call's thread
             with suppress(RuntimeError):  # the loop is closed, so no task waits for a slot
                 loop.call_soon_threadsafe(give_back)
             if running.cancelled():
@@ -111,7 +109,7 @@ class DriverThreads:
         return outcome
 
     async def control(self, call: Callable[[], ResultT], *, undo: Callable[[ResultT], object] | None = None) -> ResultT:
-        """Run a short call. If the caller is cancelled, `undo` is applied to the result once the call returns."""
+        """Run a short call. If the caller is cancelled, `undo` receives the result once the call returns."""
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
@@ -143,7 +141,7 @@ class DriverThreads:
 async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> None:
     """Interrupt the driver until the call returns, for up to `STOP_S`.
 
-    Repeated, because an interrupt just before a call begins has no effect.
+    The interrupt is repeated, because it has no effect just before a call begins.
     """
     give_up = asyncio.get_running_loop().time() + STOP_S
     ended = asyncio.wrap_future(call)
@@ -167,17 +165,15 @@ class Interrupted(StatementRejected):
 
 
 class DriverAnswer(Protocol):
-    """The outcome of a statement; a base class. Methods are called in a thread, one at a time; they raise
-    EngineError.
-    """
+    """A statement's outcome. Serves as a base class. Methods run in a thread, one at a time, and raise EngineError."""
 
     columns: tuple[Column, ...] | None = None
-    """Columns of the result set; None without one."""
+    """The result set's columns; None without a result set."""
     modified_rows: int | None = None
-    """Final once all batches have been read."""
+    """The number of changed rows, final once all batches have been read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """The next rows, at most a few MiB; empty at the end."""
+        """Return more rows, at most a few MiB; empty after the last row."""
         ...
 
     def close(self) -> None:
@@ -186,21 +182,21 @@ class DriverAnswer(Protocol):
 
 
 class DriverConnection(Protocol):
-    """One connection; a base class. `run` is called in a thread, one at a time, and raises EngineError only."""
+    """A driver's connection; a base class. `run` runs in a thread, one call at a time, and only raises EngineError."""
 
     takes_rows: bool = False
-    """Whether `run` accepts statements with several rows of parameters."""
+    """Whether `run` accepts statements with several parameter rows."""
 
     def run(self, statement: str | BoundStatement) -> DriverAnswer:
-        """Run a statement up to its first rows, or to its end."""
+        """Run a statement up to its first rows or its completion."""
         ...
 
     def interrupt(self) -> None:
-        """Stop the call in progress, if any. Callable from any thread at any time; returns immediately."""
+        """Stop the call in progress, if any. Callable from any thread at any time. Returns immediately."""
         ...
 
     def progress(self) -> int | None:
-        """Progress of the current call, 0..100, None if unknown. Callable from any thread; returns immediately."""
+        """Return the current call's progress, 0..100 or None if unknown, immediately. Callable from any thread."""
         return None
 
     @property
@@ -209,12 +205,12 @@ class DriverConnection(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection. Called when nothing runs any more. Idempotent."""
+        """Close the connection. Called when no call is in progress. Idempotent."""
         ...
 
 
 class ThreadedOperation:
-    """One statement of a session, run in threads counted against `user_id`."""
+    """A session's statement. It runs in threads that count against `user_id`."""
 
     def __init__(
         self, connection: DriverConnection, threads: DriverThreads, statement: str | BoundStatement, *, user_id: int
@@ -236,7 +232,7 @@ class ThreadedOperation:
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread is, or will be, inside the driver."""
+        """Whether a driver call is in progress or waits for a thread."""
         return not self.call.done()
 
     @property
@@ -256,7 +252,7 @@ class ThreadedOperation:
             state = OperationState.RUNNING if self._has_begun else OperationState.PENDING
             return OperationStatus(state, progress=self._connection.progress() if self._has_begun else None)
         if (answer := self._answer) is None:
-            self.call.result()  # raises if the driver raised anything but EngineError, which is a defect
+            self.call.result()  # raises the driver's error if it was not an EngineError, which is a defect
             message = "a statement ended without an answer"
             raise AssertionError(message)
         return OperationStatus(
@@ -272,7 +268,7 @@ class ThreadedOperation:
         return ()
 
     async def cancel(self) -> None:
-        """Waits up to `STOP_S` for the driver to return, so that the interrupt is not lost."""
+        """Stop the statement. Waits up to `STOP_S` for the driver to return, so that the interrupt is not lost."""
         has_rows_left = self._answer is not None and self._answer.columns is not None and not self._read_to_end
         if self.is_running or (self._error is None and has_rows_left):
             await self._stop()
@@ -327,7 +323,7 @@ class ThreadedOperation:
 
 
 class ThreadedSession(OperationSession[ThreadedOperation]):
-    """An EngineSession on one connection, which `end` closes."""
+    """Implements `EngineSession` on one connection, which `end` closes."""
 
     gone = "Invalid session Id: the session is gone."
     unknown = "Results have expired: the engine does not know this statement."
@@ -353,7 +349,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         await self._close_operation()
         self._left = True
         if self._operation is not None and self._operation.is_running:
-            # The connection is closed by the thread that is still inside the driver, once it returns.
+            # The thread that is still inside the driver closes the connection once the driver returns.
             self._operation.call.add_done_callback(lambda _: self._connection.close())
         else:
             await self._threads.control(self._connection.close)
@@ -368,17 +364,17 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         return not self._lost and self._connection.is_usable
 
     async def _close_operation(self) -> None:
-        """Close the statement; if the driver does not return in time, the session is lost."""
+        """Close the statement. If the driver does not return in time, the session is lost."""
         if self._operation is not None and not self._left:
             await self._operation.close()
             self._lost = self._lost or self._operation.is_running
 
 
 class ConnectionOwner(Protocol):
-    """A session or loader with a connection of its own."""
+    """A session or loader with its own connection."""
 
     async def end(self) -> None:
-        """Stop running work and close the connection. Limited in time, idempotent."""
+        """Stop running work and close the connection. Idempotent, limited in time."""
         ...
 
 
@@ -387,7 +383,7 @@ OwnerT = TypeVar("OwnerT", bound=ConnectionOwner)
 
 
 class ThreadedSessions:
-    """The open sessions of one engine and the threads that serve them. The engine closes this object."""
+    """One engine's open sessions and the threads that serve them. The engine closes this object."""
 
     def __init__(self, name: str, *, max_statements: int = STATEMENT_THREADS) -> None:
         self.threads = DriverThreads(name, max_statements=max_statements)
@@ -396,7 +392,7 @@ class ThreadedSessions:
     def session(
         self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
     ) -> AbstractAsyncContextManager[ThreadedSession]:
-        """A session, as `opened`."""
+        """Open a session, as described for `opened`."""
         new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
         return self.opened(connect, new_session, within_s=within_s)
 
@@ -404,9 +400,9 @@ class ThreadedSessions:
     async def opened(
         self, connect: Callable[[], ConnectionT], use: Callable[[ConnectionT], OwnerT], *, within_s: float | None = None
     ) -> AsyncGenerator[OwnerT]:
-        """Open a connection in a thread and pass it to `use`; leaving the context ends its work and closes it.
+        """Open a connection in a thread and pass it to `use`. Leaving the context ends its work and closes it.
 
-        Raises what `connect` raises, and EngineUnavailable if that takes longer than `within_s`.
+        Raises the errors from `connect`, and EngineUnavailable if connecting takes longer than `within_s`.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -422,7 +418,7 @@ class ThreadedSessions:
             self._open.discard(opened)
 
     async def close(self) -> None:
-        """End open sessions and loaders, then the threads. Idempotent."""
+        """End open sessions and loaders, then stop the threads. Idempotent."""
         for opened in list(self._open):
             await opened.end()
         await self.threads.close()

@@ -1,4 +1,4 @@
-"""Converts a driver's values to Arrow, for all adapters: column readers, and dates of any year as text."""
+"""Converts drivers' values to Arrow for all adapters: column readers, and dates of any year as text."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column, and the Arrow type of its values unless one of them does not fit it."""
+    """A column and the Arrow type of its values, unless a value does not fit that type."""
 
     column: Column
     arrow: pa.DataType
 
 
 class ColumnReader:
-    """Converts one column chunk by chunk; if a value of the first chunk does not fit the type, all are read as text.
+    """Converts one column by chunks. If a value in the first chunk does not fit the type, the column is read as text.
 
-    `read` builds an array of a type, and raises one of `misfits` for a value that does not fit. `refusal` is the
-    message for such a value in a later chunk, `text_refusal` for one that cannot be text either.
+    `read` builds an array of a given type, and raises one of `misfits` for a value that does not fit. `refusal` is the
+    message for such a value in a later chunk, `text_refusal` the message for a value that is not valid text either.
     """
 
     def __init__(
@@ -48,9 +48,7 @@ class ColumnReader:
         self._may_be_text = may_be_text and arrow != pa.string()
 
     def read(self, values: Values) -> pa.Array:
-        """Convert the next values. Raises StatementRejected for one that does not fit the type set by the first
-        chunk.
-        """
+        """Convert the next values. Raises StatementRejected if one does not fit the type set by the first chunk."""
         try:
             array = self._read(self._arrow, values)
         except self._misfits as error:
@@ -63,14 +61,14 @@ class ColumnReader:
 
 
 def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Values], pa.Array]]) -> pa.RecordBatch:
-    """Rows as an Arrow batch, with one reader per column; without rows, the columns are empty."""
+    """Convert rows to an Arrow batch with one reader per column. Without rows, the columns are empty."""
     by_column = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def offsets(values: Values) -> pa.Array:
-    """Arrow list offsets: where each list starts among all items, and where the last one ends."""
+    """Return Arrow list offsets: the position where each list starts among all items, and where the last list ends."""
     ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
     return pa.array(ends, pa.int32())
 
@@ -80,11 +78,11 @@ def nulls(values: Values) -> pa.Array:
 
 
 _DAYS_OF_400_YEARS = 146_097
-"""The period after which the Gregorian calendar repeats itself."""
+"""The number of days after which the Gregorian calendar repeats."""
 
 
 def calendar_date(days: int) -> tuple[str, bool]:
-    """Days since 1970-01-01 as ISO text, for any year, and whether the year is BC."""
+    """Return the ISO text for days since 1970-01-01, in any year, and whether the year is BC."""
     cycles, rest = divmod(days + date(1970, 1, 1).toordinal() - 1, _DAYS_OF_400_YEARS)
     within = date.fromordinal(rest + 1)
     year = within.year + 400 * cycles
@@ -92,5 +90,5 @@ def calendar_date(days: int) -> tuple[str, bool]:
 
 
 def clock_text(seconds: int) -> str:
-    """Seconds since midnight as `10:20:30`."""
+    """Format seconds since midnight as `10:20:30`."""
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
