@@ -1,6 +1,6 @@
-"""Access of an engine process to the files and stored results of a session.
+"""Gives an engine process access to a session's files and stored results.
 
-All calls block; they may be made from any thread.
+All calls block and may be made from any thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from queryserver.engines.reach import ResultPiece, StoredFile
 from queryserver.formats.columns import Column
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Largest piece written by one call."""
+"""Maximum number of bytes written by one call."""
 
 
 class FileMethod(StrEnum):
@@ -35,13 +35,13 @@ class FileMethod(StrEnum):
 
 
 class Caller(Protocol):
-    """`ServerCalls`, or a fake."""
+    """Implemented by `ServerCalls`, or by a fake."""
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
 
 class CalledFiles:
-    """`StatementFiles` of the session with number `session`; raises the same domain errors, and SessionLost."""
+    """Calls the `StatementFiles` of session number `session`. Raises the same domain errors, and SessionLost."""
 
     def __init__(self, caller: Caller, session: int) -> None:
         self._caller = caller
@@ -64,7 +64,7 @@ class CalledFiles:
         return self._caller.call(self.session, FileMethod.READ, arguments).content.to_pybytes()
 
     def begin_write(self, path: str, *, overwrite: bool) -> int:
-        """Begin to write a file; returns the number of the write for `send`, `commit_write` and `abort_write`."""
+        """Begin to write a file. Return the write's number for `send`, `commit_write` and `abort_write`."""
         arguments = {"path": path, "overwrite": overwrite}
         return self._caller.call(self.session, FileMethod.BEGIN, arguments).message["write"]
 
@@ -90,7 +90,7 @@ class CalledFiles:
 
 
 def file_message(file: StoredFile) -> list[Any]:
-    """A file as JSON."""
+    """Encode a file as JSON."""
     modified = file.modified.timestamp() if file.modified is not None else None
     return [file.path, file.size, modified, file.is_directory, file.version]
 
@@ -102,7 +102,7 @@ def file_of(message: Sequence[Any]) -> StoredFile:
 
 
 FILES_AT_ONCE = 32
-"""Most descriptors in one reply."""
+"""Maximum number of descriptors in one reply."""
 
 
 class ResultMethod(StrEnum):
@@ -116,13 +116,13 @@ class ResultMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CalledResults:
-    """`StatementResults` of the session with number `session`; raises the same domain errors, and SessionLost."""
+    """Calls the `StatementResults` of session number `session`. Raises the same domain errors, and SessionLost."""
 
     caller: Caller
     session: int
 
     def open(self, operation_id: str) -> "CalledResult":
-        """Open a result; the caller closes it."""
+        """Open a result. The caller must close it."""
         message = self.caller.call(self.session, ResultMethod.OPEN, {"operation_id": operation_id}).message
         pieces = tuple(ResultPiece(rows, size_bytes) for rows, size_bytes in message["pieces"])
         return CalledResult(self, message["result"], columns_of(message["columns"]), pieces)
@@ -130,7 +130,7 @@ class CalledResults:
 
 @dataclass(frozen=True, slots=True)
 class CalledResult:
-    """An open result, as `OpenResult`."""
+    """An open result, like `OpenResult` in the server."""
 
     results: CalledResults
     number: int
@@ -138,14 +138,14 @@ class CalledResult:
     pieces: tuple[ResultPiece, ...]
 
     def files(self, first: int) -> Sequence[int]:
-        """Descriptors of at most `FILES_AT_ONCE` pieces from `first` on; the caller closes them.
+        """Return descriptors of at most `FILES_AT_ONCE` pieces, starting with `first`. The caller must close them.
 
-        Empty if the pieces are not in local files.
+        Returns no descriptors if the pieces are not in local files.
         """
         return self._call(ResultMethod.FILES, first=first, count=FILES_AT_ONCE).descriptors
 
     def read(self, piece: int, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a piece, fewer at its end."""
+        """Return the bytes [start, stop) of a piece, fewer at its end."""
         return self._call(ResultMethod.READ, piece=piece, start=start, stop=stop).content.to_pybytes()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Frames over a Unix socket between the server and an engine process.
 
-A frame is a JSON object and bytes; the server may also pass open descriptors. The server does not trust frames of a
-process: sizes are limited, only JSON and Arrow are parsed, and only the process accepts descriptors.
+A frame consists of a JSON object and bytes; the server may also pass open descriptors. The server does not trust a
+process's frames: sizes are limited, only JSON and Arrow are parsed, and only the process accepts descriptors.
 """
 
 import array
@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 _HEAD = struct.Struct("<IQB")
-"""Size of the JSON, size of the content, number of descriptors."""
+"""The JSON size, the content size and the number of descriptors."""
 MOST_MESSAGE_BYTES = 32 * 1024 * 1024
 MOST_CONTENT_BYTES = 1024 * 1024 * 1024
 MOST_DESCRIPTORS = 64
@@ -36,7 +36,7 @@ class Frame:
     message: Mapping[str, Any]
     content: pa.Buffer = field(repr=False)
     descriptors: Sequence[int] = ()
-    """Owned by the receiver."""
+    """The receiver must close them."""
 
     @property
     def kind(self) -> str:
@@ -71,7 +71,7 @@ def _message(body: bytes | bytearray) -> Mapping[str, Any]:
 
 
 class AsyncChannel:
-    """The server's end. One task receives at a time; any number of tasks send.
+    """The server's end of a channel. One task may receive at a time; any number of tasks may send.
 
     If a send or receive fails or is cancelled midway, the channel is closed, because the stream is out of sync.
     """
@@ -87,7 +87,7 @@ class AsyncChannel:
         self.is_closed = False
 
     async def send(self, message: Mapping[str, Any], *contents: Content, descriptors: Sequence[int] = ()) -> None:
-        """Raises ChannelClosed."""
+        """Send a frame. Raises ChannelClosed."""
         head = _head(message, contents, descriptors)
         async with self._sending, self._whole():
             if descriptors:
@@ -97,7 +97,7 @@ class AsyncChannel:
                 await self._loop.sock_sendall(self._socket, memoryview(content).cast("B"))
 
     async def receive(self) -> Frame:
-        """Raises ChannelClosed."""
+        """Receive a frame. Raises ChannelClosed."""
         async with self._whole():
             head = await self._received(memoryview(bytearray(_HEAD.size)))
             message_bytes, content_bytes, _ = _read_head(
@@ -109,7 +109,7 @@ class AsyncChannel:
             return Frame(_message(bytes(body)), content)
 
     async def finished(self) -> None:
-        """Stop sending, and wait until the peer has closed its end; what it still sends is discarded."""
+        """Stop sending, and wait until the peer has closed its end. Data that the peer still sends is discarded."""
         buffer = bytearray(64 * 1024)
         with suppress(ChannelClosed):
             async with self._whole():
@@ -143,7 +143,7 @@ class AsyncChannel:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Close the descriptor after the last call, so that the loop does not watch another file with the same
+        """Close the descriptor after the last call, so that the event loop does not watch another file with the same
         number.
         """
         if self.is_closed and not self._calls:
@@ -159,7 +159,7 @@ class AsyncChannel:
         return buffer
 
     async def _send_descriptors(self, head: bytes, descriptors: Sequence[int]) -> int:
-        """Send descriptors with the first bytes of a frame; returns the number of bytes sent."""
+        """Send descriptors with the first bytes of a frame; return the number of bytes sent."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         while True:
             try:
@@ -174,7 +174,10 @@ class AsyncChannel:
 
 
 class Channel:
-    """The process's end, with blocking calls. One thread receives at a time; any number of threads send."""
+    """The process's end of a channel, with blocking calls.
+
+    One thread may receive at a time; any number of threads may send.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
@@ -182,7 +185,7 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any], *contents: Content) -> None:
-        """Raises ChannelClosed."""
+        """Send a frame. Raises ChannelClosed."""
         head = _head(message, contents, ())
         with self._sending:
             try:
@@ -193,7 +196,7 @@ class Channel:
                 raise ChannelClosed from None
 
     def receive(self) -> Frame:
-        """Raises ChannelClosed."""
+        """Receive a frame. Raises ChannelClosed."""
         try:
             head, descriptors = self._received_head()
             message_bytes, content_bytes, count = _read_head(head, may_have_descriptors=True)
@@ -207,7 +210,7 @@ class Channel:
         return Frame(_message(bytes(body)), content, descriptors)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the channel. Idempotent."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

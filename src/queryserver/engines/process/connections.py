@@ -1,4 +1,4 @@
-"""The sessions and loaders of one engine whose databases are opened by separate processes."""
+"""Sessions and loaders of an engine whose databases are opened by separate processes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable
@@ -22,7 +22,7 @@ from queryserver.platform.fair_queue import FairSemaphore
 
 
 class ProcessLoader:
-    """A TableLoader on one connection, which `end` closes."""
+    """Implements `TableLoader` on one connection, which `end` closes."""
 
     def __init__(self, connection: Connection, *, read_only: bool) -> None:
         self._connection = connection
@@ -49,14 +49,14 @@ class ProcessLoader:
         await self._short("drop", table)
 
     async def end(self) -> None:
-        """Stop the running call and close the connection. Limited in time, idempotent."""
+        """Stop the running call and close the connection. Takes limited time. Idempotent."""
         if not self._over:
             self._over = True
             await self._stop()
             await self._connection.leave()
 
     async def _write(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch]) -> tuple[int, bool]:
-        """The number of rows, and whether a cancellation arrived after they were committed."""
+        """Load the batches. Return the row count, and whether a cancellation arrived after the rows were committed."""
         before = self._call
         try:
             call = await self._begun("load", load)
@@ -71,7 +71,7 @@ class ProcessLoader:
             return count_of(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
-        """Send the batches until the process fails, then `end`, up to which the process always reads."""
+        """Send the batches, unless the process fails, and then `end`. The process always reads up to `end`."""
         writer = BatchWriter()
         async for batch in batches:
             if call.done():
@@ -81,8 +81,9 @@ class ProcessLoader:
         await self._send({"kind": "end"})
 
     async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
-        """Send a frame completely, even if the caller is cancelled. The loss of the process is reported by the
-        reply.
+        """Send a frame completely, even if the caller is cancelled.
+
+        If the process is lost, the reply reports the loss.
         """
         sending = asyncio.ensure_future(self._connection.channel.send(message, *contents))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -93,7 +94,7 @@ class ProcessLoader:
         return await asyncio.shield(await self._begun(kind, table))
 
     async def _begun(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
-        """Start a request, after waiting for the end of a previous one that a cancellation left running."""
+        """Start a request after the previous request has ended, which a cancellation may have left running."""
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
         if self._over or (self._call is not None and not self._call.done()):
@@ -115,7 +116,7 @@ class ProcessLoader:
 
 
 _LEAST_SHARE = 2
-"""Least number of slots that one user may occupy."""
+"""Lower bound for the number of slots that one user may occupy."""
 
 _OPEN_TRIES = 3
 
@@ -123,10 +124,10 @@ OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 
 
 class ProcessConnections:
-    """Opens connections; the engine closes this object.
+    """Opens an engine's connections. The engine must close this object.
 
-    `file_key` identifies the file that one process opens; with None each user has a process. At most `max_statements`
-    run at a time, and at most half of them for one user.
+    `file_key` identifies the file that one process opens; with None, each user has their own process. At most
+    `max_statements` run at a time, and at most half of them for one user.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ProcessConnections:
 
     @property
     def busy(self) -> int:
-        """Number of statements that processes are working on."""
+        """Number of statements that processes are running."""
         return self._slots.held
 
     @asynccontextmanager
@@ -161,7 +162,7 @@ class ProcessConnections:
 
     @asynccontextmanager
     async def loader(self, user_id: int, options: SessionOptions, *, read_only: bool) -> AsyncGenerator[ProcessLoader]:
-        """Open a loader. Raises as `session`."""
+        """Open a loader. Raises the same errors as `session`."""
         async with (
             self._connected(user_id, options, is_loader=True) as (connection, _),
             self._ended(ProcessLoader(connection, read_only=read_only)) as loader,
@@ -169,7 +170,7 @@ class ProcessConnections:
             yield loader
 
     async def ping(self) -> None:
-        """Open and close a session. Raises as `session`."""
+        """Open and close a session. Raises the same errors as `session`."""
         async with self.session(NO_USER, SessionOptions()):
             pass
 
@@ -183,7 +184,7 @@ class ProcessConnections:
     async def _connected(
         self, user_id: int, options: SessionOptions, *, is_loader: bool = False
     ) -> AsyncGenerator[tuple[Connection, bool]]:
-        """A connection, and whether it accepts statements with several rows of parameters."""
+        """Open a connection; yield it, and whether it accepts statements with several parameter rows."""
         if self._is_closed:
             raise EngineUnavailable("The engine is closed.")
         losses = self._processes.losses_of(self, self._file_key)
@@ -201,7 +202,7 @@ class ProcessConnections:
                     connection, first = await stack.enter_async_context(session)
                     break
                 except EngineUnavailable:
-                    # Another session has ended the process before this one began anything.
+                    # Another session has ended the process before this session began anything.
                     if not process.has_ended or tries == _OPEN_TRIES or self._is_closed:
                         raise
                     tries += 1

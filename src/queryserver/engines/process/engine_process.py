@@ -1,4 +1,4 @@
-"""The server's side of an engine process: its start and configuration, its sessions, and the reason for its end."""
+"""The server's side of an engine process: its start and configuration, its sessions, and the reason for its exit."""
 
 import asyncio
 import itertools
@@ -35,9 +35,9 @@ _PROGRESS_S = 1.0
 _STDERR_LINES = 20
 _LINE_BYTES = 2_000
 _CALL_BYTES = 64 * 1024 * 1024
-"""Largest content of a call; files are written in pieces of a few MiB."""
+"""Maximum content size of a call; files are written in pieces of a few MiB."""
 _MOST_CALLS = 32
-"""Calls of one process that the server handles concurrently."""
+"""Maximum number of one process's calls that the server handles concurrently."""
 
 _SILENT_S = 30.0
 """A process that does not respond for this long is killed at the next request, because its control thread hangs."""
@@ -47,7 +47,7 @@ _STDERR_PAUSE_S = 0.02
 """Pause between reads, so that a process that writes endlessly does not occupy the event loop."""
 
 _FRAME_BYTES = 32 * 1024 * 1024
-"""Allowance of a frame beyond the largest row, for its structure and for text that is not UTF-8."""
+"""Frame size allowed in addition to the largest row, for the frame's structure and for text that is not UTF-8."""
 
 _MEMORY_SIGNS = re.compile(
     r"bad_alloc|memoryerror|malloc of size|memory allocation of \d+ bytes failed"  # C++, Python, Arrow, Rust
@@ -55,7 +55,7 @@ _MEMORY_SIGNS = re.compile(
     r"|can't start new thread|resource temporarily unavailable",  # no address space for a thread's stack
     re.IGNORECASE,
 )
-"""Last messages of a process that is out of memory, which may also crash without one."""
+"""Final messages of a process that is out of memory. It may also crash without such a message."""
 
 _ENVIRONMENT = {
     # Arrow's default allocator reserves more address space than the process may use, and starts a thread that
@@ -63,8 +63,8 @@ _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OMP_NUM_THREADS": "1",
-    # Freed memory must return to the system, or the next statement would run out of address space: one arena for all
-    # threads, large blocks mapped separately, and no ranges retained by DuckDB's allocator.
+    # Freed memory must return to the system, or the next statement would run out of address space. All threads
+    # therefore share one arena, large blocks are mapped separately, and DuckDB's allocator retains no ranges.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1024 * 1024),
     "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
@@ -74,7 +74,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to a call of a process."""
+    """The reply to a process's call."""
 
     message: Mapping[str, Any] = field(default_factory=dict[str, Any])
     content: Content = field(default=b"", repr=False)
@@ -83,7 +83,7 @@ class Reply:
 
 
 Answer = Callable[[str, Mapping[str, Any], Content], Awaitable[Reply]]
-"""Handles the calls of one session, given method, arguments and content. Raises domain errors."""
+"""Handles one session's calls, given method, arguments and content. Raises domain errors."""
 
 
 class Cause(Enum):
@@ -91,15 +91,15 @@ class Cause(Enum):
 
     CLOSED = auto()
     UNRESPONSIVE = auto()
-    """It did not stop a statement, or does not respond at all."""
+    """The process did not stop a statement, or does not respond at all."""
     BROKEN = auto()
-    """It sent invalid messages."""
+    """The process sent invalid messages."""
     FAILED = auto()
-    """It has reported that an internal error invalidated its database, and exits."""
+    """The process has reported that an internal error invalidated its database, and exits."""
 
 
 class EngineProcess:
-    """A process for one database, or for none before `open`. The owner closes it."""
+    """A process for one database, which `open` opens. The owner must close the process."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: AsyncChannel, calls: AsyncChannel) -> None:
         self._process = process
@@ -123,7 +123,7 @@ class EngineProcess:
 
     @classmethod
     async def started(cls, program: str) -> Self:
-        """Start a process that loads `program`, Python source. Raises EngineUnavailable."""
+        """Start a process that loads `program`, which is Python source. Raises EngineUnavailable."""
         pairs = [socket.socketpair() for _ in range(2)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         numbers = [end.fileno() for end in theirs]
@@ -153,9 +153,9 @@ class EngineProcess:
         return started
 
     async def open(self, configuration: Mapping[str, Any]) -> None:
-        """Open the database. Raises the errors of opening it, and EngineUnavailable.
+        """Open the database. Raises EngineUnavailable, and the errors that occur when the database is opened.
 
-        If `configuration` has `cell_max_bytes`, it limits the frames of sessions, too.
+        If `configuration` has `cell_max_bytes`, this also limits the sessions' frames.
         """
         if (cell_max_bytes := configuration.get("cell_max_bytes")) is not None:
             self._frame_bytes = ROW_CELLS * cell_max_bytes + _FRAME_BYTES
@@ -182,7 +182,7 @@ class EngineProcess:
     ) -> AsyncGenerator[tuple[int, AsyncChannel, Frame]]:
         """Open a session and yield its number, channel and first frame.
 
-        Raises its domain error, and EngineUnavailable if the process ends before any statement has begun.
+        Raises the session's domain error, and EngineUnavailable if the process ends before any statement has begun.
         """
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
@@ -190,7 +190,8 @@ class EngineProcess:
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._control_sent(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
-        # Only after sending, even if the caller is cancelled: the descriptor number could be reused for another file.
+        # Closed only after sending, even if the caller is cancelled, because its number could be reused for another
+        # file.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep(sending)
         self._note_request()
@@ -219,12 +220,15 @@ class EngineProcess:
         raise EngineUnavailable("The process of the database has ended; try again.")
 
     def interrupt(self, session: int, request: int) -> None:
-        """Stop one request of a session, if it is still running."""
+        """Stop a session's request if it is still running."""
         message = {"kind": "interrupt", "session": session, "request": request}
         self._keep(asyncio.create_task(self._control_sent(message), name="engine-process-interrupt"))
 
     async def progress(self, session: int) -> int | None:
-        """Progress of the session's statement, 0..100, None if unknown. Sends one request per session at a time."""
+        """Return the progress of the session's statement, 0..100, or None if unknown.
+
+        Sends one request per session at a time.
+        """
         question = self._progress.get(session)
         if question is None:
             question = self._progress[session] = asyncio.get_running_loop().create_future()
@@ -235,14 +239,14 @@ class EngineProcess:
         return question.result() if question.done() else None
 
     def kill(self, cause: Cause, session: int = 0) -> None:
-        """Kill the process; `failure` then reports `cause`. `session` is the one responsible."""
+        """Kill the process; `failure` then reports `cause`. `session` is the responsible session."""
         self.note_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def note_end(self, cause: Cause, session: int = 0) -> None:
-        """Record that the process has ended or must end, after which no session is opened. The first cause counts."""
+        """Record that the process has ended or must end. After that, no session is opened. The first cause counts."""
         if self._cause is None and (cause is Cause.FAILED or not self.has_ended):
             self._cause, self._culprit = cause, session
 
@@ -257,9 +261,9 @@ class EngineProcess:
         await self.ended()
 
     async def failure(self) -> errors.EngineError:
-        """The error for a statement whose channel was closed; waits for the end of the process.
+        """Wait until the process has exited, and return the error for a statement whose channel was closed.
 
-        Never an error that claims the statement was not started.
+        The error never claims that the statement was not started.
         """
         await self._gone()
         if self._cause is None and _MEMORY_SIGNS.search("\n".join(self._last_lines)):
@@ -267,7 +271,7 @@ class EngineProcess:
         return engine_process_lost()
 
     def share_of_loss(self, session: int) -> float:
-        """The share of a session in the loss of the process, from 0 to 1."""
+        """Return the session's share in the loss of the process, from 0 to 1."""
         if self._cause is Cause.CLOSED:
             return 0.0
         if self._culprit:
@@ -291,8 +295,9 @@ class EngineProcess:
             self.kill(Cause.UNRESPONSIVE)
 
     async def _gone(self) -> None:
-        """Wait until a process that has closed a channel exits; it is killed if it does not, since it had no reason
-        to.
+        """Wait until a process that has closed a channel exits.
+
+        A process that does not exit is killed, because it had no reason to close the channel.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
@@ -347,8 +352,9 @@ class EngineProcess:
     async def _control_sent(
         self, message: Mapping[str, Any], content: Content = b"", *, descriptors: Sequence[int] = ()
     ) -> None:
-        """Send a control message. Run as a task, so that the frame is sent completely even if the caller is
-        cancelled.
+        """Send a control message.
+
+        Run as a task, so that the frame is sent completely even if the caller is cancelled.
         """
         with suppress(ChannelClosed):
             await self._control.send(message, content, descriptors=descriptors)
@@ -365,7 +371,7 @@ class EngineProcess:
                     question.set_result(progress if is_share else None)
 
     async def _serve_calls(self) -> None:
-        """Handle the calls of the process, each in a task."""
+        """Handle the process's calls, each in its own task."""
         slots = asyncio.Semaphore(_MOST_CALLS)
         with suppress(ChannelClosed):
             while True:
@@ -386,7 +392,7 @@ class EngineProcess:
                 os.close(descriptor)
 
     async def _reply(self, frame: Frame) -> Reply:
-        """The session's reply to a call, or its error as a message."""
+        """Return the session's reply to a call, or its error as a message."""
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
@@ -406,6 +412,6 @@ class EngineProcess:
 
 
 def _number(frame: Frame, name: str) -> int:
-    """An integer field of a message; 0 if it is missing or has another type."""
+    """Return an integer field of a message; 0 if it is missing or has another type."""
     number = frame.message.get(name)
     return number if isinstance(number, int) else 0

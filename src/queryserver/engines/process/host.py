@@ -1,7 +1,7 @@
 """The program of an engine process, which opens one database for the server and runs its sessions.
 
-It has a control channel, a channel for calls to the server, and one channel per session, each served by a thread. All
-calls block; only the control thread must always respond.
+The process has a control channel, a channel for calls to the server, and one channel per session. A thread serves each
+channel. All calls block, but the control thread must always respond.
 """
 
 import itertools
@@ -40,24 +40,28 @@ from queryserver.sql.markers import BoundStatement
 
 _TRACE_LINES = -20
 _CALL_S = 120.0
-"""Time limit for the server to handle a call of the process."""
+"""Time limit for the server to handle a call from the process."""
 _LEAVE_S = 2.0
 _FULL, _RETAINED = 0.7, 0.25
-"""Shares of the address space: in use when a process counts as full, and retained by a single statement."""
+"""Shares of the address space.
+
+A process that uses more than the first share counts as full, and is replaced if a failed statement retains more than
+the second share.
+"""
 _OPEN_FILES = 1024
 _NICENESS = 10
 """Gives the server's event loop priority."""
 
 
 class HostedDatabase(Protocol):
-    """The open database of a process. Called from the threads of sessions; raises domain errors."""
+    """A process's open database. Called from session threads. Raises domain errors."""
 
     def connect(self, session: int, user_id: int, options: SessionOptions, *, is_loader: bool) -> DriverConnection:
-        """Open a connection for session number `session`; with `is_loader` it is passed to `writer`."""
+        """Open a connection for session number `session`. With `is_loader`, the connection is passed to `writer`."""
         ...
 
     def writer(self, connection: DriverConnection) -> TableWriter:
-        """Create a TableWriter over the connection."""
+        """Create a TableWriter that uses the connection."""
         ...
 
     @property
@@ -82,7 +86,7 @@ class ServerCalls:
         threading.Thread(target=self._receive, name="calls", daemon=True).start()
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame:
-        """Call the server on behalf of a session and return its reply, whose descriptors the caller must close.
+        """Call the server on behalf of a session and return its reply. The caller must close the reply's descriptors.
 
         Raises domain errors, and SessionLost if the server does not reply.
         """
@@ -132,7 +136,7 @@ class _Reply:
 
 
 class _Session:
-    """One session, served by a thread of its own."""
+    """One session, served by its own thread."""
 
     def __init__(
         self,
@@ -155,10 +159,10 @@ class _Session:
         self._feed: _Feed | None = None
         self._statement: str | BoundStatement | None = None
         self._at_work = threading.Lock()
-        """Held while the request changes, so that an interrupt does not hit the next one."""
+        """Held while the request changes, so that an interrupt does not hit the next request."""
         self._request: int | None = None
         self._addresses_before = 0
-        """Address space of the process when the request began."""
+        """The process's address space when the request began."""
 
     def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
         threading.Thread(
@@ -170,7 +174,7 @@ class _Session:
         return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
-        """Stop the request, by default the current one, if it is running. Called by the control thread."""
+        """Stop a request if it is running; without a number, the current request. Called by the control thread."""
         with self._at_work:
             if self._request is None or request not in (None, self._request):
                 return
@@ -185,7 +189,7 @@ class _Session:
         return self._connection.progress() if self._connection is not None and self._writer is None else None
 
     def refuse(self, error: QueryServerError) -> None:
-        """Reject the session with an error, instead of `start`."""
+        """Reject the session with an error if it cannot be started."""
         with suppress(ChannelClosed):
             self._send_error(error, ends=False)
         self._channel.close()
@@ -236,9 +240,9 @@ class _Session:
             _leave(1)
 
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
-        """Whether a failed request retains so much memory that the process must be replaced by a new one.
+        """Whether a failed request retains so much memory that a new process must replace this one.
 
-        Memory that sessions have deliberately filled is no reason, because it belongs to them.
+        Memory that sessions have deliberately filled does not count, because it belongs to them.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         mapped = address_space_bytes()
@@ -303,8 +307,9 @@ class _Session:
             self._send_rows()
 
     def _send_rows(self) -> None:
-        """Send rows up to the size of a batch, because the server holds a frame in memory and a vector may be
-        larger.
+        """Send rows up to the size of a batch.
+
+        The server holds each frame in memory, and a driver's batches may be larger.
         """
         answer = self._answer
         assert answer is not None  # noqa: S101 the server has seen its columns
@@ -324,7 +329,7 @@ class _Session:
             answer.close()
 
     def _load(self, load: TableLoad) -> None:
-        """Load batches, which follow on the channel until `end`, even if the load fails earlier."""
+        """Load the batches that follow on the channel. They are read up to `end`, even if the load fails earlier."""
         feed = self._feed = _Feed(self._channel)
         try:
             rows = self._writing.write(load, feed.batches())
@@ -335,7 +340,7 @@ class _Session:
 
 
 class _Feed:
-    """The batches of a load, read from the channel of its session."""
+    """Reads a load's batches from its session's channel."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -344,7 +349,7 @@ class _Feed:
         self.is_stopped = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches. Raises FeedStopped if the server abandons the load."""
+        """Yield the batches. Raises FeedStopped if the server abandons the load."""
         while not self._is_over:
             frame = self._channel.receive()
             match frame.kind:
@@ -358,13 +363,13 @@ class _Feed:
                 raise FeedStopped("the load has ended")
 
     def drain(self) -> None:
-        """Discard the remaining frames of the load, after which the server reads the reply."""
+        """Discard the load's remaining frames, after which the server reads the reply."""
         while not self._is_over:
             self._is_over = self._channel.receive().kind != "batches"
 
 
 class Host:
-    """Handles control messages of the server, and owns the sessions of the process."""
+    """Handles the server's control messages and owns the process's sessions."""
 
     def __init__(self, control: Channel, database: HostedDatabase) -> None:
         self._control = control
@@ -397,7 +402,7 @@ class Host:
                     self._sessions[number] = session
                 try:
                     session.start(user_id, options, is_loader=frame.message["is_loader"])
-                except RuntimeError:  # no memory for the stack of a thread
+                except RuntimeError:  # no memory for a thread's stack
                     self._forget(number)
                     session.refuse(engine_memory_exceeded())
             case "interrupt" if session is not None:
@@ -417,7 +422,10 @@ class Host:
             self._sessions.pop(number, None)
 
     def _close(self) -> None:
-        """Give sessions a moment to end, and close the database if they have; otherwise it is safe to exit without."""
+        """Give the sessions a moment to end, then exit.
+
+        The database is closed only if all sessions have ended; it is safe to exit without closing it.
+        """
         pause = threading.Event()
         for _ in range(int(_LEAVE_S / 0.05)):
             with self._lock:
@@ -432,14 +440,15 @@ class Host:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit immediately, because the threads of a driver may never end."""
+    """Exit immediately, because a driver's threads may never end."""
     sys.stderr.flush()
     os._exit(code)
 
 
 def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
-    """Confine this process: it can only write below the existing ones of `writable`, and use `memory_bytes` more
-    memory.
+    """Confine this process.
+
+    It can only write below the existing directories among `writable`, and use `memory_bytes` more memory.
     """
     confine(
         Confinement(
@@ -453,10 +462,10 @@ def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) 
 
 
 def run_process(open_database: Callable[[Mapping[str, Any], Channel], HostedDatabase]) -> None:
-    """The main function of an engine process, with the descriptors of its channels in `sys.argv`.
+    """Run an engine process, whose channel descriptors are in `sys.argv`.
 
-    Waits for the configuration once all modules are imported. `open_database` receives the configuration and the
-    channel for `ServerCalls`, confines the process and opens the database; it raises domain errors.
+    Once all modules are imported, it waits for the configuration. `open_database` receives the configuration and the
+    channel for `ServerCalls`, confines the process and opens the database. It may raise domain errors.
     """
     control, calls = (Channel(socket.socket(fileno=int(number))) for number in sys.argv[1:3])
     try:

@@ -1,6 +1,6 @@
-"""Encoding of errors, columns, session options and record batches for the channels of an engine process.
+"""Encodes errors, columns, session options and record batches for the channels of an engine process.
 
-Requests of the server may be pickles, because the process trusts the server. The server never unpickles anything.
+The server's requests may be pickles, because the process trusts the server. The server never unpickles anything.
 """
 
 import pickle
@@ -33,7 +33,7 @@ def packed(value: object) -> bytes:
 
 
 def unpacked(content: Content, kind: type[SentT]) -> SentT:
-    """In the process, decode a value sent by the server."""
+    """Decode a value sent by the server. Only for use in the process."""
     value = pickle.loads(content)  # noqa: S301 the server wrote it, which the process trusts
     assert isinstance(value, kind)  # noqa: S101 both sides are one program
     return value
@@ -87,7 +87,7 @@ def _location(name: str, fields: dict[str, Any]) -> Any:
 
 
 def count_of(frame: Frame, name: str) -> int | None:
-    """A row count in a message; None for anything else."""
+    """Return a row count from a message; None for any other value."""
     count = frame.message.get(name)
     return count if type(count) is int and 0 <= count < 2**63 else None
 
@@ -108,7 +108,9 @@ def columns_of(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
 
 
 def written_message(statement: "str | BoundStatement") -> dict[str, Any] | None:
-    """Encode what a Bound in the process has recorded about its last text, for error positions and redaction."""
+    """Encode what a BoundStatement in the process has recorded about its last text, for error positions and
+    redaction.
+    """
     if isinstance(statement, str):
         return None
     one = statement.rows[statement.row] if statement.rows else statement
@@ -117,7 +119,7 @@ def written_message(statement: "str | BoundStatement") -> dict[str, Any] | None:
 
 
 def note_written(statement: "str | BoundStatement", message: Mapping[str, Any] | None) -> None:
-    """Record it in the server's Bound. Raises ChannelClosed."""
+    """Record the message in the server's BoundStatement. Raises ChannelClosed."""
     if isinstance(statement, str) or message is None:
         return
     try:
@@ -137,7 +139,7 @@ class BatchWriter:
         self._schema: pa.Schema | None = None
 
     def parts(self, batches: Sequence[pa.RecordBatch]) -> tuple[list[list[int]], list[pa.Buffer]]:
-        """For each batch the sizes of its schema (0 if unchanged) and content, and all their bytes."""
+        """Return the sizes of each batch's schema (0 if unchanged) and content, and the bytes of all batches."""
         sizes, contents = list[list[int]](), list[pa.Buffer]()
         for batch in batches:
             schema_bytes = 0
@@ -153,7 +155,7 @@ class BatchWriter:
 
 
 class BatchReader:
-    """Decodes the batches of a BatchWriter, whose columns reference the bytes of the frames."""
+    """Decodes the batches of a BatchWriter. Their columns reference the frames' bytes."""
 
     def __init__(self, columns: int | None = None) -> None:
         """`columns` is the required number of columns; None if the writer is trusted."""
@@ -162,7 +164,7 @@ class BatchReader:
         self._checked = pa.schema([])
 
     def batches(self, frame: Frame) -> Iterator[pa.RecordBatch]:
-        """The batches of a frame. Raises ChannelClosed."""
+        """Yield a frame's batches. Raises ChannelClosed."""
         at = 0
         try:
             for schema_bytes, batch_bytes in frame.message["parts"]:
@@ -186,7 +188,10 @@ class BatchReader:
 
 
 def _layout_of(kind: pa.DataType) -> pa.DataType:
-    """A type of the same layout without value limits: DuckDB has 39 digits where Arrow allows 38, and 24:00:00."""
+    """Return a type with the same layout but without value limits.
+
+    DuckDB has decimals of 39 digits where Arrow allows 38, and the time 24:00:00.
+    """
     if pa.types.is_decimal(kind):
         return pa.binary(kind.bit_width // 8)
     if pa.types.is_time32(kind):

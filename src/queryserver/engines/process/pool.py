@@ -1,4 +1,4 @@
-"""The processes of all engines of one kind: one per file, and one per user of in-memory databases."""
+"""Manages the processes of all engines of one kind: one per file, and one per user of in-memory databases."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from queryserver.errors.base import TooManyRequests
 from queryserver.errors.statements import EngineUnavailable
 
 _FREE = 2.0
-"""Number of lost processes without consequences."""
+"""Number of lost processes that have no consequences."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 300.0
 _HALF_LIFE_S = 600.0
 
@@ -22,20 +22,20 @@ _HALF_LIFE_S = 600.0
 @dataclass(slots=True)
 class _Record:
     score: float = 0.0
-    """Number of lost processes, which decays by half every ten minutes."""
+    """Number of lost processes, halved every ten minutes."""
     lost_at: float = 0.0
     waits_until: float = 0.0
 
 
 class Losses:
-    """Process losses of one database, by user. Each further loss doubles the wait."""
+    """Counts one database's process losses by user. Each further loss doubles the user's wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._records = dict[int, _Record]()
 
     def require_admitted(self, user_id: int) -> None:
-        """Raises TooManyRequests while the user must wait."""
+        """Refuse a user who must wait. Raises TooManyRequests."""
         record = self._records.get(user_id)
         if record is not None and (left := record.waits_until - self._clock()) > 0:
             raise TooManyRequests(
@@ -45,7 +45,10 @@ class Losses:
             )
 
     def note(self, user_id: int, share: float) -> None:
-        """Record the loss of a process that ran statements of the user; `share` is the user's share of it, 0 to 1."""
+        """Record the loss of a process that ran the user's statements.
+
+        `share` is the user's share in the loss, 0 to 1.
+        """
         now = self._clock()
         self._records = {user: one for user, one in self._records.items() if now - one.lost_at < 8 * _HALF_LIFE_S}
         record = self._records.setdefault(user_id, _Record())
@@ -56,7 +59,7 @@ class Losses:
 
 
 Configuration = Mapping[str, Any]
-"""The configuration passed to the program. Engines with equal ones share a process."""
+"""The configuration passed to the program. Engines with equal configurations share a process."""
 
 _TURN_S = 30.0
 """How long to wait for an engine that uses the same file with other settings."""
@@ -64,7 +67,7 @@ _CHECK_AGAIN_S = 0.05
 _IDLE_S = 60.0
 """How long a process without sessions is kept for its user."""
 MOST_USERS = 64
-"""Limit of processes for in-memory databases, of which an idle one takes some 50 MiB."""
+"""Maximum number of processes for in-memory databases. An idle process takes some 50 MiB."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,10 +97,10 @@ class _Starting:
 
 
 class EngineProcesses:
-    """The processes shared by a server's engines of one kind, each of which calls `leave` when it is closed.
+    """Processes shared by a server's engines of one kind. Each engine calls `leave` when it is closed.
 
-    `program` is the Python source that a process runs. Beyond `most_users` processes for in-memory databases, idle ones
-    are ended, and otherwise users wait.
+    `program` is the Python source that a process runs. Once there are `most_users` processes for in-memory databases,
+    an idle process is ended for a new user; if none is idle, the user waits.
     """
 
     def __init__(self, program: str, *, most_users: int = MOST_USERS) -> None:
@@ -114,9 +117,9 @@ class EngineProcesses:
 
     @asynccontextmanager
     async def of_file(self, engine: object, name: Hashable, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
-        """The process that has the named file open; it counts as in use inside the context.
+        """Yield the process that has the named file open. It counts as in use inside the context.
 
-        Engines with other settings take turns: an idle process is replaced, and a busy one is waited for. Raises
+        Engines with other settings take turns: an idle process is replaced, and a busy process is waited for. Raises
         EngineUnavailable.
         """
         file = self._files.setdefault(name, _DatabaseFile())
@@ -129,7 +132,10 @@ class EngineProcesses:
 
     @asynccontextmanager
     async def of_user(self, engine: object, user_id: int, wanted: Configuration) -> AsyncGenerator[EngineProcess]:
-        """The process for a user's in-memory databases; in use inside the context. Raises EngineUnavailable."""
+        """Yield the process for a user's in-memory databases.
+
+        It counts as in use inside the context. Raises EngineUnavailable.
+        """
         key = engine, user_id
         starting = self._starting.setdefault(key, _Starting())
         starting.waiting += 1
@@ -155,13 +161,13 @@ class EngineProcesses:
                 pooled.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
     def losses_of(self, engine: object, name: Hashable | None) -> Losses:
-        """The losses of the named file; with None, those of the engine's in-memory databases."""
+        """Return the named file's losses; with None, the losses of the engine's in-memory databases."""
         if name is None:
             return self._memory_engines.setdefault(engine, Losses())
         return self._files.setdefault(name, _DatabaseFile()).losses
 
     async def leave(self, engine: object) -> None:
-        """End the processes that no other engine uses. Idempotent."""
+        """End the engine's processes, except those that another engine uses. Idempotent."""
         for file in self._files.values():
             if engine in file.engines:
                 async with file.lock:
@@ -178,7 +184,7 @@ class EngineProcesses:
             await asyncio.wait(self._ending)
 
     async def _shared(self, file: _DatabaseFile, wanted: Configuration) -> _PooledProcess:
-        """The process with these settings, already counted as in use."""
+        """Return the file's process with these settings, already counted as in use."""
         give_up = asyncio.get_running_loop().time() + _TURN_S
         while asyncio.get_running_loop().time() < give_up:
             async with file.lock:
@@ -198,7 +204,7 @@ class EngineProcesses:
         )
 
     async def _of_new_user(self, key: tuple[object, int], wanted: Configuration) -> _PooledProcess:
-        """A new process, as soon as the limit allows one."""
+        """Start a new process as soon as the limit allows it."""
         self._end_later(self._users.pop(key, None))
         give_up = asyncio.get_running_loop().time() + _TURN_S
         while len(self._users) + self._starting_count >= self._most_users:
@@ -224,7 +230,7 @@ class EngineProcesses:
         return pooled
 
     async def _end_shared(self, file: _DatabaseFile) -> None:
-        """End a file's process; the file is free when this returns. The caller holds the lock."""
+        """End a file's process. The file is free when this returns. The caller holds the lock."""
         pooled, file.pooled = file.pooled, None
         if pooled is not None:
             await asyncio.shield(pooled.process.close())
@@ -236,7 +242,7 @@ class EngineProcesses:
             self._keep_ending(pooled.process.close())
 
     async def _started(self, configuration: Configuration) -> EngineProcess:
-        """A process with the database open; uses the spare process if there is one."""
+        """Return a process with the database open; use the spare process if there is one."""
         process = None
         while process is None or process.has_ended:
             process = await self._loaded()
@@ -248,7 +254,10 @@ class EngineProcesses:
         return process
 
     async def _loaded(self) -> EngineProcess:
-        """A process that has loaded its program. If the caller is cancelled, it is kept for the next one."""
+        """Return a process that has loaded its program.
+
+        If the caller is cancelled, the process is kept for the next caller.
+        """
         starting, self._spare = self._spare, None
         is_spare = starting is not None
         if starting is None:

@@ -1,7 +1,7 @@
-"""Handles the calls of an engine process for one session, about files of the stores and stored results.
+"""Handles an engine process's calls for one session, about store files and stored results.
 
 The process specifies paths, operations and bytes. At each call, `StatementFiles` and `StatementResults` decide whether
-its session may use them.
+the session may use them.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from queryserver.engines.threaded import Interrupted
 
 
 class InterruptibleCalls:
-    """The calls in progress of one session."""
+    """One session's calls in progress."""
 
     def __init__(self) -> None:
         self._work = set[asyncio.Task[Reply]]()
 
     async def answered(self, work: Coroutine[Any, Any, Reply]) -> Reply:
-        """Run `work` and return its reply. Raises what it raises, and Interrupted after `interrupt`."""
+        """Run `work` and return its reply. Raises the errors of `work`, and Interrupted after `interrupt`."""
         task = asyncio.create_task(work, name="call of an engine process")
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -42,7 +42,7 @@ class InterruptibleCalls:
         return task.result()
 
     def interrupt(self) -> None:
-        """Cancel the calls, so that an unresponsive store does not delay the end of a statement."""
+        """Cancel the calls, so that an unresponsive store does not delay stopping a statement."""
         for work in self._work:
             work.cancel()
 
@@ -52,7 +52,7 @@ _FileHandler = Callable[[Mapping[str, Any], bytes], Coroutine[Any, Any, Reply]]
 
 
 class FileRequests:
-    """The file calls of one session. Closing it at the end of the session aborts unfinished writes."""
+    """Handles one session's file calls. Closing this object aborts unfinished writes."""
 
     def __init__(self, files: StatementFiles) -> None:
         self._files = files
@@ -174,7 +174,7 @@ def _files(files: Sequence[StoredFile]) -> Reply:
 
 
 class _Write:
-    """One file being written, in a task that stays inside the context of `StatementFiles.write` over many calls."""
+    """Writes one file in a task that stays inside the context of `StatementFiles.write` over many calls."""
 
     def __init__(self, files: StatementFiles, path: str, *, overwrite: bool) -> None:
         self._files = files
@@ -185,19 +185,19 @@ class _Write:
         self._task = asyncio.create_task(self._stored(), name="file write")
 
     async def begun(self) -> None:
-        """Wait until the store has accepted the target. Raises what the store raises."""
+        """Wait until the store has accepted the target. Raises the store's errors."""
         await asyncio.wait({self._sink, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if not self._sink.done():
             self._require()
 
     async def send(self, content: bytes) -> None:
-        """Write bytes; returns once the store can accept more. Raises what the store raises."""
+        """Write bytes, and return once the store can accept more. Raises the store's errors."""
         if self._task.done():
             self._require()
         await self._sink.result().send(content)
 
     async def commit(self) -> None:
-        """Make the complete file appear. If the store raises an error, it does not."""
+        """Publish the complete file. If the store raises an error, the file does not appear."""
         self._may_leave.set()
         await asyncio.wait({self._task})
         self._require()
@@ -221,15 +221,18 @@ class _Write:
 
 
 _MOST_OPEN = 1000
-"""Results that one statement may open."""
+"""Maximum number of results that one statement may open."""
 _MOST_BYTES = 256 * 1024 * 1024
-"""Most bytes of one read call, which is more than a segment has."""
+"""Maximum number of bytes of one read call. No segment is that large."""
 
 _ResultHandler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 
 
 class ResultRequests:
-    """The result calls of one session, whose statements run one at a time. Call `close` at the end of each."""
+    """Handles one session's result calls.
+
+    Its statements run one at a time; call `close` at the end of each statement.
+    """
 
     def __init__(self, results: StatementResults) -> None:
         self._results = results
@@ -237,7 +240,7 @@ class ResultRequests:
         self._open = dict[int, tuple[OpenResult, AsyncExitStack]]()
         self._calls = InterruptibleCalls()
         self.warnings = list[str]()
-        """Warnings about truncated results for the log of the statement."""
+        """Warnings about truncated results for the statement's log."""
         self._handlers: Mapping[str, _ResultHandler] = {
             ResultMethod.OPEN: self._open_result,
             ResultMethod.FILES: self._files,
@@ -246,7 +249,10 @@ class ResultRequests:
         }
 
     async def answer(self, method: str, arguments: Mapping[str, Any], content: Content) -> Reply:  # noqa: ARG002
-        """Handle a call. Raises the errors of the Protocols, InvalidParameter, and Interrupted after `interrupt`."""
+        """Handle a call.
+
+        Raises the errors of `StatementResults` and `OpenResult`, InvalidParameter, and Interrupted after `interrupt`.
+        """
         if method not in self._handlers:
             raise errors.InvalidParameter("There is no such call.")
         if method == ResultMethod.CLOSE:  # allowed even while the statement is being stopped
@@ -322,7 +328,10 @@ _FILE_METHODS, _RESULT_METHODS = frozenset(FileMethod), frozenset(ResultMethod)
 
 
 class SessionRequests:
-    """The calls of one session, whose statements run one at a time; None for what the session may not use."""
+    """Handles the calls of one session, whose statements run one at a time.
+
+    `files` and `results` are None if the session may not use them.
+    """
 
     def __init__(self, *, files: StatementFiles | None = None, results: StatementResults | None = None) -> None:
         self._files = None if files is None else FileRequests(files)
@@ -337,13 +346,13 @@ class SessionRequests:
         raise errors.PermissionDenied("This session reaches no files of stores and no stored results.")
 
     def begin(self) -> None:
-        """Called when a statement begins."""
+        """Discard the previous statement's warnings. Called when a statement begins."""
         if self._results is not None:
             self._results.warnings = []
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Warnings for the log of the statement."""
+        """Warnings for the statement's log."""
         return () if self._results is None else self._results.warnings
 
     def interrupt(self) -> None:

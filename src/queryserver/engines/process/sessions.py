@@ -43,23 +43,26 @@ class Connection:
     channel: AsyncChannel
     user_id: int
     slots: FairSemaphore
-    """Slots of the engine, shared fairly by users; a request occupies one while the process works on it."""
+    """The engine's slots, shared fairly by users. A request occupies a slot while the process works on it."""
     losses: Losses
     requests: SessionRequests | None = None
-    """Handles the calls of the process for this session."""
+    """Handles the process's calls for this session."""
     request: int = 0
     """The number of the last request."""
     statement: str | BoundStatement = field(default="", repr=False)
     """The running statement."""
     is_gone: bool = False
-    """Whether its database is lost, for instance an in-memory database after an internal error."""
+    """Whether the session's database is lost, for instance an in-memory database after an internal error."""
 
     @property
     def is_usable(self) -> bool:
         return not (self.is_gone or self.channel.is_closed or self.process.has_ended)
 
     async def send(self, kind: str, *contents: bytes) -> None:
-        """Send a request. Raises SessionLost if the process has ended; it cannot have begun an incomplete request."""
+        """Send a request. Raises SessionLost if the process has ended.
+
+        The process cannot have begun a request that was sent incompletely.
+        """
         self.request += 1
         try:
             await self.channel.send({"kind": kind, "request": self.request}, *contents)
@@ -67,7 +70,10 @@ class Connection:
             raise SessionLost("Invalid session Id: the session is gone.") from None
 
     async def received(self) -> Frame:
-        """The next frame of a reply. Raises its domain error, or that of the process if it ends."""
+        """Receive the next frame of a reply.
+
+        Raises the reply's domain error, or the process's error if the process ends.
+        """
         self.process.running.add(self.number)
         try:
             frame = await self.channel.receive()
@@ -106,7 +112,7 @@ class Connection:
             self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
-        """Interrupt until the call has ended. The process is killed if it does not react within `STOP_S`."""
+        """Interrupt the call until it has ended. The process is killed if it does not react within `STOP_S`."""
         give_up = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
             if self.requests is not None:  # each time, because its next read may block as well
@@ -118,7 +124,7 @@ class Connection:
             await asyncio.wait({call}, timeout=_INTERRUPT_AGAIN_S)
 
     async def leave(self) -> None:
-        """Wait until the process has closed the session; it is killed if it does not within `STOP_S`."""
+        """Wait until the process has closed the session. It is killed if it does not do so within `STOP_S`."""
         if self.channel.is_closed:
             return
         try:
@@ -226,7 +232,7 @@ class ProcessOperation:
         self._modified_rows = count_of(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
-        """The next rows, while the process prepares those after them."""
+        """Read the next rows, while the process prepares the rows after them."""
         if self._error is None and self._was_stopped:
             self._error = Interrupted()
         if self._error is not None:
@@ -279,7 +285,7 @@ async def connected(
     requests: SessionRequests | None = None,
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
-    """Open a session of a process; yields its connection and first frame. Raises domain errors."""
+    """Open a session in a process; yield its connection and first frame. Raises domain errors."""
     sent = SessionOptions(database=options.database, settings=dict(options.settings))
     answer = None if requests is None else requests.answer
     try:
@@ -291,7 +297,7 @@ async def connected(
 
 
 class ProcessSession(OperationSession[ProcessOperation]):
-    """An EngineSession on one connection, which `end` closes."""
+    """Implements `EngineSession` on one connection, which `end` closes."""
 
     gone = "Invalid session Id: the session is gone."
     unknown = "Results have expired: the engine does not know this statement."
@@ -302,7 +308,7 @@ class ProcessSession(OperationSession[ProcessOperation]):
         self.takes_rows = takes_rows
 
     async def end(self) -> None:
-        """Stop the running statement and close the connection. Limited in time, idempotent."""
+        """Stop the running statement and close the connection. Takes limited time. Idempotent."""
         if not self._left:
             await self._close_operation()
             self._left = True
