@@ -1,1 +1,1 @@
-"""Statements: submission, execution, status, result pages, downloads, cancellation, history, engine sessions."""
+"""Submits and runs statements: status, result pages, downloads, cancellation, history, engine sessions."""

@@ -1,4 +1,4 @@
-"""What the runner of a statement receives and returns: lease, assignment, outcome (Contract editor 3.3)."""
+"""Values that a statement's runner receives and returns: lease, assignment, outcome (Contract editor 3.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +15,23 @@ from queryserver.statements.states import LimitSource, StatementState, Truncatio
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to run one statement. Every write carries the fence; writes with an older fence are refused."""
+    """The right to run one statement.
+
+    Every write carries the fence number; writes with an older number are rejected.
+    """
 
     statement_id: UUID
     owner: str
     fence: int
     is_claimed: bool = field(default=False, compare=False)
-    """Whether another process recorded the statement, and so serves the calls that wait for its end."""
+    """Whether another process recorded the statement, and serves the calls that wait for it."""
     operation_id: UUID | None = field(default=None, compare=False)
-    """For a statement of a script that runs as a whole: the operation whose status clients request."""
+    """The operation whose status clients request, if the statement belongs to a script that runs as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """The statements that a runner can run: those of its connectors, and those of its open sessions."""
+    """The statements that a runner can run: statements of its connectors and of its open sessions."""
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
@@ -38,17 +41,17 @@ class ClaimScope:
 
 @dataclass(frozen=True, slots=True)
 class EngineCheckpoint:
-    """Where to continue reading at the engine; committed together with all rows and log lines read before."""
+    """The position from which to resume reading at the engine; committed with all rows and log lines read before."""
 
     token: str = field(repr=False)
-    """Argument of `ResumableEngine.reattach`."""
+    """The argument for `ResumableEngine.reattach`."""
     log_lines: int = 0
-    """Number of stored log lines of the engine."""
+    """Number of stored engine log lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What the lost runner of a statement had stored, to continue from there."""
+    """The data stored by a statement's lost runner, from which another runner resumes."""
 
     checkpoint: EngineCheckpoint
     rows: int = 0
@@ -73,7 +76,7 @@ class Assignment:
     keeps_session: bool
     row_limit: int
     ends_at: float
-    """Deadline by `time.monotonic()`, computed from the time left by the clock of the database."""
+    """Deadline in terms of `time.monotonic()`, computed from the remaining time by the database clock."""
     sent: bool = False
     cancel_requested: bool = False
     history_id: int = 0
@@ -88,7 +91,7 @@ class Assignment:
     """Number of lines in the log, at least one, which is written with the record."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     lacks_parameters: bool = False
-    """Whether the values of its parameters cannot be read any more, so that it cannot be sent."""
+    """Whether the parameter values are no longer readable, so that the statement cannot be sent."""
     session_guid: str = ""
     statement_index: int = 0
     statements_count: int = 1
@@ -97,11 +100,11 @@ class Assignment:
     rows: int = 0
     """Rows stored by the previous runner."""
     was_retried: bool = False
-    """Whether two processes that died had sent it, so that it is not sent again."""
+    """Whether two processes sent the statement and died, so that it is not sent again."""
 
 
 def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
-    """The assignment for a statement that this process has just recorded."""
+    """Create the assignment for a statement that this process has just recorded."""
     return Assignment(
         lease=lease,
         user_id=new.user_id,
@@ -131,7 +134,7 @@ def assignment_of(new: NewStatement, lease: Lease, *, history_id: int, ends_at: 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a statement ended; stored in one transaction."""
+    """The outcome of a statement; stored in one transaction."""
 
     state: StatementState
     error_code: str | None = None

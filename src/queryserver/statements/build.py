@@ -1,4 +1,4 @@
-"""Builds the services of statements from the settings; commands need only the records and the results."""
+"""Builds the statement services from the settings; commands need only the records and the results."""
 
 import os
 import secrets
@@ -66,7 +66,10 @@ class StoredRecords:
 
 @asynccontextmanager
 async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> AsyncGenerator[StoredRecords]:
-    """The records and results, closed on exit. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open the records and results; close them on exit.
+
+    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    """
     dsn = required_dsn(settings)
     await require_usable(dsn)
     async with AsyncExitStack() as stack:
@@ -134,14 +137,14 @@ class SharedResources:
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """The role of this process in the fleet, and the broker if the task server is enabled."""
+    """The role of this process in the fleet, and the message broker if the task server is enabled."""
 
     role: Role
     broker: Broker | None
 
     @property
     def intake(self) -> Intake:
-        """Which new statements this process runs."""
+        """The new statements that this process runs."""
         if self.role is Role.WORKER:
             return Intake.QUEUED
         return Intake.OWN if self.broker is None else Intake.BOUND
@@ -160,7 +163,7 @@ class StatementBuilder:
     fleet: FleetMember
 
     def build(self) -> StatementServices:
-        """All services."""
+        """Build all services."""
         settings, stored, signals, runner = self.settings, self.stored, self._signals, self._runner
         return StatementServices(
             access=self._access,
@@ -207,7 +210,7 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # A message of the broker is cheaper.
+            # A broker message is cheaper.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 
@@ -249,7 +252,7 @@ class StatementBuilder:
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         return Runner(
-            # Unique over all processes that ever ran, so that no process mistakes the lease of another for its own.
+            # Unique among all processes that ever ran, so that processes never mistake another's lease for their own.
             RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,
@@ -326,13 +329,13 @@ class StatementBuilder:
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
-    """Only the administration, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    """Open only the administration, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     async with open_service_database(settings) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)
 
         async def notify_cancel(statement_id: UUID, _owner: str | None) -> None:
-            await notices.publish(CANCEL, str(statement_id))  # every server receives it
+            await notices.publish(CANCEL, str(statement_id))  # every server receives the notice
 
         try:
             yield StatementAdministration(database, records, notify_cancel)

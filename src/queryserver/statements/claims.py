@@ -1,4 +1,4 @@
-"""Claims statements for this process: waiting ones, orphans of lost processes, and the next ones of its scripts."""
+"""Claims statements for this process: waiting ones, orphans of lost processes, and the next ones in its scripts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class StatementClaims:
         return bool(assignments)
 
     async def claim_orphans(self, *, take_over_all: bool = False) -> None:
-        """Claim and start statements without a live owner; with `take_over_all`, those of all other processes."""
+        """Claim and start statements without a live owner; with `take_over_all`, all other processes' statements."""
         lease, owner = self.editor.lease_timeout, self.instance.owner
         for assignment in await self.leases.claim_orphans(
             owner=owner, lease=lease, within=self._scope(), ignore_leases=take_over_all
@@ -71,7 +71,10 @@ class StatementClaims:
             await self.start(assignment)
 
     def _scope(self) -> ClaimScope:
-        """An open session runs its statements even if its connector was changed or deleted since."""
+        """Return the statements to claim.
+
+        Open sessions run their statements even if their connector was changed or deleted.
+        """
         match self.instance.intake:
             case Intake.OWN:
                 connectors = self.connectors.runnable_by(self.data.names)
@@ -146,7 +149,7 @@ class StatementClaims:
                 await self.start(next_statement, execution.script)
                 if self.running.runs(next_statement.lease.statement_id):
                     return
-        except Exception as error:  # last resort of a task: its lease expires, and it is claimed again
+        except Exception as error:  # last resort of a task: the lease expires, and the statement is claimed again
             log.warning("script not continued", operation_id=str(assignment.lease.operation_id), exc_info=error)
             closes = False
         await self.sessions.end_script(
@@ -155,9 +158,10 @@ class StatementClaims:
 
 
 def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
-    """Whether a statement that was sent, and cannot be resumed, is run once more (Contract editor 3.3 rule 3).
+    """Return whether a sent statement that cannot be resumed runs once more (Contract editor 3.3 rule 3).
 
-    Not within a script or a named session, whose state is lost; not if rows are stored, which a client may have read.
+    Statements in a script or named session do not, because its state is lost. Statements with stored rows do not,
+    because a client may have read the rows.
     """
     is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
     is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried

@@ -1,4 +1,4 @@
-"""Records new statements, and chooses the process that runs them; notices between instances about them."""
+"""Records new statements, chooses the process that runs them, and exchanges notices about them between instances."""
 
 import asyncio
 import time
@@ -40,8 +40,8 @@ _WAITING = "waiting"
 class StatementDispatcher:
     """Starts recorded statements in this process, or notifies the other instances that they wait.
 
-    Notices are delivered at least once, and the claim in the record lets only one process run the statement. A lost
-    notice does no harm: the sweep of a runner finds the statement.
+    Notices are delivered at least once, and the claim in the record lets only one process run the statement. Lost
+    notices are harmless: a runner's sweep finds the statement.
     """
 
     def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
@@ -54,7 +54,7 @@ class StatementDispatcher:
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
-        """The owner of a new statement if it runs in this process, else None. Raises Stopping.
+        """Return the owner of a new statement if it runs in this process, else None. Raises Stopping.
 
         `data` names the data that its connector opens exclusively (`Connectors.data_of`).
         """
@@ -69,7 +69,7 @@ class StatementDispatcher:
     async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
         """Start a statement that was recorded with the owner of this process, or announce one without an owner.
 
-        Never raises. `is_bound` is that of `announce`.
+        Never raises. `is_bound` is passed to `announce`.
         """
         if new.owner is None:
             await self.announce(new.id, is_bound=is_bound)
@@ -81,7 +81,7 @@ class StatementDispatcher:
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify the other instances that a statement waits. Never raises.
 
-        With `is_bound`, only the instance that holds its session or its data can run it.
+        With `is_bound`, only the instance that holds the statement's session or data can run it.
         """
         if self._broker is not None and not is_bound:
             self._broker.statement_waits(statement_id, fence=0)
@@ -98,7 +98,7 @@ class StatementDispatcher:
         if kind in {CANCEL, ENDED}:
             if kind == CANCEL:
                 self._runner.statements.cancel(UUID(subject))
-            # A cancel request also ends statements that were never sent.
+            # Cancel requests also end statements that were never sent.
             self._runner.signals.notify(UUID(subject))
         else:
             self._received.put_nowait((kind, subject))
@@ -107,7 +107,7 @@ class StatementDispatcher:
         return background(self._act(), "statement-notices")
 
     async def _act(self) -> None:
-        """Sequential, because the statements of one session run in the order in which they were announced."""
+        """Process notices one by one, because the statements of a session run in the order of their announcement."""
         while True:
             kind, subject = await self._received.get()
             try:
@@ -118,7 +118,7 @@ class StatementDispatcher:
                     await self._runner.close_session(int(subject))
             except (DatabaseUnavailable, EngineError) as error:
                 log.warning("notice not processed; the sweep will do its work", kind=kind, code=error.code)
-            except Exception:  # last resort of a task: later notices must be processed
+            except Exception:  # last resort of a task: later notices must still be processed
                 log.exception("notice failed", kind=kind)
 
 
@@ -133,7 +133,7 @@ class StatementRecorder:
     """Whether owners get mail about long-running statements (Contract platform 10.5)."""
 
     def notification(self, url: str | None) -> Mapping[str, Any] | None:
-        """The `notify` of a new statement, used by `tasks/deliveries.py` at its end."""
+        """Return the `notify` value of a new statement, which `tasks/deliveries.py` uses when the statement ends."""
         return {"url": url} if url or self.ends_are_mailed else None
 
     async def record(
@@ -146,15 +146,15 @@ class StatementRecorder:
         is_bound: bool,
         part: NewStatement | None = None,
     ) -> RecordedStatement:
-        """Record and start a statement, or refuse one that changes data of a read-only connector.
+        """Record and start a statement, or reject a statement that changes data of a read-only connector.
 
-        `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds its session or its
-        data can run it. If `new` is the operation of a script, `part` is its first statement.
+        `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds the statement's
+        session or data can run it. If `new` is the operation of a script, `part` is its first statement.
         """
         first = part or new
         refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None and first.owner is None and not is_bound:
-            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to refuse it
+            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to reject it
         recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
         if recorded.replayed:
             return recorded

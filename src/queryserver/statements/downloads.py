@@ -1,4 +1,4 @@
-"""Whole results for downloads, read from the result store as often as requested (Contract editor 8.2)."""
+"""Reads whole results for downloads from the result store, as often as requested (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -27,7 +27,7 @@ _PACKED_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """A finished result that can be read more than once."""
+    """A finished result that can be read repeatedly."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -38,15 +38,15 @@ class StoredRows:
         return self.status.rows
 
     def tables(self) -> AsyncGenerator[pa.Table]:
-        """All rows in order, a segment at a time."""
+        """Yield all rows in order, one segment at a time."""
         return self.reader.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """The schema of each segment, without its rows."""
+        """Yield the schema of each segment, without its rows."""
         return self.reader.schemas(self.status.id, self.status.rows)
 
     def packed(self) -> AsyncGenerator[PackedRows]:
-        """The segments as they are stored."""
+        """Yield the segments as they are stored."""
         return self.reader.packed(self.status.id, self.status.rows)
 
 
@@ -73,11 +73,10 @@ class Downloads:
     async def open(
         self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
     ) -> StoredRows:
-        """The stored rows of an operation of the user; for a script, those of one statement, by default the last one
-        with a result.
+        """Open the rows of a user's operation; for a script, of one statement, by default the last with a result.
 
         Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result and,
-        unless `allow_truncated`, for a result truncated by anything but the caller's own limit.
+        unless `allow_truncated`, if a limit other than the caller's own truncated the result.
         """
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
@@ -102,9 +101,9 @@ class Downloads:
             return StoredRows(status, record.columns or (), self._reading)
 
     async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
-        """The stored bytes of the rows as one Arrow stream; None if they must be converted. Failures are audit events.
+        """Return the stored rows as one Arrow stream; None if they must be converted. Failures are audit events.
 
-        Cached, because clients request one part after the other, and building the stream reads the schema of each
+        The stream is cached, because clients request one part after the other, and building it reads the schema of each
         segment.
         """
         cached = self._packed.get(rows.status.id)
@@ -115,7 +114,7 @@ class Downloads:
         return cached.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The pieces of the file. The first one writes an audit event, and a failure later another one."""
+        """Yield the chunks of the file. The first chunk writes an audit event, and a later failure writes another."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
             with AUDIT.failures(user.username, _OPERATION, facts=facts):
@@ -127,7 +126,10 @@ class Downloads:
                     yield piece
 
     async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
-        """Size of the file with this tag; if unknown, generates the pieces to count them. Failures are audit events."""
+        """Return the size of the file with this tag; if unknown, generates the file to measure it.
+
+        Failures are audit events.
+        """
         async with aclosing(pieces):
             size = self.sizes.get(tag)
             if size is None:
@@ -139,7 +141,7 @@ class Downloads:
             return size
 
     def require(self, user: User, status: StatementStatus) -> None:
-        """Raises download_disabled, OperationNotFound, PermissionDenied if the user may not continue a download."""
+        """Raise download_disabled, OperationNotFound, PermissionDenied if the user may not continue a download."""
         self._require_right(user)
         self._access.require_owner(user, status)
 

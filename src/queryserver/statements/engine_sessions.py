@@ -1,4 +1,4 @@
-"""Finds or opens the engine session for a statement, or reattaches to its operation (Contract editor 9)."""
+"""Finds or opens a statement's engine session, or reattaches to its operation (Contract editor 9)."""
 
 import asyncio
 import sys
@@ -25,14 +25,14 @@ from queryserver.statements.session_repository import SessionRecord, SessionReco
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
-"""Opens the session of an import, in place of a session with the engine."""
+"""Opens an import session, in place of an engine session."""
 
 _NO_SERVER = "Results have expired: no server can go on with this statement."
 
 
 @dataclass(eq=False, kw_only=True)
 class SessionOpener:
-    """Finds and opens engine sessions for the statements of one process."""
+    """Finds and opens engine sessions for one process's statements."""
 
     owner: str
     sessions: OpenSessions
@@ -45,19 +45,22 @@ class SessionOpener:
     max_named: int
     imports: ImportOpener | None = None
     reach: Reach = NO_REACH
-    # A lock lives only as long as a task holds it or waits for it.
+    # A lock exists only while a task holds it or waits for it.
     _openings: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     def __post_init__(self) -> None:
         self._shares = SessionShares(self.sessions, per_connector=self.max_named)
-        # Counts the statements that are opening a kept session; each takes a connection even while it waits to run.
+        # Counts statements that are opening a kept session, since each uses a connection even while it waits to run.
         self._first_statements = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """The session for one statement, within the limits. Raises SessionLost if its named session was lost."""
+        """Open or find the session for one statement, within the limits.
+
+        Raises SessionLost if its named session was lost.
+        """
         open_session = self.sessions.get(assignment.session_id)
-        # An open session keeps the options it was opened with, even if its connector is unusable since it was changed.
+        # An open session keeps its original options, even if a change has made its connector unusable.
         connector = (self.connectors.known if open_session else self.connectors.find)(assignment.connector)
         if connector is None:
             raise errors.SessionLost(f"The connector {assignment.connector} is no longer configured.")
@@ -70,7 +73,7 @@ class SessionOpener:
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 yield await stack.enter_async_context(self.imports(assignment, user, engine, options))
                 return
-            # Never replaced silently, because the effects of USE and SET would be lost.
+            # Lost sessions are never replaced silently, because the effects of USE and SET would be lost.
             if open_session is None and (assignment.in_named_session or assignment.needs_session):
                 raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if open_session is None and assignment.keeps_session:
@@ -99,7 +102,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def reattach(self, assignment: Assignment, user: User) -> AsyncGenerator[AttachedOperation]:
-        """The operation that another runner left at the engine, within the limits of its connector.
+        """Reattach to the operation that another runner left at the engine, within the limits of its connector.
 
         Raises OutcomeUnknown if the engine cannot resume it, EngineUnavailable.
         """
@@ -125,8 +128,7 @@ class SessionOpener:
     ) -> bool:
         """Open and record the session of create_session; False if the user already has `max_open`.
 
-        Raises too_many_sessions beyond the share of one user, errors of the engine, DatabaseUnavailable; then no
-        session is open.
+        Raises too_many_sessions beyond the user's share, engine errors, DatabaseUnavailable; then no session is open.
         """
         with self._shares.opening(connector.key, user.id, max_open=max_open):
             return await self._open(record, connector, user, options, max_open=max_open)
@@ -134,16 +136,16 @@ class SessionOpener:
     async def _script_session(
         self, assignment: Assignment, connector: Connector, user: User, stack: AsyncExitStack
     ) -> OpenSession | None:
-        """A session for the statements of one script, recorded so that the next one is sent to this process.
+        """Open or find a script's session, recorded so that the next statement is sent to this process.
 
-        If several calls continue the script at once, the first opens the session and the others share it.
+        If several calls continue the script concurrently, the first opens the session and the others share it.
         """
         async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
             session = self.sessions.get(assignment.session_id)
             if session is not None:
                 return session
             script, slot_stack = assignment.lease.operation_id, AsyncExitStack()
-            # The session of a script stays open for all its statements, and holds its slot as long.
+            # A script's session stays open for all its statements, and holds its slot for the same time.
             slot = self._first_statements.slot(connector.key, user.id)
             await (stack if script is None else slot_stack).enter_async_context(slot)
             stack.push_async_callback(self._release_slot, slot_stack, assignment.session_id)
@@ -208,5 +210,5 @@ class SessionOpener:
 
 
 def _operation_id(assignment: Assignment) -> str:
-    """The operation id that clients use; for a statement of a script, that of the script."""
+    """Return the operation id that clients use; for a statement of a script, the id of the script's operation."""
     return str(assignment.lease.operation_id or assignment.lease.statement_id)

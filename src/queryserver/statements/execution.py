@@ -1,4 +1,4 @@
-"""Runs one statement, from its claim to its terminal state (Contract editor 3.3)."""
+"""Runs one statement from its claim to its terminal state (Contract editor 3.3)."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ from queryserver.statements.states import StatementState, Truncation
 
 log = structlog.get_logger(__name__)
 
-# A statement that ends within this time never enters the state running.
+# A statement that ends within this time never enters the state `running`.
 _QUICK_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
@@ -60,12 +60,12 @@ _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _EXACT_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
-"""A session, and an operation in it that another runner left at the engine."""
+"""A session and one of its operations, which another runner left at the engine."""
 
 
 @dataclass(eq=False, repr=False)
 class Execution:
-    """Runs one assignment. `stop` may be called at any time, from any task of the loop.
+    """Runs one assignment. `stop` may be called at any time, from any task of the event loop.
 
     `open_session` opens the engine session of the statement, or waits for its turn in it; `reattach` finds the
     operation that another runner left at the engine. `before_end` runs before any user can see that the statement has
@@ -90,7 +90,7 @@ class Execution:
     _handle: OperationHandle | None = field(default=None, init=False)
     _polling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _token: str | None = field(default=None, init=False)
-    """Where another runner can resume after everything that is stored."""
+    """The position from which another runner can resume after all stored rows and log lines."""
     _is_reading: bool = field(default=False, init=False)
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
@@ -109,14 +109,14 @@ class Execution:
         )
         self._log = self._record.log
         self.was_sent = self.assignment.sent
-        """Whether the engine has, or may have, the statement."""
+        """Whether the engine has, or may have, received the statement."""
         self._accepted = self.assignment.resumption is not None
         if self.assignment.cancel_requested:
             self.stop("Canceled.")
 
     @property
     def is_settled(self) -> bool:
-        """Whether the end is recorded, or left to another runner."""
+        """Whether the end was recorded or left to another runner."""
         return self._record.is_settled
 
     @property
@@ -125,7 +125,7 @@ class Execution:
         return self._record.next_statement
 
     def stop(self, message: str) -> None:
-        """Request a cancel; the statement becomes `canceled` once the engine has confirmed."""
+        """Request a cancel; the statement becomes `canceled` once the engine has confirmed it."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
@@ -147,7 +147,7 @@ class Execution:
         return True
 
     async def give_up(self) -> None:
-        """Record the end without confirmation by the engine, because this process ends. Never raises."""
+        """Record the end without confirmation by the engine, because this process is stopping. Never raises."""
         message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):
@@ -166,7 +166,7 @@ class Execution:
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _run_supervised(self) -> Outcome:
-        """The outcome of the work, which is stopped on request or at its deadline."""
+        """Run the work, and stop it on request or at its deadline; returns the outcome."""
         if self._seconds_left() == 0:
             self._stopping = self._stopping or StatementState.TIMED_OUT
         if self._stopping is not None and not self._accepted:
@@ -201,7 +201,7 @@ class Execution:
             if (await asyncio.wait({work}, timeout=wait_s))[0]:
                 return
             if self._stopping is StatementState.TIMED_OUT:
-                # Clients see the end in time, while canceling at the engine continues (Contract editor 3.3).
+                # Clients see the end promptly, while canceling at the engine continues (Contract editor 3.3).
                 await self._record.finish(self._stopped(), engine_is_done=False)
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
@@ -213,7 +213,7 @@ class Execution:
             try:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
-                # Sent again only once, in a new session, and only if the engine refused it before starting.
+                # Sent again only once, in a new session, and only if the engine rejected the statement before it ran.
                 assignment = self.assignment
                 if (
                     assignment.in_named_session
@@ -280,7 +280,7 @@ class Execution:
         return outcome
 
     async def _resume(self) -> Outcome:
-        """Resume the operation that another runner left; retries an unreachable engine for half a minute."""
+        """Resume the operation that another runner left; retries an unreachable engine for 30 seconds."""
         self._log.add("Another server goes on with this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
@@ -297,15 +297,15 @@ class Execution:
 
     @asynccontextmanager
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
-        """Cancel the operation at the engine if the block is left early, unless another runner resumes it."""
+        """Cancel the operation at the engine if the block exits early, unless another runner resumes the operation."""
         self._session, self._handle = session, handle
         try:
             if self._stopping is not None:
                 await session.cancel(handle)
             yield
-        except BaseException:  # also CancelledError: the engine must stop the operation
+        except BaseException:  # including CancelledError, since the engine must stop the operation
             if not self._detached:
-                # The original error matters more than one of the cancel.
+                # The original error matters more than a cancel error.
                 with suppress(EngineError):
                     await asyncio.shield(session.cancel(handle))
             raise
@@ -331,7 +331,7 @@ class Execution:
             return await self._record_outcome(session, handle, status)
 
     async def _poll(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The status. The checkpoint after it is stored before the next request to the engine."""
+        """Poll the status. Its checkpoint is stored before the next request to the engine."""
         async with self._polling:
             status = await session.poll(handle, wait_s=wait_s)
             if not self._is_reading:
@@ -343,7 +343,10 @@ class Execution:
     async def _record_outcome(
         self, session: EngineSession, handle: OperationHandle, status: OperationStatus
     ) -> Outcome:
-        """The outcome, recorded before the operation is closed at the engine, so that it is never lost."""
+        """Record and return the outcome.
+
+        It is recorded before the operation is closed at the engine, so that it is never lost.
+        """
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
                 outcome = await self._read_rows(session, handle)
@@ -432,11 +435,11 @@ class Execution:
                 await self._record.report(self._progress, None)
 
     def _note(self, status: OperationStatus) -> None:
-        """Note the progress; it is 50 until the end for engines that report none (Contract editor 7.1)."""
+        """Note the progress; it is 50 until the end if the engine reports no progress (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
     async def _finish_in_any_case(self, outcome: Outcome) -> None:
-        """Record the outcome, or at least an end, so that no response of an engine leaves a statement running."""
+        """Record the outcome, or at least an end, so that engine responses never leave a statement running."""
         try:
             await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
@@ -449,7 +452,7 @@ class Execution:
             await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
     def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
-        """Whether the statement never reached the engine, and no client has seen it running."""
+        """Return whether the statement never reached the engine, and no client has seen it running."""
         return isinstance(error, EngineUnavailable | SessionLost) and not self._record.is_running
 
     def _failed(self, error: EngineError) -> Outcome:
@@ -463,7 +466,7 @@ class Execution:
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
-        # Opening a session and imports send other statements than the client's to the engine.
+        # Opening a session and importing send statements other than the client's to the engine.
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.location)
         return Outcome(
@@ -481,11 +484,11 @@ class Execution:
     def _position(self, location: ErrorLocation | None) -> Position | None:
         if self._bound is None:
             return position_of(location, self.assignment.statement)
-        # The text that another process sent is unknown.
+        # The text sent by another process is unknown.
         return None if self.assignment.resumption else self._bound.position(location)
 
     def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:
-        """Mask parameter values in messages of the engine, which may repeat the statement."""
+        """Mask parameter values in engine messages, which may repeat the statement."""
         bound = self._bound
         return [bound.mask_values(line) for line in lines] if bound else lines
 
@@ -499,12 +502,12 @@ class Execution:
 
 
 def takes_rows(session: EngineSession) -> bool:
-    """Whether the session itself runs a statement for many rows of values."""
+    """Return whether the session itself runs a statement for many rows of values."""
     return isinstance(session, RowsSession) and session.takes_rows
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
-    """Where another runner can resume; None for engines whose statements end with their client."""
+    """Return the position from which another runner can resume; None if statements stop with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 

@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
-"""Reverts a handler call, given its arguments, because the caller has left."""
+"""Reverts a handler call after its caller has left; takes the call's arguments."""
 Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
 """Performs forwarded work in this process. Raises QueryServerError."""
 
@@ -57,13 +57,13 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
 
 _HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
 
-# Also deletes requests that processes that died left more than an hour ago.
+# Also deletes requests that dead processes left more than an hour ago.
 _ADD = """
 with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
 insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)
 """
 
-# Only one process takes a request, and only while its caller waits.
+# Only one process accepts a request, and only while its caller waits.
 _TAKE = """
 update forwarded_looks set taken_at = now() where id = $1 and target = $2 and taken_at is null
 returning user_id, request, now() - asked_at as waited
@@ -75,7 +75,7 @@ _DELETE = "delete from forwarded_looks where id = $1"
 
 
 class WorkForwarder:
-    """Sends work to other processes, and performs theirs. `owner` names this process. Active inside `running()`."""
+    """Sends work to other processes, and performs their work. `owner` names this process. Active inside `running()`."""
 
     def __init__(
         self, owner: str, database: Database, users: UserDirectory, connectors: Connectors, notices: Notices
@@ -107,7 +107,7 @@ class WorkForwarder:
         return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
-        """The other process that holds the named data. Raises EngineUnavailable if none does."""
+        """Return the other process that holds the named data. Raises EngineUnavailable if no process holds them."""
         holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
             raise errors.EngineUnavailable("No server holds this database just now; ask again in a few seconds.")
@@ -116,7 +116,10 @@ class WorkForwarder:
     async def send(
         self, target: str, user: User, connector: Connector, kind: str, arguments: Sequence[Any], *, budget: timedelta
     ) -> bytes:
-        """The response of the process `target`; waits until canceled. Raises the errors of its handler."""
+        """Send work to the process `target`, and return its response; waits until canceled.
+
+        Raises the handler's errors.
+        """
         request_id = uuid4()
         request = {
             "kind": kind,
@@ -159,7 +162,7 @@ class WorkForwarder:
             request = orjson.loads(row["request"])
             budget = timedelta(seconds=request["budget_s"]) - row["waited"]
             answer = await self._sealed_answer(row["user_id"], request, budget)
-            # The caller deletes its request when it leaves.
+            # Callers delete their request when they leave.
             is_announced = await self._database.execute(_ANSWER, request_id, answer) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
@@ -169,12 +172,12 @@ class WorkForwarder:
                 await undo(request["arguments"])
 
     async def _sealed_answer(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
-        """`+` and the result, or `-` with code and message of the error."""
+        """Perform the request; return `+` and the result, or `-` with the error's code and message."""
         try:
             return b"+" + await self._run(user_id, request, budget)
         except errors.QueryServerError as error:
             return b"-" + orjson.dumps([error.code, error.message])
-        except Exception:  # last resort of a task: the other process must not wait in vain
+        except Exception:  # last resort of a task: the other process must receive a response
             log.exception("forwarded work failed")
             return b"-" + orjson.dumps(["", "The server that holds the data failed."])
 
@@ -182,7 +185,7 @@ class WorkForwarder:
         user = await self._users.user(user_id)
         connector = self._connectors.find(request["connector"])
         if connector is None:
-            # The other process may know a new connector earlier.
+            # The other process may have received a new connector earlier.
             await self._connectors.refresh()
             connector = self._connectors.find(request["connector"])
         if user is None or connector is None:

@@ -1,4 +1,4 @@
-"""Inserts the row of a new statement within the limits of its user."""
+"""Inserts a new statement's row within the limits of its user."""
 
 import hashlib
 from dataclasses import replace
@@ -12,7 +12,7 @@ from queryserver.statements.rows import LOG_MOMENT, WITHOUT_TEXT, record_of
 _FOREVER = timedelta(days=36_500)
 
 _BYTES_ABOVE = "(case when octet_length({value}) > :uncounted_bytes::integer then octet_length({value}) else 0 end)"
-"""The size of a text for the quota of its user; short texts are free, so usual statements never exhaust it."""
+"""The text size that counts towards the user's quota; short texts are free, so usual statements never exhaust it."""
 _STATEMENT_BYTES = " + ".join(
     _BYTES_ABOVE.format(value=value) for value in (":statement::text", ":sealed_parameters::bytea")
 )
@@ -82,7 +82,7 @@ select * from recorded
 
 
 async def insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
-    """Store a statement. Raises TooManyRequests beyond a limit of its user; then nothing is stored."""
+    """Store a statement. Raises TooManyRequests if the user is at a limit; then nothing is stored."""
     row = await connection.fetchrow(_INSERT.sql, *_INSERT.arguments(_values(new)))
     if row is None:
         raise await _limit_reached(connection, new)

@@ -1,4 +1,4 @@
-"""Which new statements a process runs, how many at once, and the data that it alone may open."""
+"""Determines which new statements a process runs, how many concurrently, and which data it alone may open."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ _ONE_RESERVED_OF = 8
 
 
 class Intake(StrEnum):
-    """Which new statements a process runs (Contract platform 10.1)."""
+    """The new statements that a process runs (Contract platform 10.1)."""
 
     OWN = "own"
-    """Those that it records itself, without a task server."""
+    """Statements that the process records itself, without a task server."""
     QUEUED = "queued"
-    """Those in the queue shared by all workers."""
+    """Statements in the queue shared by all workers."""
     BOUND = "bound"
-    """Only those whose session or data it holds; workers run all others."""
+    """Only statements whose session or data the process holds; workers run all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,12 @@ class RunnerLimits:
     sweep_every: timedelta = timedelta(seconds=5)
     shutdown_grace: timedelta = timedelta(seconds=30)
     recheck_every: timedelta = timedelta(seconds=5)
-    """How often statements and sessions of disabled users are ended."""
+    """Interval at which statements and sessions of disabled users are ended."""
     capacity: int = 0
-    """Concurrent statements of a worker, not counting those taken over from a lost worker."""
+    """Maximum number of concurrent statements of a worker, not counting statements taken over from a lost worker."""
     reserved_check_every: timedelta = timedelta(seconds=1)
-    """How often a worker with only reserved slots free checks the queue, since the broker wakes other workers then."""
+    """Interval at which a worker with only reserved slots checks the queue, since the broker then wakes other workers.
+    """
 
     @property
     def slots(self) -> SlotLimits:
@@ -67,12 +68,12 @@ class RunnerInstance:
     owner: str
     intake: Intake
     is_draining: bool = False
-    """Whether it starts no new work; running statements may finish."""
+    """Whether the process starts no new work; running statements may finish."""
     is_drained: bool = False
-    """Whether the grace time is over, so that it starts no statement at all."""
+    """Whether the grace period is over, so that the process starts no statements at all."""
 
     def require_open(self) -> None:
-        """Raises Stopping once this process starts no new work."""
+        """Raise Stopping once this process starts no new work."""
         if self.is_draining:
             raise stopping("This server is stopping and starts no new work. Send the call again.")
 
@@ -106,19 +107,19 @@ class DataLeases:
         return frozenset(self._names)
 
     def holds(self, name: str | None) -> bool:
-        """Whether this process holds the data and starts new work; does not acquire them."""
+        """Return whether this process holds the data and starts new work; does not acquire them."""
         return not self.instance.is_draining and name in self._names
 
     async def may_run(self, connector: Connector) -> bool:
-        """Whether this process can run statements of the connector; acquires its data if they are free."""
+        """Return whether this process can run statements of the connector; acquires its data if they are free."""
         name = self.connectors.data_of(connector)
         return not self.instance.is_draining and (name is None or await self.may_hold(name))
 
     async def may_hold(self, name: str) -> bool:
-        """Whether this process holds the data; acquires them if they are free."""
+        """Return whether this process holds the data; acquires them if they are free."""
         if self.instance.is_draining:
             return False
-        # A server with workers acquires none: it would hold them, and run the statements that workers should run.
+        # A server with workers does not acquire data: it would then run the statements that workers should run.
         if name not in self._names and self.instance.intake is not Intake.BOUND:
             await self.acquire([name])
         return name in self._names
@@ -139,12 +140,12 @@ class DataLeases:
                 await self.connectors.discard_engines(name)
 
     async def renew(self) -> None:
-        """Renew all leases; release data that no connector names any more, once no engine has them open."""
+        """Renew all leases; release data that connectors no longer name, once no engine has them open."""
         self._names &= self.connectors.data_to_hold() | self.connectors.data_in_use()
         await self.acquire(list(self._names))
 
     async def release(self) -> None:
         """Release all leases."""
-        # First, so that the next heartbeat does not renew them.
+        # Cleared first, so that the next heartbeat does not renew the leases.
         self._names.clear()
         await self.records.release_engines(owner=self.instance.owner)

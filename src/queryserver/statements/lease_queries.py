@@ -1,4 +1,4 @@
-"""SQL of statement leases: claims, and writes of runners, each fenced by owner and fence number."""
+"""SQL for statement leases: claims, and runner writes, each fenced by owner and fence number."""
 
 from queryserver.platform.database import NamedQuery, notice
 from queryserver.statements.rows import END_COLUMNS
@@ -21,12 +21,12 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# For statements sent while their connector was being deleted; otherwise they would only end at their deadline.
+# Covers statements sent while their connector was being deleted, which would otherwise only end at their deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
-# Includes earlier statements of the same session, because the statements of a session run in order.
+# Includes earlier statements of the same session, because a session's statements run in order.
 CLAIM = f"""
 update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
 where id in (
@@ -154,7 +154,7 @@ update statements set lease_until = now()
 where state in ('waiting', 'running') and lease_until > now() and not is_script
 """
 
-# The statements of a script share the log of their operation.
+# A script's statements share the log of their operation.
 _LOG_ID = "coalesce(operation_id, id) as log_id"
 _LOGGED = """
 logged as (
@@ -206,7 +206,7 @@ with changed as (
 select count(*) from changed
 """)
 
-# Stored columns are kept, because large ones would be rewritten with each update.
+# Stored columns are kept, because large column lists would be rewritten with each update.
 _FINAL_COLUMNS = "case when :columns::jsonb is not null then coalesce(columns, :columns::jsonb) end"
 # Large column descriptions and long messages count towards the text of the statement, and are removed with it.
 _COLUMNS_BYTES = (

@@ -1,6 +1,6 @@
-"""Leases of statements: claims, heartbeats, and the writes of runners.
+"""Manages statement leases: claims, heartbeats, and the writes of runners.
 
-Every write names owner and fence, so a runner that continues after its lease expired changes nothing.
+Every write names the owner and the fence number, so a runner that continues after its lease expired changes nothing.
 """
 
 import time
@@ -40,9 +40,9 @@ log = structlog.get_logger(__name__)
 
 
 class StatementLeases:
-    """The reads and writes of runners. Writes return False if the lease was lost; the runner then stops.
+    """Reads and writes for runners. Writes return False if the lease was lost; the runner then stops.
 
-    Checkpoints are sealed like credentials, because their tokens give access to operations at the engine.
+    Checkpoints are sealed like credentials, because their tokens grant access to operations at the engine.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StatementLeases:
         on_end: OnEnd = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        """With `notifies_ends`, the database notifies ends of statements that other processes recorded.
+        """With `notifies_ends`, the database sends a notification when a statement recorded by another process ends.
 
         PostgreSQL serializes commits with notifications (ADR 9).
         """
@@ -65,7 +65,7 @@ class StatementLeases:
     async def claim(
         self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
     ) -> Sequence[Assignment]:
-        """Claim a waiting statement within the scope, without a live owner, and whose session no other process holds.
+        """Claim a waiting statement within the scope that has no live owner, and whose session no other process holds.
 
         Earlier statements of the same session come first.
         """
@@ -76,11 +76,11 @@ class StatementLeases:
     async def claim_orphans(
         self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
     ) -> Sequence[Assignment]:
-        """Claim at most 200 statements within the scope without a live owner, in the order of their recording.
+        """Claim at most 200 statements within the scope that have no live owner, in recording order.
 
-        Leaves those whose session another process holds. Statements that were sent, or are past their deadline, are
-        claimed for any connector, because ending them needs no engine. `everything` ignores leases, for use when no
-        other instance is alive.
+        Skips statements whose session another process holds. Statements that were sent, or are past their deadline, are
+        claimed for any connector, because ending them needs no engine. `ignore_leases` also claims statements with a
+        valid lease, for use when no other instance is alive.
         """
         rows = await self._database.fetch(
             queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
@@ -99,7 +99,7 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Claim up to `most` unsent statements from the queue of all workers, with users taking turns.
 
-        Beyond `most_of_busy`, which is at most `most`, only first statements of users without running ones.
+        Beyond `most_of_busy`, which is at most `most`, claims only the first statements of users without running ones.
         """
         reachable = list(connectors)
         if not await self._database.value(queries.ANY_WAITS if most_of_busy else queries.ANY_IS_FIRST, reachable):
@@ -112,7 +112,7 @@ class StatementLeases:
         return sorted(map(self._assignment_of, rows), key=lambda one: one.history_id)
 
     async def expire_all(self) -> None:
-        """End all leases, because no process that holds one is alive."""
+        """End all leases, because no lease holder is alive."""
         await self._database.execute(queries.EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
@@ -138,7 +138,7 @@ class StatementLeases:
     async def retry(self, lease: Lease, *, line: str) -> bool:
         """Queue a sent statement again, once, if it only reads and has no rows; else False.
 
-        It then has no owner, and can be claimed.
+        The statement then has no owner, and can be claimed.
         """
         return await self._changes_row(queries.RETRY, lease, lines=[line])
 
@@ -153,7 +153,7 @@ class StatementLeases:
         return await self._updated(queries.SENT, lease)
 
     async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted it; with a `mark`, another runner can resume it."""
+        """Record that the engine has accepted it; with a `checkpoint`, another runner can resume it."""
         return await self._updated(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(
@@ -166,7 +166,10 @@ class StatementLeases:
         jobs: Sequence[Mapping[str, Any]] = (),
         checkpoint: EngineCheckpoint | None = None,
     ) -> bool:
-        """Store progress and further log lines, numbered from `start_line`. Without `mark`, keeps the stored one."""
+        """Store progress and further log lines, numbered from `start_line`.
+
+        Without `checkpoint`, keeps the stored one.
+        """
         return await self._changes_row(
             queries.REPORT,
             lease,
@@ -178,7 +181,7 @@ class StatementLeases:
         )
 
     async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        """Drop log lines numbered below `before_line`, in whole pieces."""
+        """Drop log lines numbered below `before_line`; only whole stored blocks are dropped."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
             lease.operation_id or lease.statement_id,
@@ -188,7 +191,7 @@ class StatementLeases:
     async def add_segment(
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
-        """Make stored rows visible, replacing those of an older fence. Without `mark`, keeps the stored one."""
+        """Make stored rows visible, replacing rows with an older fence. Without `checkpoint`, keeps the stored one."""
         return await self._changes_row(
             queries.SEGMENT,
             lease,
@@ -226,8 +229,7 @@ class StatementLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """`finish` for a statement of a script, which continues with `next_statement` or ends; None if the lease is
-        lost.
+        """Finish a statement of a script, which continues with `next_statement` or ends; None if the lease is lost.
 
         The end of one statement and the start of the next are one transaction, so an active script always has an
         active statement.
@@ -250,14 +252,14 @@ class StatementLeases:
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
-        """End scripts without an active statement, which servers of versions without scripts leave behind."""
+        """End scripts without an active statement, left by servers whose version does not support scripts."""
         async with self._database.transaction() as connection:
             operations = await script_repository.end_broken(connection)
         for row in operations:
             self._on_end(end_of(row))
 
     async def script(self, operation_id: UUID) -> str:
-        """The text of the script of an operation with `run_all`. Raises OperationNotFound."""
+        """Return the script text of an operation with `run_all`. Raises OperationNotFound."""
         text = await self._database.value("select statement from statements where id = $1", operation_id)
         if text is None:
             raise OperationNotFound(str(operation_id))
@@ -299,17 +301,17 @@ class StatementLeases:
         return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
 
     async def _changes_row(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
-        """Whether the query, which counts changed rows, changed any."""
+        """Return whether the query changed any rows; the query must return the number of changed rows."""
         return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
 
     def _sealed_checkpoint(self, checkpoint: EngineCheckpoint | None) -> str | None:
-        """The stored form. Fast, since it is written with each page."""
+        """Return the stored form of a checkpoint. Must be fast, since it is written with each page."""
         if checkpoint is None:
             return None
         return b64encode(self._sealer.seal(f"{checkpoint.log_lines} {checkpoint.token}".encode())).decode()
 
     def _assignment_of(self, row: Row) -> Assignment:
-        """The assignment from a row with the columns queries.ASSIGNMENT. Ignores an unreadable checkpoint."""
+        """Build the assignment from a row with the columns queries.ASSIGNMENT. Ignores an unreadable checkpoint."""
         resumption = None
         if row["engine_handle"] is not None:
             try:
@@ -317,7 +319,7 @@ class StatementLeases:
                 log_lines, _, token = unsealed.partition(" ")
                 mark = EngineCheckpoint(token, int(log_lines))
                 resumption = Resumption(mark, row["rows"], row["size_bytes"], row["segments"], row["log_lines"])
-            except ValueError as error:  # tampered with, or its key is unknown
+            except ValueError as error:  # the checkpoint was tampered with, or its key is unknown
                 log.warning("mark of a statement cannot be read", operation_id=str(row["id"]), reason=str(error))
         token = None
         if row["sealed_token"] is not None:
@@ -345,12 +347,12 @@ class StatementLeases:
 
 
 def _fenced(lease: Lease, **values: object) -> dict[str, object]:
-    """The parameters of `queries.FENCED`, and further ones."""
+    """Return the parameters of `queries.FENCED`, and additional parameters."""
     return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
 
 
 def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
-    """Lists of name, type, native type, comment."""
+    """Return each column as a list of name, type, native type, comment."""
     if columns is None:
         return None
     return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]

@@ -1,4 +1,4 @@
-"""The log of a statement, its audit event, and texts of engines as a record can hold them."""
+"""Collects statement logs, writes audit events, and prepares engine texts for storage."""
 
 import re
 from collections import deque
@@ -14,7 +14,7 @@ from queryserver.statements.model import OnEnd, StatementEnd
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# PostgreSQL stores neither NUL nor lone surrogates, but messages of engines may contain both.
+# PostgreSQL stores neither NUL nor lone surrogates, but engine messages may contain both.
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -22,12 +22,12 @@ _LONGEST = 64 * 1024
 
 
 def clean(line: str) -> str:
-    """A log line without control characters, with secrets masked."""
+    """Remove control characters from a log line, and mask secrets."""
     return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shorten(line)))
 
 
 def storable(text: str) -> str:
-    """Shorten and clean a text for a record; the message of an engine may repeat 10 MB of SQL."""
+    """Shorten and clean a text for a record; engine messages may repeat 10 MB of SQL."""
     return _UNSTORABLE.sub("\ufffd", shorten(text))
 
 
@@ -36,7 +36,7 @@ def shorten(text: str) -> str:
 
 
 class Logbook:
-    """Collects lines between two reports, and drops the oldest beyond `max_bytes`; numbering continues."""
+    """Collects lines between two reports, and drops the oldest lines beyond `max_bytes`; numbering continues."""
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
         self._max_bytes = max_bytes
@@ -53,10 +53,10 @@ class Logbook:
         self._pending.append(clean(line))
 
     def add_engine(self, lines: Iterable[str]) -> None:
-        """Add lines of the engine; multi-line texts are split."""
+        """Add engine log lines; multi-line texts are split."""
         for text in lines:
             self.engine_lines += 1
-            # A text may have 100 MB; characters beyond the limit of the log would be dropped anyway.
+            # A text may have 100 MB; characters beyond the log's limit would be dropped anyway.
             for line in text[: self._max_bytes].splitlines() or [""]:
                 cleaned = clean(line)
                 size = len(cleaned.encode()) + 1
@@ -69,14 +69,14 @@ class Logbook:
 
     @contextmanager
     def take(self) -> Generator[tuple[int, list[str]]]:
-        """Number of the first new line, and the new lines, to be written in the block; a failure leaves them new."""
+        """Yield the new lines and the number of the first, to be written in the block; a failure leaves them new."""
         if self._dropped:
             self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
         self._pending, self._pending_bytes, self._dropped = [], 0, 0
         try:
             yield start, lines
-        except BaseException:  # also a cancel: unwritten lines must not be lost
+        except BaseException:  # including a cancel, since unwritten lines must not be lost
             self._pending = lines + self._pending
             self._pending_bytes += size
             raise
@@ -95,7 +95,7 @@ class Logbook:
         return bool(self._pending or self._dropped)
 
     def overflow(self) -> int | None:
-        """The number of the first line to keep within the limit; None if all lines fit."""
+        """Drop lines beyond the limit; returns the number of the first line kept, None if all lines fit."""
         first_kept = None
         while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
             first_kept, size = self._pieces.popleft()
@@ -109,7 +109,7 @@ log = structlog.get_logger(__name__)
 
 
 def statement_ends(settings: Settings) -> OnEnd:
-    """Writes an audit event for each end, and a log line if audit events go to a separate file."""
+    """Return a callback that writes an audit event for each end, and a log line if audit events have their own file."""
     audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
     def record(end: StatementEnd) -> None:

@@ -1,4 +1,4 @@
-"""Values of statements: handle, status, record, history entry, end (Contract editor 2, 3)."""
+"""Statement values: handle, status, record, history entry, end (Contract editor 2, 3)."""
 
 import base64
 import hashlib
@@ -21,16 +21,16 @@ from queryserver.statements.states import LimitSource, StatementState, Truncatio
 
 @dataclass(frozen=True, slots=True)
 class StatementTimes:
-    """When a statement was recorded, sent and ended, by the clock of the service database."""
+    """The times at which a statement was recorded, sent and ended, by the service database's clock."""
 
     submitted: datetime
     started: datetime | None
-    """Just before it was sent to the engine; None if it was not sent."""
+    """Just before the statement was sent to the engine; None if it was not sent."""
     ended: datetime | None
     queued: timedelta
-    """Waiting time before it was sent, so far if it still waits."""
+    """Waiting time before the statement was sent, or so far if it still waits."""
     elapsed: timedelta
-    """Time since it was sent, until its end if it has ended; zero if it was never sent."""
+    """Time since the statement was sent, or from then until its end; zero if it was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class FailureDetails:
 
     handle: StatementHandle
     error_position: Position | None
-    """Position of the error in the statement, as reported by the engine."""
+    """The error's position in the statement, as reported by the engine."""
     error_sqlstate: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class StatementStatus:
-    """The part of the record returned by check_status, which is read most often."""
+    """The frequently read part of the record, returned by check_status."""
 
     id: UUID
     history_id: int
@@ -82,20 +82,20 @@ class StatementStatus:
     outcome: tuple[int, str] | None = None
     """`status` and `code` of a statement without a result, else None (Contract editor 3.2)."""
     failure: FailureDetails | None = None
-    """Set with `outcome`, unless the text is long; see `StatementReader.with_failure`."""
+    """Set together with `outcome`, unless the text is long; see `StatementReader.with_failure`."""
     queue_position: int | None = None
-    """1 for the next one. Only set on request, and while it waits for a free slot of its connector."""
+    """1 for the next statement. Only set on request, and while the statement waits for a free slot of its connector."""
     runs_all: bool = False
     """Whether the call set `run_all`; `parts` are its statements."""
     is_script: bool = False
-    """Whether it is the operation of a whole script, whose results are those of its statements."""
+    """Whether this is the operation of a whole script, whose statements have the results."""
     operation_id: UUID | None = None
-    """For a statement of such a script: its operation."""
+    """The script's operation, for a statement of a script that runs as a whole."""
     parts: Sequence["StatementPart"] = ()
 
     @property
     def part(self) -> "StatementPart | None":
-        """The active statement of a script, or the last one started; in a failed script, the one that failed."""
+        """The active statement of a script, or the last started statement; in a failed script, the failed statement."""
         return self.parts[-1] if self.parts else None
 
     @property
@@ -105,7 +105,7 @@ class StatementStatus:
 
     @property
     def is_cut_by_server(self) -> bool:
-        """Whether rows were dropped because of a limit that the caller did not set."""
+        """Whether rows were dropped due to a limit that the caller did not set."""
         return (cut := self.truncation) is not None and not cut.is_requested
 
 
@@ -136,7 +136,7 @@ class StatementPart:
 
 @dataclass(frozen=True, slots=True)
 class StatementRecord:
-    """A whole record as it is read."""
+    """A complete statement record."""
 
     status: StatementStatus
     handle: StatementHandle
@@ -176,7 +176,7 @@ class IdempotencyKey:
 
     @classmethod
     def of(cls, key: str, *request: object) -> "IdempotencyKey":
-        """The key with the digest of a request, taken from its JSON."""
+        """Create the key with the digest of the request's JSON."""
         return cls(key, hashlib.sha256(json.dumps(request).encode()).digest())
 
 
@@ -194,7 +194,7 @@ class NewStatement:
     has_result_set: bool
     owner: str | None
     limits: EditorSettings
-    """Limits per user, and the duration of the lease of `owner`."""
+    """Limits per user, and the duration of the owner's lease."""
     idempotency: IdempotencyKey | None
     script: str | None = None
     script_id: int | None = None
@@ -206,43 +206,46 @@ class NewStatement:
     """Whether the session stays open for further statements."""
     parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
-    """Set for an import, which `statement` only describes (Contract importer 13)."""
+    """Set for an import; `statement` then only describes it (Contract importer 13)."""
     token: SealedToken | None = None
     """Set if the engine takes the caller's own token (Contract platform 3.9)."""
     api_token: ApiTokenLimits | None = None
-    """Limits of the API token of the call, which also apply to files and results that the statement reads."""
+    """Limits of the call's API token, which also apply to files and results that the statement reads."""
     limit_source: LimitSource = LimitSource.MAXIMUM
     priority: int = 0
-    """0 for interactive statements, which come first; 1 for those of schedules."""
+    """0 for interactive statements, which come first; 1 for statements of schedules."""
     notify: Mapping[str, Any] | None = None
-    """The notification to send at its end, if any."""
+    """The notification to send when the statement ends, if any."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
     """Number of parameter markers of this statement alone."""
     log_lines: Sequence[str] = ()
-    """The first lines of the log, after the one about the submission."""
+    """The first log lines after the line about the submission."""
     runs_all: bool = False
     is_script: bool = False
     operation_id: UUID | None = None
     needs_session: bool = False
-    """Whether an earlier statement ran in its session, so that it can only run there."""
+    """Whether an earlier statement ran in the session, so that this statement can only run there."""
 
 
 def opaque_token() -> str:
-    """An unguessable name from 16 random bytes."""
+    """Create an unguessable name from 16 random bytes."""
     return base64.b64encode(secrets.token_bytes(16)).decode()
 
 
 def new_session_guid() -> str:
-    """Two opaque names joined as in Hue."""
+    """Create a session guid: two opaque names joined as in Hue."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
 def effective_row_limit(
     limits: EditorSettings, limit: int | None, literal_limit: int | None
 ) -> tuple[int, LimitSource]:
-    """The maximum number of rows to keep. A larger LIMIT in the statement itself overrides an enforced default."""
+    """Return the maximum number of rows to keep.
+
+    A larger LIMIT in the statement itself overrides an enforced default.
+    """
     default, most = limits.default_limit if limits.enforce_default_limit else 0, limits.result_max_rows
     if limit is not None:
         # A huge limit means "all", so a result truncated by the maximum is not what the client requested.
@@ -307,9 +310,9 @@ class StatementEnd:
     rows: int
     size_bytes: int
     queued_ms: int
-    """From recording until sent; until its end if it was never sent."""
+    """Time from recording to sending, or to the end if the statement was never sent."""
     elapsed_ms: int
-    """From sent until its end; 0 if it was never sent."""
+    """Time from sending to the end; 0 if the statement was never sent."""
     canceled_by: str | None
     is_import: bool
 

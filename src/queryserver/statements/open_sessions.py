@@ -24,7 +24,10 @@ ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[Open
 
 @dataclass(slots=True, eq=False)
 class SessionResults:
-    """`StatementResults` of one session, whose statements run one after another. Usable only inside `acting`."""
+    """Implements `StatementResults` for one session, whose statements run one after another.
+
+    Usable only inside `acting`.
+    """
 
     opener: ResultOpener
     _user: User | None = field(default=None, init=False)
@@ -48,13 +51,13 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True)
 class SessionReach:
-    """The files and results of one session; None if its engine cannot read them."""
+    """The files and results that one session may access; None if its engine cannot read them."""
 
     files: SessionFiles | None = None
     results: SessionResults | None = None
 
     def given_to(self, options: SessionOptions) -> SessionOptions:
-        """The options of the session, with access to its files and results."""
+        """Return the session options, with access to the session's files and results."""
         return replace(options, files=self.files, results=self.results)
 
     @asynccontextmanager
@@ -79,7 +82,7 @@ class Reach:
     open_result: ResultOpener | None = None
 
     def of_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionReach:
-        """The access of one session. With `read_only`, its statements can never write files."""
+        """Create the access for one session. With `read_only`, its statements can never write files."""
         files = results = None
         if self.files is not None and capabilities.reads_files:
             files = self.files.of_session(may_write=capabilities.writes_files and not read_only)
@@ -107,7 +110,7 @@ class OpenSession:
         idle: timedelta,
         reach: SessionReach = NOTHING_REACHED,
     ) -> None:
-        """`idle` is how long it stays open without use, `reach` the files and results its statements may access."""
+        """Create a session that is not open yet. `idle` is the time that it stays open without use."""
         self.id = session_id
         self.connector = connector
         self.user_id = user.id
@@ -117,9 +120,9 @@ class OpenSession:
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.scripts: set[UUID] = set()
-        """Scripts that run in it, which keep it in use between two of their statements."""
+        """Scripts that run in the session, which keep it in use between two of their statements."""
         self.slot = AsyncExitStack()
-        """Holds the slot of the script that it was opened for."""
+        """Holds the slot of the script for which the session was opened."""
         self.turn = asyncio.Lock()
         self._idle_s = idle.total_seconds()
         self._last_used = time.monotonic()
@@ -139,7 +142,7 @@ class OpenSession:
             raise
 
     async def close(self) -> None:
-        """Close it; its operations at the engine end."""
+        """Close the session, which ends its operations at the engine."""
         await self.slot.aclose()
         self._released.set()
         if self._keeper is not None:
@@ -155,22 +158,22 @@ class OpenSession:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a statement or a script runs in it."""
+        """Whether a statement or a script runs in the session."""
         return bool(self.scripts) or self.turn.locked()
 
     @property
     def unused_s(self) -> float:
-        """Time since its last use; 0 while a statement or a script runs in it."""
+        """Time since the last use; 0 while a statement or a script runs in the session."""
         return 0 if self.is_in_use else time.monotonic() - self._last_used
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs in it, and it was unused for its idle time or its login has expired."""
+        """Whether nothing runs in the session, and its idle time has passed or its token has expired."""
         return not self.is_in_use and (self.unused_s >= self._idle_s or self.is_expired)
 
     @property
     def is_expired(self) -> bool:
-        """Whether the token it was opened with has expired."""
+        """Whether the token with which the session was opened has expired."""
         return self._token_expires_at is not None and self._token_expires_at <= time.time()
 
     async def _keep(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
@@ -183,14 +186,14 @@ class OpenSession:
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
-        except BaseException as error:  # also a cancel: the task that waits for the opening must end
+        except BaseException as error:  # including a cancel, since the task that waits for the opening must end
             if not self._opened.done():
                 self._opened.set_exception(error if isinstance(error, Exception) else errors.SessionLost("Closed."))
             raise
 
 
 class OpenSessions:
-    """The sessions of this process by id. `forget` closes the record of a lost one."""
+    """Manages the sessions of this process by id. `forget` closes the record of a lost session."""
 
     def __init__(self, forget: Callable[[int], Awaitable[object]]) -> None:
         self._forget = forget
@@ -205,15 +208,15 @@ class OpenSessions:
     async def open(
         self, session: OpenSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions
     ) -> None:
-        """Open and add the session. Raises the errors of the engine; then it is not added."""
+        """Open and add the session. Raises the engine's errors; then the session is not added."""
         await session.open(use, options)
         self._sessions[session.id] = session
 
     @asynccontextmanager
     async def turn(self, session: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
-        """Wait for a turn in this session. Drops it and raises SessionLost if it is dead or expired.
+        """Wait for a turn in this session. Drops the session and raises SessionLost if it is dead or expired.
 
-        `user` is the user it was opened for, with the rights of this turn.
+        `user` is the session's user, with the rights for this turn.
         """
         async with session.turn:
             if (
@@ -232,7 +235,7 @@ class OpenSessions:
                 session.touch()
 
     async def drop(self, session_id: int) -> bool:
-        """Close one; False if this process does not hold it."""
+        """Close a session; False if this process does not hold it."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return False
@@ -244,17 +247,17 @@ class OpenSessions:
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
-        """Close them one by one; those that came into use or were dropped meanwhile are skipped."""
+        """Close the sessions one by one, except sessions that have been used or dropped since."""
         for session in list(sessions):
             if is_due(session) and self._sessions.get(session.id) is session:
                 await self.drop(session.id)
 
     async def drop_of_connectors(self, is_removed: Callable[[str], bool]) -> None:
-        """Close those of the removed connectors; statements that run in them end."""
+        """Close the sessions of removed connectors, which ends the statements that run in them."""
         await self._drop_all(self._sessions.values(), lambda session: is_removed(session.connector))
 
     async def drop_owned_by(self, users: Collection[int]) -> None:
-        """Close the sessions of these users concurrently; statements that run in them end."""
+        """Close the sessions of these users concurrently, which ends the statements that run in them."""
         ids = [session.id for session in self._sessions.values() if session.user_id in users]
         await asyncio.gather(*(self.drop(session_id) for session_id in ids))
 
@@ -272,7 +275,7 @@ class OpenSessions:
             await self.drop(session_id)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
-        """Close the least recently used sessions between statements of scripts, until `keep` are open."""
+        """Close the least recently used script sessions between their statements, until `keep` are open."""
         unnamed = [
             session for session in self._sessions.values() if session.user_id == user_id and not session.is_named
         ]
@@ -287,7 +290,7 @@ class OpenSessions:
         return {session.user_id for session in self._sessions.values()}
 
     def count_named(self) -> Counter[tuple[str, int]]:
-        """The number of recorded named sessions by connector and user."""
+        """Return the number of recorded named sessions by connector and user."""
         return Counter(
             (session.connector, session.user_id)
             for session in self._sessions.values()
@@ -295,7 +298,7 @@ class OpenSessions:
         )
 
     def recorded_ids(self) -> Sequence[int]:
-        """The ids of sessions with a record that names this process."""
+        """Return the ids of sessions with a record that names this process."""
         return [session.id for session in self._sessions.values() if session.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
@@ -307,9 +310,9 @@ class OpenSessions:
 
 
 class SessionShares:
-    """Limits named sessions of one process to `per_connector`, at most half of them for one user.
+    """Limits the named sessions of one process to `per_connector`, at most half of them for one user.
 
-    Once three quarters are open, a user may have at most an equal share, with one share left for a further user.
+    Once three quarters are open, a user may have at most an equal share, with one share left for another user.
     """
 
     def __init__(self, sessions: OpenSessions, *, per_connector: int) -> None:
@@ -319,9 +322,9 @@ class SessionShares:
 
     @contextmanager
     def opening(self, connector: str, user_id: int, *, max_open: int) -> Generator[None]:
-        """Enclose the opening of a session of a user, who may have `max_open` in total. Raises too_many_sessions.
+        """Count a session while it is opened for a user, who may have `max_open` in total. Raises too_many_sessions.
 
-        Sessions being opened count, since their connection exists before their record.
+        Sessions that are being opened count, since their connection exists before their record.
         """
         open_here = self._opening + self._sessions.count_named()
         user_total = sum(count for (_, owner), count in open_here.items() if owner == user_id)

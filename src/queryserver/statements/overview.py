@@ -1,4 +1,4 @@
-"""Statements of all users, for administrators: list, details, cancel."""
+"""Lists, shows and cancels the statements of all users, for administrators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ _FIELDS = (
     "canceled_by",
 )  # fmt: skip
 _DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
-# The operation of a script is not run by a process itself.
+# Script operations are not run by a process themselves.
 _OWNER_OF_PART = """(
         select part.owner from statements as part
         where part.operation_id = statements.id order by part.statement_index desc limit 1
@@ -38,12 +38,12 @@ _USER = """user_id = (
     select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
 )"""
 
-# The record with that number may have been deleted since the previous page.
+# The record with this number may have been deleted since the previous page.
 _OLDER = """(recorded_at, history_id) < (
     (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
 )"""
 
-# Skips from one dialect to the next in the index, while `distinct` would read every entry of the user.
+# Skips from one dialect to the next in the index, whereas `distinct` would read every entry of the user.
 _DIALECTS = """
     with recursive found (dialect) as (
         (
@@ -65,15 +65,15 @@ CancelNotifier: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class OverviewFilter:
-    """Which statements are listed; None matches any."""
+    """Filter of the listed statements; None matches all."""
 
     states: tuple[StatementState, ...] | None = None
     user: str | None = None
     connector: str | None = None
     older_than: timedelta | None = None
-    """Only those recorded at least that long ago."""
+    """Only statements recorded at least that long ago."""
     after: int | None = None
-    """Only those recorded before the one with this `history_id`, for the next page."""
+    """Only statements recorded before the statement with this `history_id`, for the next page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class OverviewEntry:
     size_bytes: int
     progress: int
     server: str | None
-    """The process that runs it or ran it last; None if it has no owner."""
+    """The process that runs the statement or ran it last; None if the statement has no owner."""
     session_id: int
     error_code: str | None
     cancel_requested: bool
@@ -122,8 +122,8 @@ class StatementAdministration:
         self._notify_cancel = notify_cancel
 
     async def page(self, filters: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
-        """Statements, newest first, and `after` for the next page, None on the last one."""
-        # Active statements have a partial index; others are found by the time of recording.
+        """List statements, newest first; also returns `after` for the next page, None on the last page."""
+        # Active statements have a partial index; others are found by recording time.
         conditions, arguments = _conditions(filters)
         rows = await self._database.fetch(
             f"""select {_ENTRY} {_FROM} where {conditions}
@@ -135,7 +135,7 @@ class StatementAdministration:
         return page, page[-1].history_id if len(rows) > limit else None
 
     async def details(self, statement_id: UUID, *, by: str) -> OverviewDetails:
-        """One statement with its text; writes an audit event. Raises OperationNotFound."""
+        """Return one statement with its text; writes an audit event. Raises OperationNotFound."""
         details = await self._read(statement_id)
         facts = {"operation_id": str(statement_id), "owner": details.entry.user}
         AUDIT.record(by, "statement.show", details.entry.connector, facts=facts)
@@ -168,7 +168,7 @@ class StatementAdministration:
 
 
 def _conditions(filters: OverviewFilter) -> tuple[str, list[Any]]:
-    """SQL of only the conditions in use, because a plan for all of them would use no index."""
+    """Return SQL for the conditions in use only, because a plan for all conditions would use no index."""
     conditions, arguments = ["operation_id is null"], list[Any]()
 
     def add(condition: str, argument: object) -> None:
@@ -203,11 +203,11 @@ def _entry(row: Row) -> OverviewEntry:
 
 
 class HistoryFacts:
-    """Facts about histories whose cost does not depend on their length."""
+    """Queries on histories whose cost does not depend on the history's length."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def dialects(self, user_id: int) -> Sequence[str]:
-        """The dialects in the history of a user, sorted. Raises DatabaseUnavailable."""
+        """Return the dialects in the history of a user, sorted. Raises DatabaseUnavailable."""
         return sorted(row["dialect"] for row in await self._database.fetch(_DIALECTS, user_id))

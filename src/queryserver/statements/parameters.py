@@ -1,6 +1,6 @@
-"""Parameter values between call and engine: checks, sealing in the record, and unsealing.
+"""Checks parameter values, seals them in statement records, and unseals them for engines.
 
-They appear in no log, response or queue, and stay sealed in the record until it is deleted.
+The values never appear in logs, responses or queues, and stay sealed in the record until it is deleted.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class ParameterSealer:
         return self._sealer.seal(content)
 
     def unseal(self, sealed: bytes) -> StatementParameters:
-        """Raises ValueError if the key is unknown, or the content was tampered with."""
+        """Unseal the values. Raises ValueError if the key is unknown, or the content was tampered with."""
         try:
             return StatementParameters.read(orjson.loads(self._sealer.unseal(sealed)))
         except (InvalidParameter, KeyError, TypeError) as error:
@@ -43,7 +43,7 @@ class ParameterSealer:
             raise ValueError(changed) from error
 
     def stored(self, record: StatementRecord) -> Parameters | None:
-        """The values of the whole script of a statement; None if it has none, or they cannot be read any more."""
+        """Return the values of a statement's whole script; None if it has no values, or they are no longer readable."""
         if record.sealed_parameters is None:
             return None
         try:
@@ -52,7 +52,7 @@ class ParameterSealer:
             return None
 
     def match_record(self, record: StatementRecord, parameters: Parameters | None) -> bool:
-        """Whether the values equal those of the recorded call (Contract editor 4.4)."""
+        """Return whether the values equal those of the recorded call (Contract editor 4.4)."""
         if record.sealed_parameters is None or parameters is None:
             return record.sealed_parameters is None and parameters is None
         recorded = self.stored(record)
@@ -62,7 +62,7 @@ class ParameterSealer:
 
 
 def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: ParameterSupport) -> StatementParameters:
-    """The values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
+    """Check the values for the chosen statement of a script. Raises InvalidParameter, which names the parameter."""
     support.require(parameters)
     markers.require(parameters)
     for row in parameters.rows or (parameters,):
@@ -82,7 +82,7 @@ def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: Pa
 async def check_for_statement(
     choice: Choice, parameters: Parameters, support: ParameterSupport, script: str, dialect: str
 ) -> StatementParameters:
-    """As `checked`; also raises InvalidParameter for rows of values if the statement cannot run once for each."""
+    """Check the values as `check_parameters` does, and require that rows of values can each be run separately."""
     if not parameters.rows:
         return check_parameters(parameters, choice.markers, support)
     _require_one_change(parameters, choice)

@@ -1,6 +1,6 @@
-"""The table of statements in the service database: recording, reading, canceling, closing.
+"""Records, reads, cancels and closes statements in the service database.
 
-Access rights are checked by the services.
+Services check access rights.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
-# A line that a runner adds concurrently may replace this one; state and message say the same.
+# A line that a runner adds concurrently may replace this line; state and message show the same.
 _CANCEL_WHICH = f"""
 with canceled as (
     update statements set
@@ -115,7 +115,7 @@ where id = $1 and state in ('waiting', 'running')
 """
 
 MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statement_id = id))"
-"""Whether the store may have bytes of a result, also unrecorded ones of an earlier attempt."""
+"""Whether the store may have bytes of a result, including unrecorded bytes of an earlier attempt."""
 
 _CLOSE = f"""
 with closed as (
@@ -143,7 +143,7 @@ _ACTIVE = "and state in ('waiting', 'running')"
 
 
 class StatementRecords:
-    """The table of statements. Close it before the database."""
+    """Accesses the table of statements. Close it before the database."""
 
     def __init__(self, database: Database, on_end: model.OnEnd = lambda _end: None) -> None:
         self._database = database
@@ -182,19 +182,19 @@ class StatementRecords:
         return model.RecordedStatement(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
-        """The statement recorded under the key, if any. Raises idempotency_conflict if the request differs."""
+        """Return the statement recorded under the key, if any. Raises idempotency_conflict if the request differs."""
         async with self._database.connection() as connection:
             return await _replay_of(connection, user_id, key)
 
     async def new_session_id(self) -> int:
-        """A new id from a sequence; reserves 48 at a time to save round trips."""
+        """Return a new id from a sequence; reserves 48 at a time to save round trips."""
         if not self._session_ids:
             fresh = await self._database.fetch("select nextval('session_ids') as id from generate_series(1, 48)")
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
     async def status(self, statement_id: UUID) -> model.StatementStatus | None:
-        """The current status; concurrent calls share a query."""
+        """Read the current status; concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
         return await self._with_parts(status_of(row)) if row else None
 
@@ -205,12 +205,12 @@ class StatementRecords:
             return replace(status, parts=await script_repository.parts(connection, status.id))
 
     async def result_part(self, operation_id: UUID, statement_index: int | None) -> model.StatementRecord | None:
-        """A statement of a script, by default the last one with a result; None if there is none yet."""
+        """Read a statement of a script, by default the last one with a result; None if it does not exist yet."""
         async with self._database.connection() as connection:
             return await script_repository.result_part(connection, operation_id, statement_index)
 
     async def queue_position(self, statement_id: UUID) -> int | None:
-        """Position among the statements waiting for the same connector, 1 for the next one; None if it does not wait.
+        """Return the position among statements waiting for the same connector, from 1; None if it does not wait.
 
         Users take turns, in the order of recording. Concurrent calls share a query, and one query runs at a time.
         """
@@ -225,20 +225,23 @@ class StatementRecords:
         return replace(record, status=await self._with_parts(record.status))
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """The operation of an opaque handle, if it belongs to that user, or to any user for None."""
+        """Return the operation of an opaque handle if it belongs to this user, or to any user if None."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
 
     async def script(self, script_id: int) -> str:
-        """The stored script. Raises statement_text_expired if it was cut."""
+        """Return the stored script. Raises statement_text_expired if it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
             raise errors.statement_text_expired()
         return row["body"]
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> model.StoredResult | None:
-        """The location of rows [start_row, start_row + rows), by default from the cursor. Marks the record as used."""
+        """Return the location of rows [start_row, start_row + rows), by default from the cursor.
+
+        Marks the record as used.
+        """
         row = await self._database.row(_STORED, statement_id, start_row, rows)
         if row is None:
             return None
@@ -290,19 +293,19 @@ class StatementRecords:
         return [row["id"] for row in rows]
 
     async def close_result(self, statement_id: UUID) -> bool:
-        """Change `available` to `closed`, and mark its bytes for deletion; False in any other state.
+        """Change the state from `available` to `closed`, and mark the result for deletion; False in any other state.
 
-        For the operation of a script, also closes the results of its statements.
+        For a script operation, also closes the results of its statements.
         """
         return await self._database.value(_CLOSE_ONE, statement_id) is not None
 
     async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
-        """As `close_result` for all statements of one named session, or of all the user has or had on the connector."""
+        """Close all results of one named session, or of all the user's open and closed sessions on the connector."""
         rows = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
         return [row["id"] for row in rows]
 
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> model.LogPage:
-        """Log lines from number `start` on."""
+        """Read the log lines from number `start` on."""
         async with self._database.connection() as connection:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
             pieces = await connection.fetch(
@@ -333,7 +336,7 @@ class StatementRecords:
         offset: int,
         limit: int,
     ) -> tuple[int, Sequence[model.HistoryEntry]]:
-        """The number of matching entries, and one page of them, newest first. `connectors` None matches any.
+        """Return the number of matching entries, and one page, newest first. If `connectors` is None, all match.
 
         With `is_active`, only waiting and running statements match.
         """
@@ -368,7 +371,7 @@ class StatementRecords:
 
 
 async def _replay_of(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
-    """The statement recorded under the key, if any. Raises idempotency_conflict."""
+    """Return the statement recorded under the key, if any. Raises idempotency_conflict."""
     stored = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
     if stored is None:
         return None

@@ -1,6 +1,6 @@
-"""Pages and whole results from the record and the result store, and cursors (Contract editor 6, 8.2).
+"""Reads pages and whole results from the record and the result store, and moves cursors (Contract editor 6, 8.2).
 
-No engine is called.
+Engines are never called.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class _Move:
 
 
 class CursorMoves:
-    """Moves cursors; moves requested during a query are combined into the next one.
+    """Moves cursors; moves requested during a query are combined into the next query.
 
     Two calls that expect the same row are never combined into one query, so one of them fails.
     """
@@ -79,7 +79,10 @@ class CursorMoves:
         self._writing = 0
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
-        """Whether the cursor was at `expected`, or anywhere for None, and was moved. Raises DatabaseUnavailable."""
+        """Move the cursor if it is at `expected`, or anywhere for None; False if it is not.
+
+        Raises DatabaseUnavailable.
+        """
         moved = asyncio.get_running_loop().create_future()
         self._waiting.append(_Move(statement_id, expected, to, moved))
         if self._writing < _CONCURRENT_QUERIES:
@@ -103,7 +106,7 @@ class CursorMoves:
             self._writing -= 1
 
     def _take_moves(self) -> list[_Move]:
-        """The first move of each statement; moves of callers that left are dropped."""
+        """Remove and return the first move of each statement; moves of callers that left are dropped."""
         moves: dict[UUID, _Move] = {}
         remaining: list[_Move] = []
         for move in self._waiting:
@@ -146,11 +149,11 @@ class CursorMoves:
 _FIRST_ROWS_WAIT_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-# Arrow takes about 6 µs for the size of each column, and as much for each further chunk of it.
+# Arrow takes about 6 µs to measure each column, and as long for each further chunk of the column.
 _MANY_COLUMNS = 200
 # Memory of a page before its first rows are read: a segment of usual size and its compressed bytes.
 _LOAD_BYTES = 12 * 1024 * 1024
-# A segment has about 4 MiB, or a single row. A larger one is copied when encoded, and a slow client holds it long.
+# A segment has about 4 MiB, or a single row. A larger segment is copied when encoded, and a slow client holds it long.
 _USUAL_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _WIDE_BYTES = 192 * 1024 * 1024
@@ -163,7 +166,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Rows as JSON; none if `status.outcome` is set. The sender releases `reservation`, the memory of the rows."""
+    """A page of rows as JSON, without rows if `status.outcome` is set. The sender releases the memory `reservation`."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -178,7 +181,7 @@ class ResultPage:
 
     @property
     def message(self) -> str:
-        """Tells that the result is truncated and why, or that the next row is too large for this page; else empty."""
+        """The reason why the result is truncated, or that the next row is too large for this page; else empty."""
         parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
             end_row = self.start_row + self.rows
@@ -187,9 +190,9 @@ class ResultPage:
 
     @property
     def has_more(self) -> bool:
-        """Whether rows exist after this page, may still arrive, or were dropped by a limit of the server.
+        """Whether rows exist after this page, may still arrive, or were dropped due to a server limit.
 
-        Clients that page until it is false thus reach `is_cut_off`, and never take a part for the whole.
+        Clients that page until this is false thus reach `is_cut_off`, and never mistake a part for the whole result.
         """
         if self.status.state in ACTIVE:
             return True
@@ -199,7 +202,7 @@ class ResultPage:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the page starts after the last stored row of a result that a limit of the server truncated."""
+        """Whether the page starts after the last stored row of a result that a server limit truncated."""
         status = self.status
         return status.state is StatementState.AVAILABLE and status.is_cut_by_server and self.start_row >= status.rows
 
@@ -213,7 +216,10 @@ class PageRequest:
     start_over: bool = False
     form: CellForm = field(default=CellForm())
     statement_id: int | None = None
-    """For a script that runs as a whole: the statement. None for the last one with a result, once the script ended."""
+    """A statement of a script that runs as a whole.
+
+    None selects the last one with a result, once the script has ended.
+    """
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -231,7 +237,7 @@ class ResultReader:
     _wide: ByteBudget = field(default_factory=lambda: ByteBudget(_WIDE_BYTES, wait_s=_WIDE_WAIT_S), init=False)
 
     async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
-        """Rows from the cursor, which advances past the delivered rows, or from `start_row`, which is repeatable.
+        """Read rows from the cursor, which advances past the delivered rows, or from `start_row`, which is repeatable.
 
         While the statement runs and has no rows yet, waits up to 1 s for them.
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
@@ -250,7 +256,10 @@ class ResultReader:
     async def overview(
         self, user: User, operation_id: UUID, statement_id: int | None = None
     ) -> tuple[StatementStatus, tuple[Column, ...], int]:
-        """Status, columns and stored bytes. Raises OperationNotFound, PermissionDenied, InvalidParameter."""
+        """Return status, columns and stored size in bytes.
+
+        Raises OperationNotFound, PermissionDenied, InvalidParameter.
+        """
         stored = await self._stored(operation_id, start_row=0, rows=0, user=user)
         part = await self.part_of(stored.status, statement_id)
         if part is not None and part != operation_id:
@@ -258,10 +267,10 @@ class ResultReader:
         return stored.status, stored.columns, stored.size_bytes
 
     async def part_of(self, status: StatementStatus, statement_id: int | None) -> UUID | None:
-        """The statement whose result is requested: that of `status`, or one statement of a script.
+        """Return the id of the statement whose result is requested: `status` itself, or a statement of its script.
 
-        None if the script has not reached it, or for no `statement_id` while the script runs or if it has no result.
-        Raises InvalidParameter.
+        Returns None if the script has not reached the statement. Without `statement_id`, also returns None while the
+        script runs, or if it has no result. Raises InvalidParameter.
         """
         if not status.is_script:
             if statement_id is not None:
@@ -285,9 +294,9 @@ class ResultReader:
             raise InvalidParameter(f"statement_id: this operation has {available}.")
 
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
-        """All stored rows in order, one segment at a time. The caller has checked the rights.
+        """Yield all stored rows in order, one segment at a time. The caller has checked the rights.
 
-        A segment with a huge row waits for memory, and holds it until the next one is read. Raises TooManyRequests.
+        A segment with a huge row waits for memory, and holds it until the next segment is read. Raises TooManyRequests.
         """
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
@@ -306,7 +315,7 @@ class ResultReader:
                 reservation.release()
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
-        """The Arrow schemas of `tables`, each once, without reading rows of segments."""
+        """Yield the Arrow schemas of `tables`, each once, without reading the segments' rows."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
             yield decode(stored.inline).schema
@@ -316,7 +325,7 @@ class ResultReader:
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
-        """The stored segments of `tables`; none for a result inside its record."""
+        """Yield the stored segments of `tables`; yields nothing for a result inside its record."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
             yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))
@@ -326,7 +335,7 @@ class ResultReader:
             return await self.results.part(operation_id, start, stop, fence=segment.fence, number=segment.number)
 
     async def _heads(self, operation_id: UUID, segments: Sequence[Segment]) -> list[bytes]:
-        """The stored schemas, read several at a time; equal ones are the same object."""
+        """Read the stored schemas, several at a time; equal schemas are the same object."""
         unique = dict[bytes, bytes]()
         heads = [b""] * len(segments)
         numbered = iter(enumerate(segments))
@@ -348,7 +357,7 @@ class ResultReader:
     async def _stored(
         self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
     ) -> StoredResult:
-        """The location of the rows; with `user`, only for their owner."""
+        """Return the location of the rows; with `user`, only for their owner."""
         stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
@@ -387,7 +396,10 @@ class ResultReader:
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, request: PageRequest
     ) -> tuple[RenderedRows, Reservation | None]:
-        """The rows, and the memory they occupy until they are sent. Raises PathNotFound if the rows are missing."""
+        """Render the rows, and reserve their memory until they are sent.
+
+        Raises PathNotFound if the rows are missing.
+        """
         if stored.inline is not None:
             return await self._rendered(stored, start_row, request, None), None
         size_bytes = _LOAD_BYTES
@@ -399,7 +411,7 @@ class ResultReader:
                 # Waiting while holding memory could deadlock, so all of it is released first.
                 reservation.release()
                 size_bytes = needs.size_bytes
-            except BaseException:  # also a cancel: the bytes must not stay reserved
+            except BaseException:  # including a cancel, since the bytes must not stay reserved
                 reservation.release()
                 raise
             else:
@@ -433,7 +445,7 @@ class ResultReader:
                 is_small = cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES
                 page = render() if is_small else await self._in_thread(render)
                 pages.append(page)
-                bytes_left -= page.size_bytes - 1  # joining replaces two brackets by a comma
+                bytes_left -= page.size_bytes - 1  # joining replaces two brackets with a comma
                 if page.is_cut or bytes_left <= 0:
                     break
         if not pages:

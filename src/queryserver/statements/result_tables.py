@@ -1,6 +1,6 @@
-"""Stored results as tables of other statements: access rights, and retention while they are read (ADR 78).
+"""Offers stored results as tables to other statements: access rights, and retention while they are read (ADR 78).
 
-Implements the protocols `StatementResults` and `OpenResult` of `engines/reach.py`; knows no engines.
+Implements the protocols `StatementResults` and `OpenResult` of `engines/reach.py`, independently of engines.
 """
 
 from collections.abc import AsyncGenerator
@@ -49,10 +49,10 @@ class ResultTables:
 
     @asynccontextmanager
     async def open(self, user: User, operation_id: str) -> AsyncGenerator["OpenTable"]:
-        """As `StatementResults.open`, for this user."""
+        """Open a result for this user, as `StatementResults.open` does."""
         status = await self._status(user, operation_id)
         async with self._hold(status.id):
-            # Only now, since from here on no sweep deletes the segments of the record.
+            # Read only now, since sweeps no longer delete the segments of the record.
             stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")
@@ -60,7 +60,7 @@ class ResultTables:
             yield OpenTable(stored, self.results)
 
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
-        """The status of the statement whose rows are requested. Raises ResultRefused."""
+        """Return the status of the statement whose rows are requested. Raises ResultRefused."""
         try:
             record = await self.access.own_record(user, parse_operation_id(operation_id))
             part = await self.reader.part_of(record.status, None)
@@ -83,7 +83,7 @@ class ResultTables:
             async with renewed(partial(self._renew, read_id), every_s=self.lease.total_seconds() / 3):
                 yield
         finally:
-            with suppress(errors.DatabaseUnavailable):  # the lease expires by itself
+            with suppress(errors.DatabaseUnavailable):  # the lease then expires
                 await self.database.execute(_END, read_id)
 
     async def _renew(self, read_id: UUID) -> bool:
@@ -91,7 +91,7 @@ class ResultTables:
 
 
 def _require_rows(operation_id: str, status: StatementStatus) -> None:
-    """Raises ResultRefused unless there is a complete stored result."""
+    """Raise ResultRefused unless there is a complete stored result."""
     if status.state is StatementState.AVAILABLE:
         return
     if status.state in _DELETED:
@@ -105,7 +105,7 @@ def _require_rows(operation_id: str, status: StatementStatus) -> None:
 
 
 class OpenTable:
-    """`OpenResult` for a result in the store or in its record."""
+    """Implements `OpenResult` for a result in the store or in its record."""
 
     def __init__(self, stored: StoredResult, results: ResultStore) -> None:
         self._id = stored.status.id
@@ -141,5 +141,5 @@ class OpenTable:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
 
     def _segment(self, number: int) -> Segment | None:
-        """The segment with this number; None if the rows are in the record."""
+        """Return the segment with this number; None if the rows are in the record."""
         return None if self._inline is not None else self._segments[number]

@@ -1,4 +1,4 @@
-"""Deletion by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2).
+"""Deletes results, logs, texts, history and keys by age (Contract editor 13, platform 12.1, 12.2).
 
 The retention times are settings of `platform/settings/editor.py`, such as `EditorSettings.result_retention_h`.
 """
@@ -30,9 +30,9 @@ MANY_DOCUMENTS = 100_000
 """History entries above which a clean-up is advised (Contract platform 12.2)."""
 _CLEANING = 0x7173636C  # "qscl"; servers clean up one at a time
 _BATCH = 500
-_MOST_FAILURES = 3  # in a row: the database, rather than a single row, must be the cause
+_MOST_FAILURES = 3  # consecutive, so that the cause must be the database rather than a single row
 _DOOMED_EVERY_S = 2.0
-# No write of a segment takes that long, so older files were left by a process that died.
+# Segment writes never take that long, so older files were left by a dead process.
 _ORPHAN_AGE = timedelta(hours=1)
 
 _IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
@@ -52,7 +52,7 @@ with over as (
 select count(*) from expired
 """
 
-# Only waiting and running statements have one.
+# Only waiting and running statements have a token.
 _FORGET_TOKENS = """
 update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
@@ -67,7 +67,7 @@ select coalesce(array_agg(id), '{}') from (
 ) as kept
 """
 
-# A read can only have begun before its result was doomed.
+# Reads can only have begun before their result was doomed.
 _DOOMED = f"""
 select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
 order by since limit $1
@@ -78,7 +78,7 @@ where not {_IS_READ.format(id="closed.id")}
 """
 
 KEPT_CHARACTERS = 4000
-"""Kept beginning of a long text, enough to recognize a statement."""
+"""Number of characters kept of a long text, enough to recognize a statement."""
 
 _LONG_STATEMENTS = """
 select id from statements
@@ -115,7 +115,7 @@ update scripts set body = left(body, {KEPT_CHARACTERS}), text_is_cut = true, tex
 where id in (select id from long)
 """
 
-# Keeps the last statement of each schedule, and those whose end is not recorded in their run.
+# Keeps the last statement of each schedule, and statements whose end is not recorded in their run.
 _OLD = """
 select id from statements
 where recorded_at < now() - $1::interval and coalesce(ended_at, recorded_at) < now() - $1::interval
@@ -136,7 +136,7 @@ with old as ({_OLD} for update skip locked), doomed as (
 select count(*) from gone
 """
 
-# Results of a script are closed with its operation once all are unused, and those of a failed script individually.
+# Results of a script are closed with its operation once all are unused, and results of a failed script individually.
 _CLOSABLE = """
 select id from statements as query where state = 'available' and last_used_at <= now() - $1::interval
     and not exists (
@@ -178,12 +178,12 @@ class CloseReport:
     already_closed: int
     in_use: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
-    """The reason of each failure, by id."""
+    """The failure reasons, by id."""
 
 
 @dataclass(slots=True, eq=False)
 class RetentionSweep:
-    """Expires results in every process; cleans up in one process at a time, in batches too small to delay calls."""
+    """Expires results in every process. Cleans up in one process at a time, in batches too small to delay calls."""
 
     database: Database
     statements: StatementRecords
@@ -193,12 +193,12 @@ class RetentionSweep:
     editor: EditorSettings
     run_every: timedelta
     alone: Callable[[], AbstractAsyncContextManager[bool]]
-    """Yields whether no other process is cleaning up."""
+    """Yields False if another process is cleaning up."""
     metrics: Metrics = UNMEASURED
     _chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Register a step of `clean_up`, which is called with `dry_run` and returns counts by kind."""
+        """Register a step of `clean_up`. It is called with `dry_run` and returns counts by kind."""
         self._chores.append(chore)
 
     @asynccontextmanager
@@ -236,7 +236,7 @@ class RetentionSweep:
     async def clean_up(
         self, *, history: timedelta | None = None, dry_run: bool = False, progress: Progress = no_progress
     ) -> Mapping[str, int]:
-        """Delete what is older than the settings allow, and history entries older than `history`; counts by kind."""
+        """Delete data older than the settings allow, and history entries older than `history`; return the counts."""
         editor, steps = self.editor, _Steps(progress, total=5 + len(self._chores))
         if dry_run:
             expired = await self.database.value(f"select count(*) from statements where {_OVER}")
@@ -268,7 +268,7 @@ class RetentionSweep:
         return counts
 
     async def tidy(self) -> None:
-        """The periodic clean-up, skipped while another process does it; warns if too many entries remain."""
+        """Run the periodic clean-up, unless another process runs it; warns if too many entries remain."""
         async with self.alone() as is_alone:
             if not is_alone:
                 return
@@ -278,7 +278,7 @@ class RetentionSweep:
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
-        """Close available statements unused for that long, and delete their results."""
+        """Close available statements that were unused for that long, and delete their results."""
         closed: list[UUID] = []
         already, skipped, failures = 0, 0, _Failures()
         rows = await self.database.fetch(_CLOSABLE, unused_for)
@@ -299,7 +299,7 @@ class RetentionSweep:
     async def close_sessions(
         self, connectors: list[str] | None, unused_for: timedelta, *, progress: Progress = no_progress
     ) -> CloseReport:
-        """Close the records of sessions unused for that long; their owners drop them at the next heartbeat."""
+        """Close the records of sessions unused for this long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
         failures = _Failures()
         sessions = await self.sessions.open_sessions(connectors=connectors, unused_since=unused_for)
@@ -329,19 +329,19 @@ class RetentionSweep:
         for statement_id in doomed:
             try:
                 await self.results.delete(statement_id)
-            except QueryServerError as error:  # denied access is no StorageError
+            except QueryServerError as error:  # denied access is not a StorageError
                 errors[statement_id] = error
         deleted = [statement_id for statement_id in doomed if statement_id not in errors]
         async with self.database.transaction() as connection:
-            # Only now, because the segments in the record name the bytes to delete.
+            # Deleted only now, because the segments in the record name the bytes to delete.
             for table in ("result_segments", "doomed_results"):
                 await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
         return errors
 
     async def _sweep_store(self, *, dry_run: bool) -> Mapping[str, int]:
-        """Delete stored rows of statements without a result, and files left by processes that died.
+        """Delete stored rows of statements without a result, and files left by dead processes.
 
-        An error of the store ends only this sweep. Anything that cannot be deleted is counted as orphaned.
+        A store error ends only this sweep. Files that cannot be deleted count as orphaned.
         """
         orphaned = interrupted = 0
         now = await self.database.value("select now()")
@@ -375,7 +375,7 @@ class RetentionSweep:
             log.warning("orphaned result not deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: StoredStatement, now: datetime) -> bool:
-        """Whether it is too old for a runner that lost its lease to be still writing."""
+        """Return whether the stored result is too old to be still written by a runner that lost its lease."""
         written = await self.listing.last_written(stored)
         return written is not None and now - written > _ORPHAN_AGE
 
@@ -385,7 +385,7 @@ class RetentionSweep:
         return await self.database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
 
     async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
-        """Cut long texts of statements and scripts whose result can no longer be read."""
+        """Truncate long texts of statements and scripts whose result can no longer be read."""
         if dry_run:
             statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
             scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
@@ -407,16 +407,16 @@ class RetentionSweep:
             try:
                 counts[kind] = await self.database.execute(f"delete {condition}")
             except asyncpg.ForeignKeyViolationError:
-                # A script was submitted again concurrently; unused ones are deleted the next time.
+                # A script was concurrently resubmitted; unused scripts are deleted next time.
                 counts[kind] = 0
         return counts
 
 
 @asynccontextmanager
 async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
-    """Yields whether no other process is inside. Raises DatabaseUnavailable.
+    """Try to acquire the clean-up lock; yields False if another process holds it. Raises DatabaseUnavailable.
 
-    Holds the lock with its own connection, since the only one of a small pool is needed inside.
+    Holds the lock on a separate connection, since a small pool's only connection is needed inside the block.
     """
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
@@ -449,7 +449,7 @@ class _Steps:
 
 
 class _Failures:
-    """Collects reasons of failures by id, so that a row locked for long does not stop the rest."""
+    """Collects failure reasons by id, so that a row with a long-held lock does not stop the rest."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

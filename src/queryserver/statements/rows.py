@@ -1,4 +1,4 @@
-"""Columns of the table of statements, and the values built from its rows."""
+"""Defines the columns of the statements table, and builds values from its rows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -62,7 +62,7 @@ END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan 
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
-"""The time at the beginning of a log line."""
+"""SQL of the time at the beginning of a log line."""
 
 
 def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, An
 
 
 def end_of(row: Row) -> model.StatementEnd:
-    """The end from a row with END_COLUMNS."""
+    """Build the end from a row with END_COLUMNS."""
     state = StatementState(row["state"])
     outcome = _outcome_of(state, row["error_code"])
     return model.StatementEnd(
@@ -84,7 +84,7 @@ def end_of(row: Row) -> model.StatementEnd:
 
 
 def times_of(row: Row) -> model.StatementTimes:
-    """The times from a row with the columns TIMES."""
+    """Build the times from a row with the columns TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
     until = ended or row["read_at"]
     return model.StatementTimes(
@@ -104,12 +104,12 @@ def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str
 
 
 def status_of(row: Row) -> model.StatementStatus:
-    """The status from a row with STATUS."""
+    """Build the status from a row with STATUS."""
     return _status_of(row, row["failure"])
 
 
 def _status_of(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
-    """`failure` is a row with _DETAIL_FIELDS if the statement has no result."""
+    """Build the status. `failure` is a row with _DETAIL_FIELDS if the statement has no result."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
@@ -129,13 +129,13 @@ def _details_of(row: Row | Mapping[str, Any]) -> model.FailureDetails:
 def _handle_of(row: Row | Mapping[str, Any]) -> model.StatementHandle:
     text = row["statement"]
     if row["text_is_cut"]:
-        # No engine takes these words for a statement.
+        # Engines never accept these words as a statement.
         text = f"{text} … [the rest of this text is not stored any more]"
     return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
 
 
 def part_of(row: Row) -> model.StatementPart:
-    """The statement of a script from a row of PARTS."""
+    """Build the statement of a script from a row of PARTS."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementPart(
         **fields(row, _PART_FIELDS),
@@ -150,7 +150,7 @@ def part_of(row: Row) -> model.StatementPart:
 
 
 def record_of(row: Row) -> model.StatementRecord:
-    """The record from a row with RECORD."""
+    """Build the record from a row with RECORD."""
     has_result = _outcome_of(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),
@@ -162,7 +162,7 @@ def record_of(row: Row) -> model.StatementRecord:
 
 
 def columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
-    """Columns from their stored form: lists of name, type, native type, comment."""
+    """Build columns from their stored form: lists of name, type, native type, comment."""
     if stored is None:
         return None
     return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)

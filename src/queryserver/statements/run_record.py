@@ -1,4 +1,4 @@
-"""The writes of a run: rows in segments, log, end."""
+"""Writes the record of a run: rows in segments, log, end."""
 
 import asyncio
 import time
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class LeaseLost(Exception):
-    """Another runner has the statement, or its state is final, so this run must write nothing more."""
+    """Another runner has the statement, or its state is final, so this run must stop writing."""
 
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost if it is lost.
+    """Writes the record of one statement for the runner that holds its lease. All writes raise LeaseLost if it is lost.
 
-    `before_end` runs before any user can see that the statement has ended. Writes to an unreachable database are
+    `before_end` runs before users can see that the statement has ended. Writes to an unreachable database are
     retried while the lease may still be valid.
     """
 
@@ -97,7 +97,7 @@ class RunRecord:
         self.notify()
 
     async def report(self, progress: int, token: str | None) -> None:
-        """Store the progress and new log lines. Without `token`, keeps the stored one."""
+        """Store the progress and new log lines. Without `token`, the stored token is kept."""
         async with self._writing:
             token = token or (self._checkpoint.token if self._checkpoint else None)
             checkpoint = None
@@ -115,14 +115,14 @@ class RunRecord:
             await self.leases.trim_logs(self._lease, before_line=first_kept)
 
     async def record_token(self, progress: int, token: str | None) -> None:
-        """Store where to resume at the engine, if that has changed."""
+        """Store the position from which to resume at the engine, if it has changed."""
         if self._checkpoint is not None and token is not None and token != self._checkpoint.token:
             await self.report(progress, token)
 
     async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
-        """Make stored rows visible, and record where to resume at the engine after them."""
+        """Make stored rows visible, and record the position from which to resume at the engine after them."""
         async with self._writing:
-            # This write stores no log lines.
+            # This write does not store log lines.
             log_lines = self._checkpoint.log_lines if self._checkpoint else 0
             checkpoint = None if token is None else EngineCheckpoint(token, log_lines)
             await self._write(
@@ -132,7 +132,7 @@ class RunRecord:
         self.notify()
 
     async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
-        """Record the terminal state and outcome; only the first call counts.
+        """Record the terminal state and outcome; only the first call has an effect.
 
         Without `engine_is_done`, the engine may still be working, and `engine_is_done()` is called later.
         """
@@ -203,9 +203,9 @@ class RunRecord:
 
 
 INLINE_BYTES = 32 * 1024
-"""Results up to this size are stored inside the record itself, without a file or a second query."""
+"""Results up to this size are stored in the record itself, without a file or a second query."""
 SEGMENT_AGE_S = 1.0
-"""Time after which rows of a slow statement can be read."""
+"""Time after which rows of a slow statement become readable."""
 _SEGMENT_BYTES = 4 * 1024 * 1024
 # Batches with more columns are measured in a thread, because Arrow takes about 6 µs per column.
 _MANY_COLUMNS = 200
@@ -234,7 +234,7 @@ class SpoolResult:
 class Spool:
     """Collects batches into segments; fills the next one while one is being stored.
 
-    Holds at most two segments and one batch. `make_visible` is called in order, each time bytes are durable.
+    Holds at most two segments and one batch. `make_visible` is called in order, whenever a segment is durable.
     """
 
     results: ResultStore
@@ -256,14 +256,14 @@ class Spool:
         self.rows = stored.rows if stored else 0
         self._segments = stored.segments if stored else 0
         self._stored_bytes = stored.size_bytes if stored else 0
-        # Of rows stored by another runner, only the compressed size is known.
+        # For rows stored by another runner, only the compressed size is known.
         self._kept_bytes = self._stored_bytes
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
-        """Keep rows within the limits; `truncated_reason` is set once some were dropped.
+        """Keep rows within the limits; `truncated_reason` is set once rows were dropped.
 
-        `token` says where to resume at the engine after this batch, and is stored with its last rows. Raises
-        cell_too_large, RowTooLarge; then nothing of the batch is kept.
+        `token` is the position from which to resume at the engine after this batch, and is stored with its last rows.
+        Raises cell_too_large, RowTooLarge; then the whole batch is dropped.
         """
         divide = partial(self._divide, batch, is_one=token is not None)
         pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
@@ -277,7 +277,7 @@ class Spool:
             self._pending_bytes += size_bytes
             self.rows += rows.num_rows
             if size_bytes > _SEGMENT_BYTES:
-                # A single huge row: nothing else is fetched until its memory is free again.
+                # For a single huge row, nothing else is fetched until its memory is free again.
                 await self.store()
             elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
                 await self._flush()
@@ -308,7 +308,7 @@ class Spool:
             await asyncio.gather(self._storing, return_exceptions=True)
 
     def _divide(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
-        """The rows of the batch within the limits, in pieces for segments with their sizes; a single piece if `is_one`.
+        """Divide the batch's rows within the limits into chunks with their sizes; returns a single chunk if `is_one`.
 
         Rows are stored with the checkpoint after them, so only batches without a checkpoint can be divided.
         """

@@ -1,4 +1,4 @@
-"""The runner of statements in a process: its components, heartbeat and sweeps (Contract platform 10.2)."""
+"""Runs a process's statements: components, heartbeat and sweeps of the runner (Contract platform 10.2)."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# A message wakes a worker regardless of the statement it names.
+# Messages wake a worker regardless of the statement they name.
 _ANY_STATEMENT = UUID(int=0)
 
 
@@ -56,7 +56,7 @@ class QueueConsumer:
 
     @property
     def room(self) -> int:
-        """Number of further statements of any user that this worker can take now."""
+        """Return how many more statements of any user this worker can take now."""
         return max(self._free_slots - self.limits.reserved - self._announced, 0)
 
     @property
@@ -82,7 +82,7 @@ class QueueConsumer:
             if free <= 0:
                 return 0
             free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
-            # Not canceled with the caller, because a claimed statement that does not run would block its slot.
+            # The claim is not canceled with the caller, because a claimed but idle statement would block its slot.
             taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
             return await asyncio.shield(taking)
 
@@ -128,19 +128,19 @@ class QueueConsumer:
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """Callbacks of other parts of the server for runs of statements."""
+    """Callbacks from other parts of the server for statement runs."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Called with user id and connector before the end of a statement that may change tables."""
     imports: ImportOpener | None = None
-    """Opens the session of an import."""
+    """Opens an import session."""
     import_lost: Callable[[], None] | None = None
     """Called when an import ended because its process was lost."""
 
 
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs statements under leases inside `running()`; at its end, unfinished ones are stopped or handed over."""
+    """Runs statements under leases inside `running()`. On exit, unfinished statements are stopped or handed over."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -275,7 +275,7 @@ class Runner:
         renewed = await self.leases.renew(ids, owner=self.owner, lease=lease) if ids else {}
         for statement_id in ids:
             if renewed.get(statement_id, True):
-                # Another instance received a cancel request, or the lease is lost; either way, the work here ends.
+                # Another instance received a cancel request, or the lease is lost; in both cases, the work here ends.
                 if statement_id not in renewed:
                     self.metrics.leases_lost.inc()
                 self.statements.cancel(statement_id)
@@ -299,7 +299,7 @@ class Runner:
         await self.sessions.drop_idle()
         if self._may_not_sweep:
             return
-        # Statements that run here are not lost, even if their lease expired in an outage of the database.
+        # Statements that run here are not lost, even if their lease expired during a database outage.
         await self._renew()
         await self.session_records.close_lost()
         await self.leases.end_broken_scripts()
@@ -330,7 +330,7 @@ class Runner:
             try:
                 await action()
             except DatabaseUnavailable:
-                # No process could renew its leases; after the outage, owners must do so before the sweep.
+                # Processes could not renew their leases; after the outage, owners must renew them before the sweep.
                 pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
                 raise

@@ -1,4 +1,4 @@
-"""The statements that run, or wait for a slot, in this process (Contract platform 10.2)."""
+"""Manages the statements that run, or wait for a slot, in this process (Contract platform 10.2)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -53,7 +53,7 @@ class RunningStatements:
     _executions: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
 
     def start(self, assignment: Assignment, user: User, script: ScriptRun | None = None) -> None:
-        """Run a claimed statement; after the grace time of a shutdown it is left to another process.
+        """Run a claimed statement; after the grace period of a shutdown, it is left to another process.
 
         `script` is set if the statement continues a script whose previous statement ran here.
         """
@@ -91,7 +91,7 @@ class RunningStatements:
         lease = execution.assignment.lease
         if self._executions.get(lease.statement_id) is execution:
             del self._executions[lease.statement_id]
-        if not execution.is_settled:  # otherwise recording the end has already notified them
+        if not execution.is_settled:  # otherwise, recording the end has already notified them
             self.notify(lease)
         self.after_end(execution)
 
@@ -101,15 +101,15 @@ class RunningStatements:
         return len(self._executions)
 
     def runs(self, statement_id: UUID) -> bool:
-        """Whether the statement runs, or waits for a slot, in this process."""
+        """Return whether the statement runs, or waits for a slot, in this process."""
         return statement_id in self._executions
 
     def ids(self) -> list[UUID]:
-        """Ids of the statements."""
+        """Return the ids of the statements."""
         return list(self._executions)
 
     def users(self) -> set[int]:
-        """Ids of the users of the statements."""
+        """Return the ids of the statements' users."""
         return {execution.assignment.user_id for execution in self._executions.values()}
 
     def executions(self) -> list[Execution]:
@@ -132,7 +132,7 @@ class RunningStatements:
                 execution.stop("Canceled: its session was closed.")
 
     def cancel_of_users(self, disabled: Collection[int]) -> None:
-        """Cancel the statements of users that were disabled or deleted."""
+        """Cancel the statements of users who were disabled or deleted."""
         for execution in self.executions():
             if execution.assignment.user_id in disabled:
                 execution.stop("Canceled: the user is no longer active.")
@@ -152,12 +152,12 @@ class RunningStatements:
             self.broker.statement_changed(statement_id)
 
     def is_shared(self, assignment: Assignment) -> bool:
-        """Whether its session is shared by all statements with the same session options."""
+        """Return whether the statement's session is shared by all statements with the same session options."""
         connector = self.connectors.known(assignment.connector)
         return connector is not None and connector.limits.shared_session
 
     def before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        """The callback to run before any client can see the end; None for statements that change no objects."""
+        """Return the callback to run before any client can see the end; None for statements that change no objects."""
         # An import always creates or fills a table.
         changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
         if self.objects_changed is None or not changes:
@@ -166,7 +166,7 @@ class RunningStatements:
 
 
 async def unless_database_unavailable(write: Awaitable[object]) -> None:
-    """Make a write at shutdown whose failure is harmless, because its lease then expires by itself."""
+    """Perform a write at shutdown whose failure is harmless, because the lease then expires."""
     try:
         await write
     except DatabaseUnavailable:

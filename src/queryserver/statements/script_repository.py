@@ -1,7 +1,7 @@
-"""The operations of scripts that run as a whole, whose rows are derived from those of their statements (ADR 70).
+"""Updates the operations of scripts that run as a whole; their rows derive from their statements' rows (ADR 70).
 
 Each change of a script first locks the row of its operation, which serializes changes. All functions run in the
-transaction of their caller.
+caller's transaction.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ update statements set state = 'running', sent_at = coalesce(sent_at, now())
 where id = $1 and state in ('waiting', 'running') and cancel_requested_at is null
 """
 
-# The outcome of the operation is that of the failed statement, or else of the last one with a result.
+# The operation gets the outcome of the failed statement, or else of the last statement with a result.
 _END = f"""
 with kept as (
     update statements set expires_at = coalesce(now() + $5::interval, expires_at)
@@ -79,12 +79,12 @@ order by statement_index desc limit 1
 
 
 async def lock_operation(connection: Connection, operation_id: UUID) -> Row | None:
-    """Lock and return the row of an operation, so that other changes of the script wait."""
+    """Lock and return the row of an operation, so that other changes to the script wait."""
     return await connection.fetchrow(_LOCK, operation_id)
 
 
 async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | None:
-    """The same for the script that the statement is or belongs to; None for any other statement."""
+    """Lock and return the operation row of the statement's script; None if the statement is not part of a script."""
     operation_id = await connection.fetchval(
         "select coalesce(operation_id, id) from statements where id = $1 and (is_script or operation_id is not null)",
         statement_id,
@@ -93,14 +93,14 @@ async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | No
 
 
 async def parts(connection: Connection, operation_id: UUID) -> tuple[model.StatementPart, ...]:
-    """The started statements of an operation with `runs_all`, in order."""
+    """Return the started statements of an operation with `runs_all`, in order."""
     return tuple(map(part_of, await connection.fetch(PARTS, operation_id)))
 
 
 async def result_part(
     connection: Connection, operation_id: UUID, statement_index: int | None
 ) -> model.StatementRecord | None:
-    """A started statement of the script, by default the last one with a result."""
+    """Return a started statement of the script, by default the last one with a result."""
     row = await connection.fetchrow(_RESULT, operation_id, statement_index)
     return record_of(row) if row else None
 

@@ -1,4 +1,4 @@
-"""Scripts that run as a whole, one statement after the other (Contract editor 5.5, ADR 70)."""
+"""Runs whole scripts, one statement after the other (Contract editor 5.5, ADR 70)."""
 
 import asyncio
 import math
@@ -24,11 +24,11 @@ from queryserver.statements.states import LimitSource
 T = TypeVar("T")
 
 OPERATION_OWNER = "script"
-"""Owner of the rows of operations, which no process claims."""
+"""Owner of operation rows, which processes never claim."""
 
 
 def warning_of(index: int, count: int) -> str | None:
-    """The warning that only one statement of a script runs; None for the last one."""
+    """Return the warning that only one statement of a script runs; None for the last one."""
     if index == count - 1:
         return None
     return (
@@ -38,7 +38,7 @@ def warning_of(index: int, count: int) -> str | None:
 
 
 def require_short(choice: Choice, limits: EditorSettings) -> None:
-    """Raises InvalidParameter if too many statements would run in one call."""
+    """Raise InvalidParameter if too many statements would run in one call."""
     count, most = choice.count - choice.index, limits.script_max_statements
     if count > most:
         raise InvalidParameter(
@@ -48,9 +48,9 @@ def require_short(choice: Choice, limits: EditorSettings) -> None:
 
 
 def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewStatement, NewStatement | None]:
-    """The operation of a script, and the first of its statements, `first`, which `choice` has selected.
+    """Create a script's operation and its first statement. `first` is the statement that `choice` has selected.
 
-    The operation of a script with one statement is that statement.
+    If the script has a single statement, that statement is the operation.
     """
     last, handle = choice.last, first.handle
     if last is None or choice.count == 1:
@@ -91,18 +91,21 @@ def operation_of(first: NewStatement, script: str, choice: Choice) -> tuple[NewS
 
 @dataclass(slots=True, eq=False)
 class ScriptRun:
-    """Determines the next statement of a script in the process that runs it; splits the text once."""
+    """Determines the next statement of a script in the process that runs it; splits the text only once."""
 
     leases: StatementLeases
     editor: EditorSettings
     is_shared: bool
     """Whether its session is shared by statements without a named session."""
     log: Logbook | None = None
-    """The common log of all its statements."""
+    """The common log of all the script's statements."""
     _remaining: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
     async def next_statement(self, previous: Assignment) -> NewStatement | None:
-        """The statement after `previous`; None after the last one. Raises DatabaseUnavailable, OperationNotFound."""
+        """Return the statement after `previous`; None after the last one.
+
+        Raises DatabaseUnavailable, OperationNotFound.
+        """
         operation_id, index = previous.lease.operation_id, previous.statement_index + 1
         if operation_id is None or index >= previous.statements_count:
             return None

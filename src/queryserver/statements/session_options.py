@@ -1,4 +1,4 @@
-"""The session of a statement: which one, its settings, and its credentials (Contract editor 2.3, 9)."""
+"""Determines a statement's session, its settings, and its credentials (Contract editor 2.3, 9)."""
 
 import hashlib
 import json
@@ -26,8 +26,9 @@ from queryserver.statements.session_repository import SessionRecords
 _LONGEST_NAME = 100
 _MOST_NAMES = 20
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-# Names that select whose rights a statement has, or which code the engine loads. They are refused, so that no client
-# assumes that they took effect. HiveServer2 itself uses a colon, as in `use:database` and `set:hiveconf:…`.
+# Settings with these names select the rights of a statement or the code that the engine loads. They are rejected, so
+# that clients never assume that they took effect. HiveServer2 itself uses a colon, as in `use:database` and
+# `set:hiveconf:…`.
 _DANGEROUS = re.compile(
     r"(?:^|[._-])(?:proxy[._-]?user|doas|impersonat\w*|delegation|ugi|user[._-]name|role|session_authorization"
     r"|authori[sz]ation|authentication|security|privileges?|acls?|hooks?|jars?|classpath)(?:[._-]|$)|:",
@@ -41,11 +42,11 @@ class FilteredSettings:
 
     passed_on: Mapping[str, str]
     ignored: Sequence[str]
-    """Only their names, since the values may be secrets."""
+    """Only the names of ignored settings, since the values may be secrets."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines for the log of the operation."""
+        """Lines for the operation's log."""
         if not self.ignored:
             return ()
         names = [name if _PLAIN.fullmatch(name) else "?" for name in self.ignored[:_MOST_NAMES]]
@@ -101,7 +102,7 @@ class SessionCredentials:
         settings: Mapping[str, str] = _NO_SETTINGS,
         token: SealedToken | None = None,
     ) -> SessionOptions:
-        """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
+        """Return the options of a session; `token` replaces the call's token. Raises CredentialsRequired."""
         external = None
         if self._wants_token(connector):
             # The token of the statement has precedence, since it identifies the user who sent the statement.
@@ -123,7 +124,7 @@ class SessionCredentials:
         )
 
     def require_token(self, user: User, connector: Connector) -> None:
-        """Raises EngineJwtRequired if the engine needs the token of the caller and this call has none to pass on."""
+        """Raise EngineJwtRequired if the engine needs the caller's token and this call has no token to pass on."""
         if not self._connectors.engine(connector).capabilities.wants_external_token:
             return
         if not self._passes_tokens:
@@ -132,14 +133,14 @@ class SessionCredentials:
             raise EngineJwtRequired(f"The connector {connector.nice_name} needs a token of your identity provider.")
 
     def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
-        """The sealed token for the record of a statement; None if the engine takes none."""
+        """Return the sealed token for the record of a statement; None if the engine does not take tokens."""
         token = user.external_token
         if token is None or not self._wants_token(connector):
             return None
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def latest(self, user: User, connector: Connector) -> Credentials | None:
-        """The latest credentials of the user for this connector; no query if the connector has its own login."""
+        """Return the latest credentials of the user for this connector; no query if the connector has its own login."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -154,19 +155,22 @@ class SessionCredentials:
         return Credentials(username, password) if addresses == self._addresses(connector) else None
 
     async def required(self, user: User, connector: Connector) -> Credentials | None:
-        """As `of`, but raises CredentialsRequired if they are missing and the connector has no own login."""
+        """Return the result of `latest`.
+
+        Raises CredentialsRequired if the engine needs credentials and none are stored.
+        """
         credentials = await self.latest(user, connector)
         if credentials is None and self._connectors.engine(connector).capabilities.wants_credentials:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         return credentials
 
     def seal(self, credentials: Credentials, connector: Connector) -> bytes:
-        """The sealed form for the record of a session."""
+        """Seal the credentials for the record of a session."""
         content = [credentials.username, credentials.password, *self._addresses(connector)]
         return self._sealer.seal(json.dumps(content).encode())
 
     def _addresses(self, connector: Connector) -> list[str]:
-        """The addresses of the connector, or a digest of all its options if only the driver knows them."""
+        """Return the addresses of the connector, or a digest of all its options if only the driver knows them."""
         endpoints = self._connectors.engine(connector).capabilities.endpoints
         if endpoints:
             return [f"{host}:{port}" for host, port in endpoints]
@@ -184,24 +188,24 @@ class StatementSession:
     id: int
     guid: str
     owner: str | None
-    """The process that has it open, if any."""
+    """The process that has the session open, if any."""
     named: bool = False
-    """Whether it was opened by create_session."""
+    """Whether the session was opened by create_session."""
     shared: bool = False
-    """Whether statements with the same session options share it."""
+    """Whether statements with the same session options share the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionChooser:
-    """Chooses the session of a statement: a named one, that of the previous statement, a shared or a new one."""
+    """Chooses a statement's session: a named session, the previous statement's session, a shared or a new session."""
 
     statements: StatementRecords
     sessions: SessionRecords
 
     async def named(self, user: User, connector: Connector, session_id: int) -> StatementSession:
-        """A session opened by create_session. Raises session_not_found.
+        """Return a session opened by create_session. Raises session_not_found.
 
-        A lost session is no error here; a statement in it is recorded, and fails.
+        A lost session is not an error here; a statement in it is recorded, and fails.
         """
         session = await self.sessions.read(session_id)
         if session is None and await self.sessions.named(session_id) == (user.id, connector.key):
@@ -212,7 +216,7 @@ class SessionChooser:
         return StatementSession(session.id, session.guid, owner=session.owner if session.is_live else None, named=True)
 
     async def of_previous(self, previous: StatementRecord, connector: Connector) -> StatementSession:
-        """The session of the previous statement, if it ran on the connector."""
+        """Return the session of the previous statement, if it ran on the connector."""
         handle, named = previous.handle, previous.in_named_session
         owner, shared = await self._owner_of(handle.session_id), connector.limits.shared_session and not named
         return StatementSession(handle.session_id, handle.session_guid, owner, named, shared)
@@ -220,7 +224,7 @@ class SessionChooser:
     async def new(
         self, user: User, connector: Connector, database: str | None, settings: Mapping[str, str]
     ) -> StatementSession:
-        """A new session, or the shared one with these options if the connector shares sessions."""
+        """Return a new session, or the shared one with these options if the connector shares sessions."""
         guid, session_id = new_session_guid(), await self.statements.new_session_id()
         if not connector.limits.shared_session:
             return StatementSession(session_id, guid, owner=None)

@@ -1,4 +1,4 @@
-"""Engine sessions in the service database (Contract editor 9)."""
+"""Stores engine sessions in the service database (Contract editor 9)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -87,13 +87,13 @@ returning true
 
 
 class SessionRecords:
-    """The table of sessions. Access rights are checked by the services. Each method is one transaction."""
+    """Accesses the table of sessions. Services check access rights. Each method is one transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """Store a session; False if the user has `max_open` named ones open. Unnamed sessions can be reopened."""
+        """Store a session; False if the user has `max_open` named sessions open. Unnamed sessions can be reopened."""
         async with self._database.transaction() as connection:
             # The count is exact, because sessions of a user are stored one at a time.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
@@ -116,20 +116,20 @@ class SessionRecords:
         return stored is True
 
     async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """Id and guid of the session shared by statements of that user and purpose; `proposed` if there is none yet."""
+        """Return id and guid of the session that a user's statements share for a purpose, or else `proposed`."""
         digest = hashlib.sha256(purpose.encode()).digest()
         row = await self._database.row(_SHARED, user_id, connector, digest, *proposed)
         return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
-        """An open session; None once it is closed."""
+        """Return an open session; None once it is closed."""
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )
         return _session_of(row) if row else None
 
     async def named(self, session_id: int) -> tuple[int, str] | None:
-        """User id and connector of a named session, open or closed."""
+        """Return the user id and connector of a named session, open or closed."""
         row = await self._database.row("select user_id, connector from sessions where id = $1 and named", session_id)
         return (row["user_id"], row["connector"]) if row else None
 
@@ -140,7 +140,7 @@ class SessionRecords:
         connectors: Sequence[str] | None = None,
         unused_since: timedelta | None = None,
     ) -> Sequence[SessionRecord]:
-        """Open named sessions."""
+        """Read the open named sessions."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from sessions
             where named and closed_at is null and ($1::bigint is null or user_id = $1)
@@ -154,7 +154,7 @@ class SessionRecords:
         return [_session_of(row) for row in rows]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """Connectors, with dialect, on which a user has or had named sessions, most recently used first."""
+        """Return the connectors with dialect on which a user has or had named sessions, most recently used first."""
         rows = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
@@ -163,7 +163,7 @@ class SessionRecords:
         return [(row["connector"], row["dialect"]) for row in rows]
 
     async def credentials(self, user_id: int, connector: str) -> bytes | None:
-        """The sealed credentials of the newest open session of the user for that connector."""
+        """Return the sealed credentials of the newest open session of the user for that connector."""
         return await self._database.value(
             """select sealed_credentials from sessions
             where user_id = $1 and connector = $2 and closed_at is null and sealed_credentials is not null
@@ -173,13 +173,13 @@ class SessionRecords:
         )
 
     async def touch(self, session_id: int) -> None:
-        """Note a use by its user; polling does not count."""
+        """Note a use by the session's user; polling does not count."""
         await self._database.execute(
             "update sessions set last_used_at = now() where id = $1 and closed_at is null", session_id
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """Close it and erase its credentials; False if it was already closed, or has another owner than `owner`."""
+        """Close the session and erase its credentials; False if it was already closed, or is not owned by `owner`."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -189,7 +189,7 @@ class SessionRecords:
         return changed == 1
 
     async def close_unused(self, session_id: int, *, unused_since: timedelta) -> bool:
-        """As `close`, but also False if a statement waits or runs in it, or it was used since."""
+        """Close an unused session; False if it is closed, a statement waits or runs in it, or it was used since."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
@@ -197,18 +197,18 @@ class SessionRecords:
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
-        """Close the sessions whose owner is dead."""
+        """Close the sessions whose owner has died."""
         return await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where closed_at is null and lease_until < now()"""
         )
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
-        """Acquire or renew the lease on the data of an engine; `everything` ignores leases of other processes."""
+        """Acquire or renew the lease on an engine's data; `ignore_leases` ignores leases of other processes."""
         return await self._database.value(_HOLD, connector, owner, lease, ignore_leases) is True
 
     async def expire_all(self) -> None:
-        """End all leases of sessions and engines, because no process that holds one is alive."""
+        """End all leases of sessions and engines, because no lease holder is alive."""
         await self._database.execute("update sessions set lease_until = now() where closed_at is null")
         await self._database.execute("delete from engine_owners")
 

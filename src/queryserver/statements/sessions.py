@@ -1,6 +1,6 @@
-"""Named sessions, which callers open and close themselves (Contract editor 9).
+"""Opens and closes named sessions for callers (Contract editor 9).
 
-The command close_sessions, which closes sessions of all users by age, is in `RetentionSweep.close_sessions`.
+`RetentionSweep.close_sessions` implements the command close_sessions, which closes sessions of all users by age.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """The request of create_session: the properties as received, and the values parsed from them."""
+    """The request of create_session: the properties as received, and their parsed values."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
@@ -49,9 +49,9 @@ class NewSession:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sessions:
-    """Opens and closes named sessions. The instance that opened one runs its statements, whichever receives them.
+    """Opens and closes named sessions. The instance that opened a session runs its statements.
 
-    Sessions on data that another process holds are opened there.
+    Sessions on data held by another process are opened there.
     """
 
     records: SessionRecords
@@ -91,7 +91,7 @@ class Sessions:
             try:
                 holder = await self.forwarding.holder(data)
                 is_open = await self._open_at(holder, user, connector, record, new.database)
-            except BaseException:  # also a cancel: the holder may have opened it
+            except BaseException:  # including a cancel, since the holder may have opened the session
                 await asyncio.shield(self._close_unanswered(record.id))
                 raise
         else:
@@ -99,7 +99,7 @@ class Sessions:
         if not is_open:
             raise too_many_sessions(f"{self.max_per_user} sessions of yours are open. Close some of them.")
         try:
-            return await self.records.read(record.id) or record  # read again for the times of the database
+            return await self.records.read(record.id) or record  # read again for the database's times
         except DatabaseUnavailable:
             return record
 
@@ -119,8 +119,8 @@ class Sessions:
     async def _open_at(
         self, holder: str, user: User, connector: Connector, record: SessionRecord, database: str | None
     ) -> bool:
-        """Open it in the process that holds the data. Also raises EngineTimeout."""
-        # Without credentials, because data held by one process are files, which have no logins.
+        """Open the session in the process that holds the data. Also raises EngineTimeout."""
+        # Credentials are not sent, because data held by one process are files, which have no logins.
         arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
@@ -133,7 +133,7 @@ class Sessions:
             raise EngineTimeout(f"No session was opened within {budget.total_seconds():g} s.") from None
 
     async def _open_forwarded(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        session_id, guid, properties, settings, *database = arguments  # the database is only sent if there is one
+        session_id, guid, properties, settings, *database = arguments  # the database is only sent if it is set
         self.runner.instance.require_open()
         if not await self.runner.data.may_run(connector):
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
@@ -141,7 +141,7 @@ class Sessions:
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
-        """Close the record of a session whose id no client received; its holder then closes the session."""
+        """Close the record of a session whose id the client did not receive; its holder then closes the session."""
         with suppress(DatabaseUnavailable):
             await self.records.close(session_id)
         await self.notices.publish(CLOSE_SESSION, str(session_id))
@@ -183,7 +183,7 @@ class Sessions:
             session = await self.records.named(session_id)
             if session is None or session[0] != user.id or not user.reaches(session[1]):
                 raise session_not_found(session_id)
-            # It may have ended by itself, or an earlier call may have failed halfway.
+            # The session may have ended on its own, or an earlier call may have failed halfway.
             await self._close_results(*session, session_id)
             return None
         if record.user_id != user.id or not record.named or not user.reaches(record.connector):
@@ -192,7 +192,7 @@ class Sessions:
         return record
 
     async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
-        """Close all sessions of the caller on one connector, and return the last of them. Raises as `resolve`.
+        """Close all the caller's sessions on one connector, and return the last one. Raises the errors of `resolve`.
 
         Works even if the caller may no longer use the connector, provided they have or had sessions on it.
         """
@@ -210,7 +210,10 @@ class Sessions:
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
-        """Cancel its statements and close it; False if it was closed. Keeps results, unless `close_queries` is set."""
+        """Cancel the session's statements and close it; False if it was closed.
+
+        Keeps results, unless `close_queries` is set.
+        """
         for statement_id in await self.statements.active_in_session(record.id):
             await self.statements.request_cancel(statement_id, by="close_session")
         closed = await self.runner.close_session(record.id)

@@ -1,4 +1,4 @@
-"""Ends the statements and sessions of a process that stops (Contract platform 9.5)."""
+"""Ends the statements and sessions of a stopping process (Contract platform 9.5)."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# Time for one write at the end of a shutdown.
+# Time limit for one write at the end of a shutdown.
 _LEAST_S = 0.5
 
 
@@ -42,10 +42,10 @@ class RunnerShutdown:
     broker: Broker | None
 
     async def drain(self, *, at_once: bool = False) -> None:
-        """Let statements finish for the grace time, none with `at_once`, then stop them within `REST_S`. Idempotent.
+        """Let statements finish for the grace period, none with `at_once`, then stop them within `REST_S`. Idempotent.
 
-        Statements that were not sent, or that another process can resume, are left to other processes. Meanwhile,
-        calls are still served, except those that would start work.
+        Statements that were not sent, or that another process can resume, are left to other processes. Calls are still
+        served, except calls that would start work.
         """
         tasks = self.running.tasks
         if self.instance.is_drained:

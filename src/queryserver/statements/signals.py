@@ -1,4 +1,4 @@
-"""Wakes calls that wait for changes of statements."""
+"""Wakes calls that wait for statement changes."""
 
 import asyncio
 from collections import defaultdict
@@ -16,7 +16,7 @@ from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 
-# Deleted statements count as changed, so that their calls return that there is no such statement.
+# Deleted statements count as changed, so that waiting calls report that they do not exist.
 _CHANGED = """
 select distinct watched.id from unnest($1::uuid[], $2::text[]) as watched (id, seen) left join statements using (id)
 where state is null or state not in ('waiting', 'running') or state <> seen
@@ -25,19 +25,22 @@ where state is null or state not in ('waiting', 'running') or state <> seen
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """Notes changes of a statement from its creation on. Read the record after creating it, then wait."""
+    """Notes changes of a statement from the watch's creation on.
+
+    Read the record after creating the watch, then wait.
+    """
 
     statement_id: UUID
     ends_only: bool
     seen_state: StatementState | None = None
-    """The state that the caller has read and waits to change; None if it waits for rows or the end."""
+    """The state that the caller has read and waits to change; None if the caller waits for rows or the end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def note(self) -> None:
         self._changed.set()
 
     async def changed_within(self, within_s: float) -> bool:
-        """Whether the statement has changed since the last call; waits up to `within_s` for a change."""
+        """Wait up to `within_s` for a change; return whether the statement has changed since the last call."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
@@ -91,7 +94,7 @@ class StateSignals:
                 self.has_watches.clear()
 
     def watched(self) -> set[tuple[UUID, StatementState | None]]:
-        """The watched statements, each with the states that its callers have seen."""
+        """Return the watched statements, each with a state that a caller has seen."""
         return {
             (statement_id, watch.seen_state) for statement_id, watches in self._watches.items() for watch in watches
         }
@@ -99,9 +102,9 @@ class StateSignals:
 
 @dataclass(eq=False)
 class StateChangePoller:
-    """Polls for changes of watched statements that were not signaled, in one query for all. Active inside `running()`.
+    """Polls for unsignaled changes of watched statements, in a single query. Active inside `running()`.
 
-    Statements that run here are polled less often, only because their lease may have been lost.
+    Statements that run here are polled less often, since they only change unsignaled if their lease is lost.
     """
 
     database: Database = field(repr=False)
@@ -128,9 +131,9 @@ class StateChangePoller:
                 for statement_id in await self._changed(list(watched)):
                     self.signals.notify(statement_id)
             except DatabaseUnavailable:
-                # Each waiting call then reads the record and raises the error, as a new call would.
+                # Each waiting call then reads the record and raises the error, as new calls do.
                 self.signals.notify_all()
-            except Exception:  # last resort of a task: calls must not wait until their time-out
+            except Exception:  # last resort of a task: calls must not wait until they time out
                 log.exception("changes of statements not read")
                 self.signals.notify_all()
 

@@ -1,4 +1,4 @@
-"""The states of statements, the choices of the list of them, and why a result is cut. Imports no other module."""
+"""Defines statement states, state filters and truncation reasons. Does not import other modules."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +21,7 @@ class StatementState(StrEnum):
     CLOSED = "closed"
 
     is_terminal: bool
-    """No further work will be done."""
+    """Whether no further work will be done."""
     wire_status: str
     """`query_status.status`. Shows `success` as `available` and `timed_out` as `failed`, so that client loops end."""
 
@@ -34,7 +34,7 @@ ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 
 
 class StatementStates(StrEnum):
-    """Values of the list parameter `state`: the states, and two that match several."""
+    """Values of the list parameter `state`: the states, and two values that match several states."""
 
     ACTIVE = "active"
     ALL = "all"
@@ -42,14 +42,14 @@ class StatementStates(StrEnum):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The matching states; None for all."""
+        """The matching states; None matches all."""
         if self is StatementStates.ALL:
             return None
         return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)
 
 
 class TruncationReason(StrEnum):
-    """Which limit truncated the stored result (Contract editor 6.4)."""
+    """The limit that truncated the stored result (Contract editor 6.4)."""
 
     ROW_LIMIT = "row_limit"
     BYTE_LIMIT = "byte_limit"

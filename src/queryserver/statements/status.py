@@ -1,4 +1,4 @@
-"""Access to statements, status and logs, cancel and close, history (Contract editor 1.6, 3, 7)."""
+"""Finds statements for callers: status, logs, cancel, close, history (Contract editor 1.6, 3, 7)."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 class StatementAccess:
     """Finds statements for callers and checks their rights.
 
-    An id that is unknown, malformed or of another user raises the same OperationNotFound.
+    Unknown ids, malformed ids and other users' ids raise the same OperationNotFound.
     """
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
@@ -34,7 +34,7 @@ class StatementAccess:
         self._connectors = connectors
 
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
-        """The operation named by id, or by the `guid` of its handle.
+        """Find an operation by id, or by the `guid` of its handle.
 
         An id may belong to another user, but a guid must not, because errors show the id of the operation.
         Raises OperationNotFound.
@@ -47,13 +47,13 @@ class StatementAccess:
         return parse_operation_id(operation_id or "")
 
     async def status(self, user: User, operation_id: UUID) -> StatementStatus:
-        """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
         status = await self.cancelable(user, operation_id)
         self._connectors.require_permission(user, status.connector)
         return status
 
     async def cancelable(self, user: User, operation_id: UUID) -> StatementStatus:
-        """The status, for users who may cancel: the owner, even without the right to the connector, and administrators.
+        """Return the status for administrators and the owner, who may cancel even without the right to the connector.
 
         Raises OperationNotFound.
         """
@@ -63,13 +63,13 @@ class StatementAccess:
         return status
 
     def require_reader(self, user: User, status: StatementStatus) -> None:
-        """Raises OperationNotFound, PermissionDenied unless the user may read the status now."""
+        """Raise OperationNotFound, PermissionDenied unless the user may read the status now."""
         if not _is_seen(user, status, by_admin=True):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
     async def own_record(self, user: User, operation_id: UUID) -> StatementRecord:
-        """The record, for the owner only. Raises OperationNotFound, PermissionDenied."""
+        """Return the record, for the owner only. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
@@ -77,7 +77,7 @@ class StatementAccess:
         return record
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
-        """The record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
@@ -85,14 +85,14 @@ class StatementAccess:
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
-        """Raises OperationNotFound, PermissionDenied for all but the owner, who alone may read results."""
+        """Raise OperationNotFound, PermissionDenied unless the user is the owner, who alone may read results."""
         if not _is_seen(user, status, by_admin=False):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
 
 
 def _is_seen(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
-    """Whether the operation is visible to the user; API tokens see only their connectors (ADR 62)."""
+    """Return whether the operation is visible to the user; API tokens see only their connectors (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
 
 
@@ -108,7 +108,7 @@ Waiting = TypeVar("Waiting", StatementStatus, HistoryEntry)
 
 
 async def with_queue_position(records: StatementRecords, statement: Waiting) -> Waiting:
-    """Add the position in the queue; queries it only if the statement waits for a free slot of its connector."""
+    """Add the queue position; queries it only if the statement waits for a free slot of its connector."""
     if statement.state is not StatementState.WAITING or statement.times.started is not None:
         return statement
     return replace(statement, queue_position=await records.queue_position(statement.id))
@@ -116,14 +116,14 @@ async def with_queue_position(records: StatementRecords, statement: Waiting) -> 
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """The status of a statement, and the log lines since the previous progress."""
+    """A statement's status, and the log lines since the previous progress."""
 
     status: StatementStatus
     log: LogPage
 
 
 class StatementReader:
-    """Reads the status and log of a statement, immediately or when they change."""
+    """Reads a statement's status and log, immediately or when they change."""
 
     def __init__(
         self, records: StatementRecords, access: StatementAccess, signals: StateSignals, streams: Streams
@@ -134,9 +134,10 @@ class StatementReader:
         self._streams = streams
 
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
-        """The current status, or the first terminal one within `wait_s`.
+        """Return the current status, or the first terminal one within `wait_s`.
 
-        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamSlot.recheck`.
+        Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and the errors of
+        `StreamSlot.recheck`.
         """
         if wait_s <= 0:
             return await self.with_queue_position(await self._access.status(user, operation_id))
@@ -148,11 +149,14 @@ class StatementReader:
         return await self.with_queue_position(status)
 
     async def with_queue_position(self, status: StatementStatus) -> StatementStatus:
-        """The status with the position in the queue, if the statement waits."""
+        """Return the status with the queue position, if the statement waits."""
         return await with_queue_position(self._records, status)
 
     async def with_failure(self, status: StatementStatus) -> StatementStatus:
-        """The status with its failure details, which a status omits for a long text. Raises OperationNotFound."""
+        """Return the status with its failure details, which a status omits for a long text.
+
+        Raises OperationNotFound.
+        """
         if status.failure is not None:
             return status
         record = await self._records.read(status.id)
@@ -161,9 +165,9 @@ class StatementReader:
         return record.status
 
     async def wait_for_end(self, status: StatementStatus, wait_s: float, slot: StreamSlot) -> StatementStatus:
-        """The first terminal status within `wait_s` for a statement that was just recorded, else the latest one.
+        """Return the first terminal status of a newly recorded statement within `wait_s`, else the latest status.
 
-        Raises as `StreamSlot.recheck` once the user of `slot` may no longer read the statement.
+        Raises the errors of `StreamSlot.recheck` once the user of `slot` may no longer read the statement.
         """
         with self._signals.watch(status.id, ends_only=True) as watch:
             return await self.wait_on_watch(status, wait_s, watch, slot)
@@ -174,10 +178,10 @@ class StatementReader:
     async def wait_on_watch(
         self, status: StatementStatus, wait_s: float, watch: Watch, slot: StreamSlot | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the latest one. Raises as `StreamSlot.recheck`.
+        """Return the first terminal status within `wait_s`, else the latest status. Raises as `StreamSlot.recheck`.
 
         `status` must have been read after `watch` began, unless the statement could not change before. Queries the
-        record only after a change, and rechecks the rights of the user whenever `slot` requires it.
+        record only after a change, and rechecks the user's rights whenever `slot` requires it.
         """
         now = asyncio.get_running_loop().time
         give_up = now() + wait_s
@@ -195,17 +199,17 @@ class StatementReader:
     async def logs(
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
     ) -> tuple[StatementStatus, LogPage]:
-        """The log from line `start` on. Raises OperationNotFound, PermissionDenied."""
+        """Read the log from line `start` on. Raises OperationNotFound, PermissionDenied."""
         status = await self.with_queue_position(await self._access.status(user, operation_id))
         return status, await self._records.logs(operation_id, start=start, size=size)
 
     async def progress(
         self, status: StatementStatus, slot: StreamSlot, *, log_from: int, until_s: float
     ) -> AsyncGenerator[StatementProgress]:
-        """The current progress, then at every change of state and once a second.
+        """Yield the current progress, then at every change of state and once a second.
 
-        Ends with the terminal state or after `until_s`. Raises as `StreamSlot.recheck` once the user of `slot` may no
-        longer read the statement.
+        Ends with the terminal state or after `until_s`. Raises the errors of `StreamSlot.recheck` once the user of
+        `slot` may no longer read the statement.
         """
         give_up = asyncio.get_running_loop().time() + until_s
         with self._signals.watch(status.id) as watch:
@@ -218,7 +222,7 @@ class StatementReader:
                 is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
                 if status.state.is_terminal or is_over:
                     return
-                # New rows and log lines are reported once a second; only changes of state are reported earlier.
+                # New rows and log lines are reported once a second; only state changes are reported earlier.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
                     if not await watch.changed_within(left_s):
@@ -253,7 +257,7 @@ class StatementControl:
         return await self.stop(status, by=user.username)
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
-        """As `cancel`, without checking rights; records `by` as the user name."""
+        """Cancel a statement as `cancel` does, without checking rights; records `by` as the user name."""
         with self.signals.watch(status.id, ends_only=True) as watch:
             status = await self.records.request_cancel(status.id, by=by) or status
             await self.dispatcher.cancel(status.id, owner=status.owner)
@@ -277,26 +281,26 @@ class StatementControl:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """A filter of the history, and the requested page of matches, counted from 1."""
+    """A history filter, and the requested page of matches, counted from 1."""
 
     doc_type: str | None = None
     text: str | None = None
     connector: str | None = None
     is_active: bool = False
-    """Only waiting and running statements."""
+    """Whether to include only waiting and running statements."""
     page: int = 1
     limit: int = 50
 
 
 class StatementHistory:
-    """The statements of one user, newest first; with an API token, only those of its connectors."""
+    """Lists the statements of one user, newest first; with an API token, only statements on its connectors."""
 
     def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
         self._records = records
         self._connectors = connectors
 
     async def page(self, user: User, query: HistoryQuery) -> tuple[int, Sequence[HistoryEntry]]:
-        """The number of matches and one page of them; waiting entries have a position in the queue."""
+        """Return the number of matches and one page of them; waiting entries have a queue position."""
         keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
         if query.connector is not None:
             keys = tuple(key for key in (query.connector,) if keys is None or key in keys)

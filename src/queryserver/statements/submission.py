@@ -1,4 +1,4 @@
-"""Determines and records the statement of an execute call (Contract editor 4, 5)."""
+"""Determines and records an execute call's statement (Contract editor 4, 5)."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,18 +52,18 @@ class Submission:
     limit: int | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     warnings: tuple[str, ...] = ()
-    """Lines for the log of the operation."""
+    """Lines for the operation's log."""
     idempotency_key: str | None = None
     in_history: bool = True
     parent_uuid: str = ""
     priority: int = 0
-    """0 for interactive statements, which come first; 1 for those of schedules."""
+    """0 for interactive statements, which come first; 1 for statements of schedules."""
     parameters: Parameters | None = field(default=None, repr=False)
-    """None if there are no markers, or to use the values of the operation that it continues."""
+    """None if there are no markers, or to use the values of the continued operation."""
     run_all: bool = False
     """Whether to run all statements from the chosen one to the last."""
     notify_url: str | None = None
-    """URL of a signed request at the end of the statement; checked by the caller of `submit`."""
+    """URL of a signed request sent when the statement ends; checked by the caller of `submit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Request:
 
     @property
     def inherited(self) -> model.StatementRecord | None:
-        """The previous operation if it was named by `operationId`; its options apply where the call has none."""
+        """The previous operation if it was named by `operationId`; its options apply unless the call sets them."""
         return self.previous_record if self.fields.continued is not None else None
 
     @property
@@ -107,14 +107,14 @@ class _Request:
 
     @property
     def limit(self) -> int | None:
-        """The row limit of the caller. Defaults are not inherited, as the next statement may have its own LIMIT."""
+        """The caller's row limit. Defaults are not inherited, as the next statement may have its own LIMIT."""
         if self.fields.limit or self.inherited is None:
             return self.fields.limit or None
         is_own = self.inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
         return self.inherited.row_limit if is_own else None
 
     def idempotency_key(self) -> model.IdempotencyKey | None:
-        """The key with what makes two requests the same (Contract editor 4.4)."""
+        """Return the key with the values that identify a request (Contract editor 4.4)."""
         fields, previous = self.fields, self.fields.previous
         if fields.idempotency_key is None:
             return None
@@ -135,7 +135,7 @@ class _Request:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Submissions:
-    """Accepts statements, and records each before anything is sent to an engine."""
+    """Accepts statements, and records each statement before sending anything to an engine."""
 
     recorder: StatementRecorder
     sessions: SessionChooser
@@ -155,7 +155,7 @@ class Submissions:
         before_recording: Callable[[], object] | None = None,
         choice_scope: Callable[[Choose], Choose] | None = None,
     ) -> model.RecordedStatement:
-        """Record and start one or all statements of the script, or return the record of the same idempotency key.
+        """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
         `before_recording` is called if the request is valid and new, and may raise. `choice_scope` wraps the choice of
         the statement, which is slow in a large script, and may cancel it.
@@ -167,7 +167,7 @@ class Submissions:
         connector = request.connector
         choice = await self._choice(request, choice_scope)
         key = request.idempotency_key()
-        # Before sessions, credentials and limits, which may have changed since the first call.
+        # Checked before sessions, credentials and limits, which may have changed since the first call.
         if key is not None and (replay := await self.recorder.records.find_replay(user.id, key)) is not None:
             return await self._replayed(model.RecordedStatement(replay, replayed=True), request.parameters)
         values = await self._values(request, choice)
@@ -177,7 +177,7 @@ class Submissions:
             require_short(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
-        data = self.connectors.data_of(connector)  # read late, since the connector may have changed meanwhile
+        data = self.connectors.data_of(connector)  # read late, since the connector may have changed during the choice
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, part = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
@@ -194,7 +194,10 @@ class Submissions:
     async def _replayed(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
-        """Raises idempotency_conflict for a replay with other values, of which no digest is stored (ADR 61)."""
+        """Compare a replay's parameter values, since no digest of them is stored (ADR 61).
+
+        Raises idempotency_conflict.
+        """
         if recorded.replayed and not self.parameters.match_record(recorded.record, parameters):
             raise errors.idempotency_conflict()
         if recorded.record.status.runs_all:
@@ -216,7 +219,7 @@ class Submissions:
         return _Request(user, submission, previous, connector, script, parameters)
 
     async def _choice(self, request: _Request, while_wanted: Callable[[Choose], Choose] | None) -> Choice:
-        """The statement to run. Raises InvalidParameter for a script without statements."""
+        """Choose the statement to run. Raises InvalidParameter for a script without statements."""
         choosing = self.chooser.next(
             request.user.id,
             request.script,
@@ -241,7 +244,7 @@ class Submissions:
     async def _inherited_parameters(
         self, submission: Submission, previous: model.StatementRecord | None, script: str
     ) -> Parameters | None:
-        """The values of the previous operation, if its script is the same. Raises statement_text_expired."""
+        """Return the values of the previous operation, if its script is the same. Raises statement_text_expired."""
         if previous is None or not (previous.sealed_parameters or previous.parameter_count):
             return None
         if submission.script is not None:
@@ -254,12 +257,12 @@ class Submissions:
             if text != script:
                 return None
         stored = self.parameters.stored(previous)
-        if stored is None:  # deleted with the texts, or their key was removed
+        if stored is None:  # the values were deleted with the texts, or their key was removed
             raise errors.statement_text_expired()
         return stored
 
     async def _previous(self, user: User, submission: Submission) -> model.StatementRecord | None:
-        """The operation to continue: named by id in the short form, by guid in the full form."""
+        """Find the operation to continue, by id in the short form, by guid in the full form."""
         if submission.continued is not None:
             record = await self._last_of(await self.access.own_record(user, submission.continued))
         else:
@@ -271,7 +274,7 @@ class Submissions:
         return record
 
     async def _last_of(self, record: model.StatementRecord | None) -> model.StatementRecord | None:
-        """For a script that ran as a whole, or one of its statements: the record of the statement started last."""
+        """Return the last started statement's record, for a script that ran as a whole or one of its statements."""
         if record is not None and record.status.operation_id is not None:
             record = await self.recorder.records.read(record.status.operation_id)
         if record is None or not record.status.is_script or record.status.part is None:
@@ -321,7 +324,7 @@ class Submissions:
     def _new(
         self, request: _Request, choice: Choice, session: StatementSession, values: StatementParameters | None
     ) -> model.NewStatement:
-        """The statement, without its owner and its idempotency key."""
+        """Build the new statement, without its owner and its idempotency key."""
         user, fields, inherited, connector = request.user, request.fields, request.inherited, request.connector
         script_id = inherited.script_id if inherited is not None and fields.script is None else None
         warning = None if fields.run_all else warning_of(choice.index, choice.count)
@@ -373,8 +376,8 @@ def _handle(script: str, choice: Choice, session: StatementSession) -> model.Sta
 
 
 def _require_short_fields(submission: Submission) -> None:
-    """Raises InvalidParameter for too long fields, before they are used (Contract editor 1.5)."""
-    # Settings are stored with each statement, and do not count as text.
+    """Raise InvalidParameter for fields that are too long, before they are used (Contract editor 1.5)."""
+    # Settings are stored with each statement, and do not count towards its text.
     for name, value in (("database", submission.database), ("parentUuid", submission.parent_uuid)):
         if value is not None and len(value) > _LONGEST_NAME:
             raise errors.InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
@@ -402,7 +405,7 @@ class ImportSubmissions:
     limits: EditorSettings
 
     async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:
-        """The import already recorded under the same key, if any. Raises idempotency_conflict."""
+        """Return the import that is already recorded with the same key, if any. Raises idempotency_conflict."""
         key = _key(new, connector)
         recorded = await self.recorder.records.find_replay(user.id, key) if key is not None else None
         return RecordedStatement(recorded, replayed=True) if recorded is not None else None
