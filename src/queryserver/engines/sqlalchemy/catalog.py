@@ -1,6 +1,7 @@
-"""Metadata of any data source that SQLAlchemy's Inspector can read.
+"""Reads the metadata of any data source that SQLAlchemy's Inspector can read.
 
-The Inspector has neither functions nor statistics. Types have the dialect's names, which may differ from the engine's.
+The Inspector provides neither functions nor statistics. Types have the dialect's names, which may differ from the
+engine's names.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from queryserver.engines.threaded import DriverThreads, stop_call
 
 
 class SqlalchemyCatalog:
-    """A Catalog. Each call runs in one of the engine's threads, on one connection."""
+    """Implements `Catalog`. Each call runs in one of the engine's threads, on one connection."""
 
     def __init__(self, connection: SqlalchemyConnection, threads: DriverThreads, *, user_id: int) -> None:
         self._connection = connection
@@ -34,11 +35,11 @@ class SqlalchemyCatalog:
         return await self._inspect(sa.Inspector.get_schema_names)
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
-        """Only the name is available from the Inspector."""
+        """Return the database's name; the Inspector provides nothing else."""
         return protocol.DatabaseDescription(await self._inspect(partial(_schema, database)))
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
-        """Omits comments, because most dialects would query them table by table."""
+        """List tables without comments, because most dialects would query the comments table by table."""
         return await self._inspect(partial(_tables, database))
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -76,7 +77,7 @@ class SqlalchemyCatalog:
         raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
-        """The query in the dialect's SQL. A `%` is not doubled, because the driver gets no parameters."""
+        """Write the query in the dialect's SQL. A `%` is not doubled, because the driver gets no parameters."""
         plain: Any = type(self._connection.dialect)
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
@@ -95,7 +96,10 @@ def _exact(name: str) -> sa.quoted_name:
 
 
 def _schema(database: str, inspector: sa.Inspector) -> str:
-    """The schema that `database` refers to; an empty name means the connection's. Raises database_not_found."""
+    """Return the schema that `database` refers to; an empty name means the connection's schema.
+
+    Raises database_not_found.
+    """
     if not database:
         return inspector.default_schema_name or ""
     found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
@@ -159,7 +163,7 @@ def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> protocol.TableC
 
 
 def _optional(read: Callable[[], Any], otherwise: Any) -> Any:
-    """The result of `read`, or `otherwise` if the dialect does not implement it."""
+    """Return the result of `read`, or `otherwise` if the dialect does not implement it."""
     try:
         return read()
     except NotImplementedError:

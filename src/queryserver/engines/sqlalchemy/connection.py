@@ -42,7 +42,7 @@ _BROKEN_ANSWER = (
 
 _DRIVER_ERRORS = (exc.SQLAlchemyError, *_BROKEN_ANSWER)
 _OF_THE_DRIVER = ("InterfaceError", "InternalError")
-"""Classes of PEP 249 that mean, without an error number of the server, that the driver lost track of the protocol."""
+"""PEP 249 classes of errors which, without a server error number, mean that the driver lost track of the protocol."""
 
 _MYSQL_CLIENT_NUMBERS = range(2000, 3000)
 _REFUSED_LOGIN = re.compile(
@@ -56,7 +56,7 @@ _MAX_TEXT = 4_000
 
 @contextmanager
 def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
-    """Translate errors of connecting to EngineUnavailable, CredentialsRequired or StatementRejected."""
+    """Translate connection errors to EngineUnavailable, CredentialsRequired or StatementRejected."""
     try:
         with guarded(rules):
             yield
@@ -72,7 +72,7 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
 
 @contextmanager
 def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
-    """Translate errors of a statement: OutcomeUnknown if the connection is lost, else StatementRejected."""
+    """Translate statement errors: OutcomeUnknown if the connection is lost, otherwise StatementRejected."""
     try:
         with guarded(rules):
             yield
@@ -101,7 +101,7 @@ def _sqlstate_of(error: Exception) -> str | None:
 
 
 def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """All errors of SQLAlchemy, and the driver's base class, because cursors are partly read without SQLAlchemy."""
+    """Return all SQLAlchemy errors and the driver's base class, because cursors are partly read without SQLAlchemy."""
     own = getattr(dialect.loaded_dbapi, "Error", None)
     return (*_DRIVER_ERRORS, own) if isinstance(own, type) and issubclass(own, Exception) else _DRIVER_ERRORS
 
@@ -123,7 +123,7 @@ def _original(error: Exception) -> Exception:
 
 
 def _is_of_the_server(error: Exception) -> bool:
-    """Whether the server reported the error, which then has its number as first argument, or a SQLSTATE."""
+    """Whether the server reported the error. Such an error has its number as first argument, or a SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)
@@ -131,7 +131,7 @@ def _is_of_the_server(error: Exception) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    """The engine's message, without leading numbers, stack traces and the client address that it contains."""
+    """Return the engine's message without the leading numbers, stack traces and client address that it contains."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
     for line in texts[0].strip().splitlines():
@@ -143,7 +143,7 @@ def _text_of(error: Exception) -> str:
 
 SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
 _GENTLE_S = 3.0
-"""How long to try gentle ways to stop before cutting the connection."""
+"""How long to try to stop a call gently before the connection is cut."""
 
 _KILL_S = 5.0
 
@@ -178,7 +178,7 @@ class ConnectionStopper:
             self._stopping = self._executor.submit(self._stop)
 
     def settle(self) -> None:
-        """Wait until no stop is in flight, which would hit the next statement."""
+        """Wait until no stop is in flight, because it would hit the next statement."""
         if self._stopping is not None:
             with suppress(TimeoutError):
                 self._stopping.result(_KILL_S)
@@ -213,13 +213,16 @@ class ConnectionStopper:
 
 
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, ParameterType.TIMESTAMP_TZ})
-"""What drivers of PEP 249 support. Arrays differ, and some drivers drop the offset of a timestamp (PyMySQL)."""
+"""Parameter types that PEP 249 drivers support.
+
+Array support differs, and some drivers drop a timestamp's offset (PyMySQL).
+"""
 
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
 
 
 def bound_by_driver(statement: BoundStatement, style: str) -> tuple[str, BoundValues]:
-    """The text and values in a `paramstyle` of PEP 249, or in SQLAlchemy's `numeric_dollar`."""
+    """Return the text and values in a PEP 249 `paramstyle`, or in SQLAlchemy's `numeric_dollar`."""
     if style in {"named", "pyformat"}:
         named = {f"p{number}": one.value for number, one in enumerate(statement.values)}
         if style == "named":
@@ -242,21 +245,21 @@ def _doubled(text: str) -> str:
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
-"""Dialects whose server-side cursors need a transaction, although statements are in autocommit otherwise."""
+"""Dialects whose server-side cursors need a transaction, although other statements run in autocommit mode."""
 
 ResultT = TypeVar("ResultT")
 
-# Most rows to fetch between checks of their width, because the driver reads all of them.
+# Maximum number of rows to fetch between checks of their width, because the driver reads all of these rows.
 _MOST_STEP = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
 
 
 class SqlalchemyConnection(DriverConnection):
-    """A connection in autocommit if the dialect supports it; otherwise each statement is committed at its end.
+    """A connection in autocommit mode if the dialect supports it; otherwise, each statement is committed at its end.
 
     `read_only` is a statement that makes the server refuse changes. It is sent before each statement, because an
-    earlier one may have reverted it. `rules` apply to all addresses that the driver connects to.
+    earlier statement may have reverted it. `rules` apply to all addresses that the driver connects to.
     """
 
     def __init__(
@@ -310,14 +313,14 @@ class SqlalchemyConnection(DriverConnection):
                 answer.start(text, values)
         except errors.EngineError as error:
             if values is not None:
-                error.location = None  # it may count characters inserted by the driver
+                error.location = None  # the position may count characters inserted by the driver
             answer.close()
             self._note(error)
             raise
         return answer
 
     def inspected(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
-        """Run `read` on an Inspector. Raises EngineUnavailable, StatementRejected and what `read` raises."""
+        """Run `read` on an Inspector. Raises EngineUnavailable, StatementRejected and the errors of `read`."""
         self._stopper.settle()
         self._interrupted = False
         try:
@@ -357,7 +360,7 @@ class SqlalchemyConnection(DriverConnection):
 
 
 class SqlalchemyAnswer(DriverAnswer):
-    """The rows of one statement. The first chunk is read in advance, to infer types that drivers do not report."""
+    """Reads one statement's rows. The first chunk is read in advance, to infer types that drivers do not report."""
 
     def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
         self.cursor: Any = None
@@ -373,11 +376,11 @@ class SqlalchemyAnswer(DriverAnswer):
         self._keyword = ""
         self._ended = False
         self.is_left = False
-        """Whether no thread uses its cursor any more."""
+        """Whether no thread uses the cursor any more."""
         self._rows_read = 0
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
-        """Run the statement up to its first rows. Raises what the driver raises."""
+        """Run the statement up to its first rows. Raises the driver's errors."""
         self._keyword = first_word(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,
@@ -394,7 +397,7 @@ class SqlalchemyAnswer(DriverAnswer):
             return
         self.cursor = result.cursor
         description = self.cursor.description
-        # The rows that SQLAlchemy has buffered; afterwards the driver's own cursor is faster.
+        # These rows are in SQLAlchemy's buffer; afterwards, the driver's own cursor is faster.
         self._ahead = [tuple(row) for row in result.fetchmany(1)]
         if self._ahead:
             self._ahead = [*self._ahead, *self._fetched()]
@@ -417,7 +420,7 @@ class SqlalchemyAnswer(DriverAnswer):
             return list(pieces(batch))
 
     def close(self) -> None:
-        """Stop a statement with unread rows, because drivers would read all of them to close the cursor."""
+        """Stop a statement with unread rows, because drivers would read all these rows to close the cursor."""
         self._ahead = ()
         if not self._ended:
             self._ended = True
@@ -441,7 +444,7 @@ class SqlalchemyAnswer(DriverAnswer):
         return rows
 
     def _fetched(self) -> Sequence[Sequence[Any]]:
-        """The next rows, fetched a few at a time, so that a chunk ends soon after it reaches BATCH_BYTES."""
+        """Fetch the next rows a few at a time, so that a chunk ends soon after it reaches BATCH_BYTES."""
         rows: list[Sequence[Any]] = []
         size = 0
         while len(rows) < self._chunk.rows and size < BATCH_BYTES:
@@ -455,8 +458,8 @@ class SqlalchemyAnswer(DriverAnswer):
         return rows
 
     def _drain(self) -> None:
-        """Discard rows still in flight after a stop; a connection that does not respond in time is cut."""
-        cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a silent connection would block for ever
+        """Discard rows still in flight after a stop. A connection that does not respond in time is cut."""
+        cutting = threading.Timer(_DRAIN_S, self._stopper.cut)  # a silent connection would block forever
         cutting.start()
         try:
             with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
@@ -470,7 +473,7 @@ class SqlalchemyAnswer(DriverAnswer):
                 self._connection.invalidate()
 
     def _finish(self) -> None:
-        """After the last row, commit the statement."""
+        """Commit the statement after its last row."""
         self._ended = True
         try:
             if self._result is not None:

@@ -22,10 +22,10 @@ from queryserver.platform.connection_guard import guarded, install_guard
 
 
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
-    """The dialect of a URL and its DBAPI module. Raises DriverNotInstalled.
+    """Return a URL's dialect and its DBAPI module. Raises DriverNotInstalled.
 
     These are third-party packages; a driver whose import fails for any reason counts as not installed. A driver may
-    connect when it is first imported, so all imports go through here and are subject to the rules.
+    connect when it is first imported, so all imports go through this function and are subject to the rules.
     """
     install_guard()
     try:
@@ -43,35 +43,38 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
 
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
-"""Dialects whose URL has a cloud account, from which the driver derives host names."""
+"""Dialects whose URL contains a cloud account, from which the driver derives host names."""
 
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
-"""Names of the argument for the connect timeout, in seconds."""
+"""Possible names of the driver argument for the connect timeout, in seconds."""
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
-"""Default ports of drivers written in C, to which the port is always passed. Otherwise they would use PGPORT or
-MYSQL_TCP_PORT of this server. They also bypass the guard (platform/connection_guard.py).
+"""Default ports of drivers written in C, which always receive the port.
+
+Otherwise they would use this server's PGPORT or MYSQL_TCP_PORT. These drivers also bypass the guard
+(platform/connection_guard.py).
 """
 
 _USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb": "mysqldb", "redshift": "psycopg2"}
-"""The default drivers of dialects, where they matter here and are known without importing the dialect."""
+"""The dialects' default drivers, where they matter here and are known without importing the dialect."""
 
 _PORTS = {
     "clickhouse": 8123, "clickhouse+http": 8123, "clickhouse+native": 9000, "druid": 8082, "elasticsearch+http": 9200,
     "hive": 10000, "impala": 21050, "mariadb+pymysql": 3306, "mysql+pymysql": 3306, "oracle": 1521,
     "oracle+cx_oracle": 1521, "oracle+oracledb": 1521, "presto": 8080, "redshift+redshift_connector": 5439,
 }  # fmt: skip
-"""Default ports of drivers, which SQLAlchemy does not provide."""
+"""The drivers' default ports, which SQLAlchemy does not provide."""
 _NO_HOST = "localhost"
-"""Default host of drivers; those based on libpq would read the environment of this server."""
+"""The drivers' default host. Drivers based on libpq would otherwise read this server's environment."""
 
 _LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
 
 @dataclass(frozen=True, slots=True)
 class SqlalchemyAddress:
-    """One data source. `url` is SQLAlchemy's; with `wants_credentials` it has no login, and each session has its
-    own.
+    """One data source.
+
+    `url` is a SQLAlchemy URL. With `wants_credentials`, the URL has no login, and each session has its own login.
     """
 
     url: sa.URL
@@ -80,13 +83,13 @@ class SqlalchemyAddress:
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
-        """The login to put into the URL; None to keep that of the URL. Raises CredentialsRequired."""
+        """Return the login to put into the URL; None to keep the URL's login. Raises CredentialsRequired."""
         if options.credentials is None and self.wants_credentials:
             raise errors.CredentialsRequired("This data source needs a user and a password.")
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
-        """SQLAlchemy's engine for one session, without a pool and not connected yet.
+        """Create SQLAlchemy's engine for one session, without a pool and not connected yet.
 
         Raises EngineUnavailable if the driver is not installed or connections to the host are not allowed.
         """
@@ -109,7 +112,7 @@ class SqlalchemyAddress:
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:
-        """Host and port, if the URL has a port or the driver's default is known."""
+        """Host and port, if the URL has a port or the driver's default port is known."""
         host, port = self.host, self._port_of(self._named_driver)
         return () if host is None or port is None else ((host, port),)
 
@@ -124,9 +127,9 @@ class SqlalchemyAddress:
         driver_of(self.url, self.rules)
 
     def checked_url(self, login: Credentials | None, database: str | None, *, driver: str | None = None) -> sa.URL:
-        """The URL to connect to, with an address that the rules allow. Raises UnknownHost, HostRefused.
+        """Return the URL to connect to, with an address that the rules allow. Raises UnknownHost, HostRefused.
 
-        `driver` is the dialect's, if that has been imported.
+        `driver` is the dialect's driver, if the dialect has been imported.
         """
         driver = driver or self._named_driver
         url, port = self.url, self._port_of(driver)
@@ -167,7 +170,7 @@ class SqlalchemyAddress:
 
 _STOP_THREADS = 2
 _OPEN_S = 5.0
-"""Added to the connect timeout for name resolution and the dialect's own queries."""
+"""Time added to the connect timeout for name resolution and the dialect's own queries."""
 
 _MAKE_READ_ONLY = {
     "mysql": "SET SESSION TRANSACTION READ ONLY",
@@ -178,10 +181,10 @@ _MAKE_READ_ONLY = {
 
 
 class SqlalchemyEngine:
-    """Runs statements through one DBAPI driver; `dialect` is the name of its SQL.
+    """Runs statements through one DBAPI driver; `dialect` is the name of its SQL dialect.
 
-    The server starts even if the driver is not installed, which is reported by each session. Raises ConfigurationError
-    for `read_only` if it cannot be enforced at the data source.
+    The server starts even if the driver is not installed; each session then reports this. Raises ConfigurationError for
+    `read_only` if it cannot be enforced at the data source.
     """
 
     lists_functions = False
@@ -203,11 +206,11 @@ class SqlalchemyEngine:
 
     @property
     def host(self) -> str | None:
-        """The host of connections, if it is known but its port is not."""
+        """The host to connect to, if it is known but its port is not."""
         return None if self._address.endpoints else self._address.host
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
-        """A session. `options.database` replaces that of the URL; settings are not supported."""
+        """Open a session. `options.database` replaces the URL's database; settings are not supported."""
         self._address.login(options)
         for name in options.settings:
             raise errors.StatementRejected(f"unknown setting {name}")

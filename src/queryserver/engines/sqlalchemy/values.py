@@ -1,6 +1,7 @@
-"""Column types from DBAPI's `cursor.description`, whose type code may be a name, a class, a number, or missing.
+"""Determines column types from DBAPI's `cursor.description`.
 
-If the driver does not report a type, it is inferred from the values of the first rows (Contract editor 6.3).
+The type code in the description may be a name, a class, a number, or missing. If the driver does not report a type, it
+is inferred from the values in the first rows (Contract editor 6.3).
 """
 
 import datetime as dt
@@ -40,7 +41,7 @@ _BY_NAME = {
 }
 _TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
 _ARROW = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
-# Type codes of the MySQL protocol, which drivers of all engines with this protocol report.
+# Type codes of the MySQL protocol, reported by the drivers of all engines that use this protocol.
 _MYSQL = {
     0: "decimal", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint",
     9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 245: "json", 246: "decimal", 247: "enum",
@@ -64,12 +65,15 @@ _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
 
 
 def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DeclaredColumn:
-    """The declared column for an entry of `cursor.description`; `values` are those of the first rows."""
+    """Return the declared column for an entry of `cursor.description`.
+
+    `values` are the column's values in the first rows.
+    """
     code = description[1] if len(description) > 1 else None
     native = _native_name(code, speaks_mysql=speaks_mysql)
     by_value = _type_of_first(values)
     result = _TYPES.get(_plain(native)) or (
-        # For a name that is not listed, the type of the values, if it is a simple one.
+        # An unlisted name gets the type of the values, if that type is simple.
         by_value if native == "" or by_value in _PLAIN_VALUES else ResultType.USER_DEFINED
     )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
@@ -78,7 +82,7 @@ def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: 
 
 
 def _native_name(code: object, *, speaks_mysql: bool) -> str:
-    """The engine's type name; empty if the driver does not report it."""
+    """Return the engine's type name; empty if the driver does not report it."""
     if isinstance(code, int):
         return _MYSQL.get(code, "") if speaks_mysql else ""
     if isinstance(code, type):
@@ -88,7 +92,10 @@ def _native_name(code: object, *, speaks_mysql: bool) -> str:
 
 
 def _plain(native: str) -> str:
-    """The type name without length, precision and element types; `timestamp(3) with time zone` keeps its suffix."""
+    """Return the type name without length, precision and element types.
+
+    The suffix of `timestamp(3) with time zone` is kept.
+    """
     if "with" in native and "time zone" in native:
         return "timestamp_with_time_zone"
     return _PARAMETERS.sub("", native.removeprefix("nullable(")).strip().replace(" ", "_")
@@ -126,7 +133,7 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
 
 
 def _text(value: object) -> str:
-    """A value in the text format of Contract editor 6.3."""
+    """Write a value in the text format of Contract editor 6.3."""
     if isinstance(value, str):
         return value
     if isinstance(value, Decimal):
@@ -142,7 +149,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: dt.timedelta) -> str:
-    """A time of day, or a duration such as `-838:59:59`, with microseconds unless they are zero."""
+    """Write a time of day, or a duration such as `-838:59:59`, with microseconds unless they are zero."""
     whole, micros = divmod(abs(value), dt.timedelta(seconds=1))
     minutes, seconds = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
