@@ -1,1 +1,1 @@
-"""DuckDB in this process: one file, or a private database per session."""
+"""DuckDB in separate processes: one database file, or a private database per session."""

@@ -180,8 +180,9 @@ class CopiedFiles:
                 continue
 
     def _next_to_commit(self) -> "CopiedFile | None":
-        """Return a complete file that must be committed before another is opened; None while the limits allow one
-        more.
+        """Return a complete file that must be committed before another file is opened.
+
+        Returns None while the limits allow another open file.
         """
         open_writes = sum(write.is_at_server for write in self._writes.values())
         waiting = sum(write.waiting_bytes for write in self._writes.values())

@@ -56,7 +56,7 @@ _PREPARE_SESSION = (
 
 
 class DuckdbDatabase:
-    """An open database: a file below `root`, or an in-memory one if `file` is None. Raises EngineUnavailable."""
+    """An open database: a file below `root`, or an in-memory database if `file` is None. Raises EngineUnavailable."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class DuckdbDatabase:
                         self.native.execute(setting)
                 if self._room is not None:
                     self._room.apply(self.native)
-            except BaseException:  # it must not stay open, whatever failed
+            except BaseException:  # the connection must not stay open after any failure
                 self.native.close()
                 raise
 
@@ -141,7 +141,7 @@ class DuckdbDatabase:
         try:
             for statement in (*_PREPARE_SESSION, *setup):
                 connection.prepare(statement)
-        except BaseException:  # it must not stay open, whatever failed
+        except BaseException:  # the connection must not stay open after any failure
             connection.close()
             raise
         return connection
@@ -195,7 +195,7 @@ class DuckdbWriter(TableWriter):
                     self._native.execute(step)
                 self.allow_interrupt(is_allowed=False)
                 self._native.execute("COMMIT")
-            except BaseException:  # the transaction must not stay open, whatever failed
+            except BaseException:  # the transaction must not stay open after any failure
                 self.allow_interrupt(is_allowed=False)
                 with suppress(duckdb.Error):
                     self._native.execute("ROLLBACK")

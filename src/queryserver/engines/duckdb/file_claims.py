@@ -254,7 +254,10 @@ class FileClaims:
         return True
 
     def _prove(self, statement: FileStatement, proved: AbstractSet[str], file: StoredFile) -> None:
-        """Prove that `statement` and all present claimants may read the file. Claimants that may not are stopped."""
+        """Prove that `statement` and all present claimants may read the file.
+
+        Claimants without that right are stopped.
+        """
         if file.path not in proved and statement.files.require_readable(file.path).version != file.version:
             raise _changed(file.path)
         with self._changed:
@@ -311,7 +314,7 @@ class FileClaims:
             except QueryServerError:
                 if not statement.has_ended:
                     raise
-                continue  # the statement has ended in the meantime
+                continue  # the statement has ended since
             if len(content) != length:
                 raise _changed(file.path)
             return content

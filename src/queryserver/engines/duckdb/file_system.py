@@ -172,7 +172,7 @@ class ReadFile:
         self._offsets = dict[int, int]()
         """The offset of each thread that has called `seek`."""
         self._read_to = 0
-        """The offset of sequential reads, without any `seek`."""
+        """The offset of sequential reads, used until the first `seek`."""
 
     def seek(self, offset: int, whence: int = 0) -> int:
         at = offset + (self._claimed.file.size if whence == io.SEEK_END else 0)
@@ -186,7 +186,7 @@ class ReadFile:
         with self._callback():
             thread = threading.get_ident()
             if self._offsets and thread not in self._offsets:
-                # The intended offset is unknown, because another thread may have read in the meantime.
+                # The intended offset is unknown, because another thread may have read since.
                 raise errors.StorageError(f"{self._claimed.file.path} was read without a place.")
             at = self._offsets.get(thread, self._read_to)
             content = self._reads.read(at, size if size >= 0 else self._claimed.file.size)

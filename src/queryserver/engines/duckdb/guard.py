@@ -201,7 +201,7 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
             if name in _HIDDEN:
                 raise _hidden(name)
             if name == "show" and position + 1 < len(tokens) and tokens[position + 1].name in _PATH_SETTINGS:
-                # SHOW can show a setting as well as a table.
+                # SHOW can show settings as well as tables.
                 raise _hidden(tokens[position + 1].name)
         elif token.kind == "string_const":
             # FROM 'name' reads a view, just as FROM name does.

@@ -39,7 +39,7 @@ class SessionStatements:
         self._at_work = threading.RLock()
         """Held while DuckDB works on the statement."""
         self._changing = threading.Lock()
-        """Held while the current statement changes, so that an interrupt never hits a different one."""
+        """Held while the current statement changes, so that an interrupt never hits another statement."""
         self._statement: FileStatement | None = None
         """The last statement, which may have ended."""
         self._copied: CopiedFiles | None = None

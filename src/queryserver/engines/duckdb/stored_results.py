@@ -54,7 +54,7 @@ _OPEN_BYTES = 64 * 1024 * 1024
 _LEAST_OPEN = 8
 _WAITING_FILES = 128
 _FILE_WEIGHT = _OPEN_BYTES // 128
-"""Weight of an open file in that cache, which limits a result to 128 open files."""
+"""Weight of an open file in this cache, which limits a result to 128 open files."""
 
 
 class _Bytes(Protocol):
@@ -97,7 +97,7 @@ class _Pieces:
         self._result = result
         self._are_files: bool | None = None
         self._files = dict[int, _File]()
-        """Files that were opened along with a requested one."""
+        """Files that were opened along with a requested file."""
         self._lock = Lock()
 
     def opened(self, number: int) -> _Bytes:

@@ -39,7 +39,7 @@ class ProcessDirectory:
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """Delete the files. A confined process may not remove the directory itself; the next process does."""
+        """Delete the files. A confined process may not remove the directory itself, so the next process removes it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 

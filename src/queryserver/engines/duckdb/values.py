@@ -193,7 +193,7 @@ def _extremes(array: pa.Array) -> tuple[Any, Any]:
 
 
 def _dense(array: pa.Array, native: DuckDBPyType | None) -> pa.Array:
-    """Convert a sparse union, DuckDB's representation with a full-length child per member, to a dense one."""
+    """Convert a sparse union to a dense union. DuckDB's unions are sparse: each member has a full-length child."""
     if array.type.mode == "dense":
         return array
     natives = [child for _, child in children_of(native)[1:]] if native is not None else []  # the first is the tag

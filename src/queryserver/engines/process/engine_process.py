@@ -147,7 +147,7 @@ class EngineProcess:
         started = cls(process, control, calls)
         try:
             await started._expected("ready")
-        except BaseException:  # no process may remain without an owner
+        except BaseException:  # the process must not remain without an owner
             await started.close()
             raise
         return started
@@ -401,7 +401,7 @@ class EngineProcess:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
             return Reply({"error": error_message(error)})
-        except Exception:  # the outermost handler of a task: the statement gets an error, the log the details
+        except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
             log.exception("call of an engine process failed", method=method)
             return Reply({"error": error_message(errors.StorageUnavailable("The server could not answer the call."))})
 

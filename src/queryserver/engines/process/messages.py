@@ -58,7 +58,7 @@ def error_message(error: QueryServerError) -> dict[str, Any]:
 
 
 def error_of(message: Mapping[str, Any]) -> QueryServerError:
-    """Decode an error encoded by `error_message`. Raises ChannelClosed for anything else."""
+    """Decode an error encoded by `error_message`. Raises ChannelClosed for any other message."""
     try:
         name, code, text = message["class"], message["code"], message["message"]
         if name == _INTERRUPTED:
@@ -133,7 +133,7 @@ def note_written(statement: "str | BoundStatement", message: Mapping[str, Any] |
 
 
 class BatchWriter:
-    """Encodes record batches as parts of frames; a schema is only sent if it differs from the previous one."""
+    """Encodes record batches as parts of frames. A schema is only sent if it differs from the previous schema."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
@@ -177,7 +177,7 @@ class BatchReader:
                 body = frame.content.slice(at, batch_bytes)
                 batch = pa.ipc.read_record_batch(body, self._schema)
                 if self._columns is not None:
-                    # Validates all offsets and texts, because later readers do not check that they are within bounds.
+                    # Validates all offsets and texts, because later readers do not check their bounds.
                     pa.ipc.read_record_batch(body, self._checked).validate(full=True)
                     if batch.num_columns != self._columns:
                         raise ChannelClosed

@@ -248,7 +248,7 @@ class EngineProcesses:
             process = await self._loaded()
         try:
             await process.open(configuration)
-        except BaseException:  # no process may remain without an owner
+        except BaseException:  # the process must not remain without an owner
             await asyncio.shield(process.close())
             raise
         return process

@@ -121,7 +121,7 @@ class FileRequests:
         self._writes[number] = write
         try:
             await write.begun()
-        except BaseException:  # the process does not receive the number
+        except BaseException:  # the process has not received the number
             self._writes.pop(number, None)
             await write.abort()
             raise
@@ -298,7 +298,7 @@ class ResultRequests:
         opening = [asyncio.create_task(opened.descriptor(number), name="result file") for number in numbers]
         try:
             descriptors = await asyncio.gather(*opening)
-        except BaseException:  # the process does not receive them
+        except BaseException:  # the process has not received the descriptors
             for task in opening:
                 task.cancel()
             for descriptor in await asyncio.gather(*opening, return_exceptions=True):
@@ -356,7 +356,7 @@ class SessionRequests:
         return () if self._results is None else self._results.warnings
 
     def interrupt(self) -> None:
-        """Cancel the calls in progress, except those that clean up."""
+        """Cancel the calls in progress, except cleanup calls."""
         for requests in (self._files, self._results):
             if requests is not None:
                 requests.interrupt()

@@ -115,7 +115,7 @@ class Connection:
         """Interrupt the call until it has ended. The process is killed if it does not react within `STOP_S`."""
         give_up = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
-            if self.requests is not None:  # each time, because its next read may block as well
+            if self.requests is not None:  # in each iteration, because the next read may block too
                 self.requests.interrupt()
             if asyncio.get_running_loop().time() >= give_up:
                 self.process.kill(Cause.UNRESPONSIVE, self.number)

@@ -77,8 +77,8 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         with guarded(rules):
             yield
     except HostRefused as refused:
-        # The statement may already have been sent and must not be repeated. That the guard saw no connection proves
-        # nothing: drivers share open connections (clickhouse-connect), or open them in C or in their own threads.
+        # The statement may already have been sent and must not be repeated, even if the guard saw no connection:
+        # drivers share open connections (clickhouse-connect), or open them in C or in their own threads.
         raise errors.OutcomeUnknown(refused.message) from refused
     except _driver_errors(dialect) as error:
         if _is_lost(error, dialect):
@@ -91,7 +91,7 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         raise rejected.classed(_sqlstate_of(original)) from error
 
 
-# By PEP 249 class name, for drivers without SQLSTATE.
+# Keyed by PEP 249 class name, for drivers without SQLSTATE.
 _SQLSTATES = {"IntegrityError": "23000", "DataError": "22000", "NotSupportedError": "0A000"}
 
 
@@ -292,7 +292,7 @@ class SqlalchemyConnection(DriverConnection):
                 if "AUTOCOMMIT" in levels:
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return cls(connection, executor, read_only=read_only, rules=rules)
-            except BaseException:  # the connection must not stay open, whatever failed
+            except BaseException:  # the connection must not stay open after any failure
                 connection.close()
                 raise
 

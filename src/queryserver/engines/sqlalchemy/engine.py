@@ -1,4 +1,4 @@
-"""The Engine for any SQLAlchemy dialect."""
+"""Implements `Engine` for any SQLAlchemy dialect."""
 
 import asyncio
 import inspect
@@ -142,7 +142,7 @@ class SqlalchemyAddress:
         if (host := self.host) is None:
             return url
         if url.drivername.endswith("https") or url.get_backend_name() in _BY_NAME:
-            # Certificates are issued for names, so the driver must get the name, and resolves it again.
+            # Certificates are issued for names, so the driver must receive the name, and resolves it again.
             self.rules.require_all(host, port or 0)
             return url
         return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])

@@ -1,1 +1,1 @@
-"""SQLite through apsw, in a separate process."""
+"""SQLite in separate processes, through apsw."""

@@ -381,7 +381,7 @@ class SqliteConnection:
             if self._interrupted and isinstance(error, errors.StatementRejected):
                 raise Interrupted from error
             raise
-        except BaseException:  # the cursor must not stay open, whatever failed
+        except BaseException:  # the cursor must not stay open after any failure
             answer.close()
             raise
         return answer
@@ -463,7 +463,7 @@ class SqliteConnection:
         return changed
 
     def _check_interrupted(self) -> None:
-        """Raises Interrupted if a stop was requested between two rows."""
+        """Raise Interrupted if a stop was requested between two rows."""
         if self._interrupted:
             raise Interrupted
 

@@ -94,7 +94,7 @@ class SqliteWriter(TableWriter):
             if is_last:
                 self.allow_interrupt(is_allowed=False)
             self._native.execute("COMMIT")
-        except BaseException:  # the transaction must not stay open, whatever failed
+        except BaseException:  # the transaction must not stay open after any failure
             if self._native.in_transaction:
                 self._native.execute("ROLLBACK")
             raise
@@ -176,7 +176,7 @@ class SqliteDatabase:
                 self._prepare(connection)
                 value_bytes = _LOADED_VALUE_BYTES if is_loader else ROW_CELLS * self._cell_max_bytes
                 connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes)
-            except BaseException:  # the connection must not stay open, whatever failed
+            except BaseException:  # the connection must not stay open after any failure
                 connection.close()
                 raise
         return SqliteConnection(
