@@ -45,8 +45,8 @@ _LEAVE_S = 2.0
 _FULL, _RETAINED = 0.7, 0.25
 """Shares of the address space.
 
-A process that uses more than the first share counts as full, and is replaced if a failed statement retains more than
-the second share.
+A process that uses more than the first share counts as full, and may be replaced if a failed statement retains more
+than the second share.
 """
 _OPEN_FILES = 1024
 _NICENESS = 10
