@@ -1,1 +1,1 @@
-"""Administration of the server: configuration for clients, checks, logs."""
+"""Server administration: client configuration, checks and logs."""

@@ -1,4 +1,4 @@
-"""Checks of the task server's broker: whether it responds and keeps the queue (Contract platform 9.2, 11)."""
+"""Checks whether the task server's broker responds and keeps the queue (Contract platform 9.2, 11)."""
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -24,29 +24,29 @@ _NEARLY_FULL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """Facts that a broker reports. Empty text or zero: this login may not read it."""
+    """Facts that a broker reports. A fact that the login may not read is empty or zero."""
 
     ping_ms: float
     product: str
-    """Name and version."""
+    """Product name and version."""
     eviction: str
     is_saved: bool
-    """Whether it persists its data to disk."""
+    """Whether the broker persists its data to disk."""
     last_save_failed: bool
     used_bytes: int
     most_bytes: int
-    """0: no limit."""
+    """Memory limit; 0 for no limit."""
     queued: int | None
-    """Jobs waiting in the configured queue; None: this login may not count them."""
+    """Number of jobs waiting in the configured queue; None if the login may not count them."""
 
 
 def broker_connections(
     settings: TaskServerSettings, *, connect_within_s: float, answer_within_s: float, **options: bool
 ) -> "ConnectionPool":
-    """A pool of connections to the broker, each opened when needed; `options` are passed to the client.
+    """Create a pool of broker connections, which are opened when needed. `options` are passed to the client.
 
-    With TLS, the certificate must match the host unless the URL disables that. Raises ServiceUnavailable for a URL with
-    an unknown option.
+    With TLS, the certificate must match the host unless the URL disables this check. Raises ServiceUnavailable for a
+    URL with an unknown option.
     """
     from redis.asyncio import ConnectionPool  # noqa: PLC0415 slow to import, and only the task server needs it
 
@@ -66,13 +66,13 @@ def broker_connections(
 
 
 async def ping_broker(settings: Settings, within_s: float = PING_WITHIN_S) -> None:
-    """Raises ServiceUnavailable unless the broker answers a PING."""
+    """Ping the broker. Raises ServiceUnavailable unless it responds."""
     async with _connected(settings, within_s) as broker:
         await broker.ping()
 
 
 async def read_broker(settings: Settings) -> BrokerFacts:
-    """Read the facts. Changes nothing. Raises ServiceUnavailable."""
+    """Read the broker's facts without changing anything. Raises ServiceUnavailable."""
     from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
 
     async with _connected(settings, _WITHIN_S) as broker:
@@ -82,7 +82,7 @@ async def read_broker(settings: Settings) -> BrokerFacts:
         ping_ms = 1000 * (time.monotonic() - began)
         try:
             known: dict[str, Any] = await broker.info()
-        except ResponseError:  # not permitted to this login
+        except ResponseError:  # the login lacks the permission
             known = {}
         try:
             queued = int(await broker.zcard(settings.desktop.task_server.queue))
@@ -118,14 +118,14 @@ async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Red
 
 
 def eviction_problem(facts: BrokerFacts) -> str | None:
-    """Why the broker may lose queued jobs, as text; None if it does not."""
+    """Explain why the broker may lose queued jobs. Return None if it keeps them."""
     if facts.eviction in ("", NO_EVICTION):
         return None
     return f"has the eviction policy {facts.eviction}, so that it may drop what is queued: set {NO_EVICTION}."
 
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
-    """For `config check`: reports a broker that does not respond, or that may lose jobs."""
+    """Report, for `config check`, a broker that does not respond or may lose jobs."""
     try:
         problem = eviction_problem(await read_broker(settings))
     except ServiceUnavailable:
@@ -134,7 +134,7 @@ async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def examine_broker(settings: Settings) -> Sequence[Finding]:
-    """For the doctor. Raises ServiceUnavailable."""
+    """Report the broker's state for the doctor."""
     area = "broker"
     try:
         facts = await read_broker(settings)

@@ -1,4 +1,4 @@
-"""Builds the services about the server itself: configuration and logs."""
+"""Builds the services that concern the server itself: configuration and logs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from queryserver.statements.overview import HistoryFacts
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationServices:
-    """Services about this server, for clients and administrators."""
+    """Services that tell clients and administrators about this server."""
 
     clients: ClientConfiguration
     banner: str
-    """Sanitized HTML."""
+    """The banner as sanitized HTML."""
     check: ConfigurationCheck
     logs: ServerLogs
 
@@ -29,7 +29,7 @@ class ConfigurationServices:
 def configuration_services(
     settings: Settings, database: Database, connectors: Connectors, stores: Stores, readiness: Readiness
 ) -> ConfigurationServices:
-    """Build the services. Nothing runs in the background."""
+    """Build the services, which need no background work."""
 
     async def check_results(_settings: Settings) -> Iterable[SettingsFinding]:
         # The server checks the result store regularly, so no further file is written.

@@ -1,4 +1,4 @@
-"""The configuration that clients request; it depends on the caller (Contract platform 7.1)."""
+"""The configuration that clients request, which depends on the caller (Contract platform 7.1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
         Scheme.FILE: ("file", "Local Files"),
     }
 )
-"""Type and label of the browser of each store, in the order of the contract."""
+"""Type and label of each store's browser, in the contract's order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """Something that can be browsed, with its page in Hue clients."""
+    """A kind of objects that can be browsed, with its page in Hue clients."""
 
     type: str
     label: str
@@ -40,10 +40,10 @@ class Browser:
 class Configuration:
     is_admin: bool
     interpreters: Sequence[Connector]
-    """The data sources that the caller may use and this server can run."""
+    """The connectors that the caller may use and this server can run."""
     main: Connector | None
     default_sql: Connector | None
-    """The interpreter of statements that name none."""
+    """The interpreter for statements that do not name one."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool
@@ -51,7 +51,7 @@ class Configuration:
 
 
 class ClientConfiguration:
-    """Computed for each call, so new connectors and changed rights take effect at once."""
+    """Computes the configuration for each call, so that new connectors and changed rights take effect immediately."""
 
     def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryFacts) -> None:
         self._settings = settings
@@ -60,7 +60,7 @@ class ClientConfiguration:
         self._history = history
 
     async def of(self, user: User) -> Configuration:
-        """The configuration for a caller. Raises DatabaseUnavailable."""
+        """Return the configuration for a caller. Raises DatabaseUnavailable."""
         interpreters = self._connectors.visible(user)
         may_import = self._settings.importer.is_enabled and user.may(IMPORTER)
         return Configuration(
@@ -91,13 +91,13 @@ class ClientConfiguration:
 
 _TAGS = frozenset({"a", "b", "i", "em", "strong", "p", "br", "span"})
 _WITH_THEIR_TEXT = frozenset({"script", "style", "template", "noscript", "iframe", "object", "svg", "math", "title"})
-"""Elements whose content is not visible text."""
+"""Elements that are removed with their content, because it is not visible text."""
 _WEB_ADDRESS = re.compile(r"https?://[^/?#\s\x00-\x1f\x7f-\xa0][^\s\x00-\x1f\x7f-\xa0]*", re.IGNORECASE)
-"""A URL without white space and control characters, which browsers ignore in URLs."""
+"""Matches a URL without white space and control characters, which browsers would ignore."""
 
 
 def sanitized_html(html: str) -> str:
-    """The HTML reduced to the tags a, b, i, em, strong, p, br and span, and to `href` attributes with http or https."""
+    """Reduce HTML to the tags a, b, i, em, strong, p, br and span, and to `href` attributes with http or https."""
     if not html:
         return ""
     import nh3  # noqa: PLC0415 few servers have a banner

@@ -1,4 +1,4 @@
-"""Checks of the settings, for `queryserver config check` and for a running server (Contract platform 7.5)."""
+"""Checks the settings for `queryserver config check` and for a running server (Contract platform 7.5)."""
 
 import asyncio
 import os
@@ -43,8 +43,8 @@ _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
 _SMTP_WITHIN_S = 5.0
 
-# A login can see the addresses of its own connections; sockets and loopback count as the same host. History entries are
-# counted up to $1; `connectors` are the ids of stored connectors.
+# A login can see the addresses of its own connections. Sockets and loopback count as the same host. History entries are
+# counted up to $1. `connectors` contains the ids of stored connectors.
 _DEPLOYMENT = """
     select
         (
@@ -62,25 +62,24 @@ Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The findings, and the settings with their origin."""
+    """The findings, and the settings with their origins."""
 
     settings: Settings
     findings: Sequence[SettingsFinding]
 
     @property
     def directory(self) -> str:
-        """The directory of the settings file; empty if there is none."""
+        """The settings file's directory; empty without a settings file."""
         file = self.settings.sources.file
         return str(file.absolute().parent) if file else ""
 
     def value_of(self, key: str) -> str:
-        """The effective value of a key, secrets masked; empty for tables and unknown keys."""
+        """Return a key's effective value with secrets masked; empty for tables and unknown keys."""
         return shown_value(self.settings, key)
 
 
 class ConfigurationCheck:
-    """Runs those checks of `queryserver config check` that write nothing and load no plug-ins, for one caller at a
-    time.
+    """Runs the checks of `queryserver config check`, for one caller at a time, without writing or loading plug-ins.
 
     `results` checks the result store.
     """
@@ -91,7 +90,7 @@ class ConfigurationCheck:
         self._running = asyncio.Lock()
 
     async def report(self) -> CheckReport:
-        """Run the checks, within 30 s."""
+        """Run the checks within 30 s."""
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 tried = await _online_checks(self._settings, self._results)
@@ -102,9 +101,9 @@ class ConfigurationCheck:
 
 
 async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[SettingsFinding]:
-    """The findings for a server with these settings: errors, then warnings.
+    """Return the findings for a server with these settings: errors first, then warnings.
 
-    Unless `offline`, everything that the settings refer to is tried, concurrently, for up to 10 s each.
+    Unless `offline`, every service that the settings refer to is tried concurrently, for up to 10 s each.
     """
     found = [*await offline_findings(settings), *await plugin_findings(settings)]
     tried = [] if offline else await _online_checks(settings, check_results)
@@ -112,7 +111,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
 
 def _sorted_findings(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
-    """Errors first, without duplicates."""
+    """Sort errors first and remove duplicates."""
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
@@ -142,9 +141,9 @@ async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Ite
 
 
 async def offline_findings(settings: Settings) -> Sequence[SettingsFinding]:
-    """Findings that need no connections: from the settings, this machine and the installed packages.
+    """Check the settings, this machine and the installed packages without opening connections.
 
-    Interpreters and stores are built and closed again, in threads, because that imports adapters and reads
+    Interpreters and stores are built and closed again. This happens in threads, because it imports adapters and reads
     certificates.
     """
     found = [SettingsFinding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
@@ -175,7 +174,7 @@ def _problems_into(found: list[SettingsFinding]) -> Generator[None]:
 
 
 def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
-    """Missing files, resource limits, and proxies in the environment."""
+    """Report missing files, low resource limits, and proxies in the environment."""
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -191,7 +190,7 @@ def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
 
 
 async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
-    """Raises DatabaseUnavailable, SchemaMismatch."""
+    """Check the service database. Raises DatabaseUnavailable, SchemaMismatch."""
     async with open_service_database(settings) as database:
         [found] = await database.fetch(_DEPLOYMENT, MANY_DOCUMENTS + 1)
     return list(_deployment_findings(settings, found))
@@ -214,7 +213,7 @@ def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFin
 
 
 def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFinding]:
-    """Settings that refer to one host but are needed by all."""
+    """Report settings that refer to one host although all hosts need them."""
     if settings.importer.is_enabled and settings.importer.upload_dir is None:
         text = f"is a directory of this host, and {hosts} hosts use the database: all must share it."
         yield SettingsFinding.warning("importer.upload_dir", text)
@@ -228,12 +227,12 @@ def _multi_host_findings(settings: Settings, hosts: int) -> Iterator[SettingsFin
 
 
 def is_file(connector: Connector) -> bool:
-    """Whether its data is a file on this host."""
+    """Whether the connector's data is a file on this host."""
     return connector.interface in EMBEDDED and str(connector.options.get("path") or MEMORY) != MEMORY
 
 
 async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
-    """Write, read and delete a small object. Raises ConfigurationError, and the errors of the store."""
+    """Write, read and delete a small object. Raises ConfigurationError and the store's errors."""
     try:
         async with open_results(settings) as results:
             await results.store.ping()
@@ -245,7 +244,7 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
-    """Connect to the mail server, with encryption and login as configured; sends no mail."""
+    """Connect to the mail server with the configured encryption and login, without sending mail."""
     import aiosmtplib  # noqa: PLC0415 few servers send mail
 
     smtp = settings.desktop.smtp
@@ -271,7 +270,7 @@ async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
-    """Whether each key server returns keys. A failing one is an error only if all others fail too."""
+    """Check whether each key server returns keys. A failing server is an error only if all others fail too."""
     urls = settings.desktop.auth.jwt.key_server_url
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
@@ -290,7 +289,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
 
 
 async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
-    """Plug-ins that cannot be loaded: they are built and closed again, as in a server start."""
+    """Report plug-ins that cannot be loaded. They are built as at a server start, and closed again."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
     threads = LimitedThreads()
@@ -313,7 +312,7 @@ async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
 
 
 async def check_connector_hosts(settings: Settings) -> Iterable[SettingsFinding]:
-    """Resolve the hosts of all connectors in the settings, without connecting."""
+    """Resolve the hosts of all configured connectors, without connecting."""
     builder = EngineBuilder(settings)
     found = await asyncio.gather(*(_host_findings(one, builder) for one in configured_connectors(settings)))
     return chain.from_iterable(found)

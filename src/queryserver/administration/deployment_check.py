@@ -1,4 +1,4 @@
-"""Checks of the service database, its schema, the secret keys and the clocks, for the doctor. Changes nothing."""
+"""Checks the service database, its schema, the secret keys and the clocks for the doctor. Changes nothing."""
 
 import asyncio
 import time
@@ -38,11 +38,11 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "FileNotFoundError": ("has no socket at that path", f"Start it, or correct the host in {URL}."),
     }
 )
-"""For the class name of the cause: what PostgreSQL does, and the remedy."""
+"""Maps the cause's class name to PostgreSQL's behaviour and the remedy."""
 
 
 def unreachable_finding(error: DatabaseUnavailable) -> Finding:
-    """The finding for a database that accepts no connection, without its address."""
+    """Return the finding for a database that accepts no connections, without its address."""
     known = _REASONS.get(type(error.__cause__).__name__)
     what, to_do = known or ("does not answer", f"Look at PostgreSQL and at the network between; correct {URL}.")
     return Finding.error(DATABASE, f"The service database {what}.", to_do)
@@ -50,7 +50,7 @@ def unreachable_finding(error: DatabaseUnavailable) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _ClockSample:
-    """Measured round trips to the database. `ahead_s`: offset of the database's clock from this machine's."""
+    """Measured round trips to the database. `ahead_s` is how far its clock is ahead of this machine's clock."""
 
     version: str
     is_replica: bool
@@ -75,7 +75,7 @@ async def _measure(database: Database) -> _ClockSample:
 
 
 async def examine_database(database: Database) -> Sequence[Finding]:
-    """Version, latency and clock of the database."""
+    """Examine the database's version, latency and clock."""
     measured = await _measure(database)
     found = [Finding.ok(DATABASE, f"PostgreSQL {measured.version} answers in {measured.round_trip_ms:.1f} ms.")]
     if measured.is_replica:
@@ -88,7 +88,7 @@ async def examine_database(database: Database) -> Sequence[Finding]:
 
 
 def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
-    """The finding for the clock offset of the database."""
+    """Return the finding for the database's clock offset."""
     if abs(ahead_s) - unsure_s > _CLOCKS_APART_S:
         side = "behind" if ahead_s > 0 else "ahead of"
         what = (
@@ -100,7 +100,7 @@ def clock_finding(ahead_s: float, unsure_s: float) -> Finding:
 
 
 async def examine_schema(dsn: str) -> Sequence[Finding]:
-    """Compares the schema of the database with that of this program."""
+    """Compare the database's schema with this program's schema."""
     present, own = await present_schema(dsn), newest_revision()
     if text := refusal(present):
         is_older = present.version is None or present.version < own
@@ -113,7 +113,7 @@ async def examine_schema(dsn: str) -> Sequence[Finding]:
 
 
 async def examine_keys(desktop: DesktopSettings, database: Database) -> tuple[Sequence[Finding], Keyring | None]:
-    """Problems of the secret keys, and the keys if they belong to this database. No keys are created."""
+    """Examine the secret keys, and return them if they belong to this database. Creates no keys."""
     known = await FactRepository(database).value(FINGERPRINT_FACT)
     try:
         keyring = await asyncio.to_thread(present_keyring, desktop)

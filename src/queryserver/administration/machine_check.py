@@ -1,4 +1,4 @@
-"""Checks of this machine: free disk space, the limit on open files, and process confinement."""
+"""Checks this machine's free disk space, limit on open files, and process confinement."""
 
 import asyncio
 import shutil
@@ -17,7 +17,7 @@ _CONNECTIONS = "desktop.max_connections"
 
 
 def directories(settings: Settings) -> Mapping[str, Path]:
-    """The directories of the service on this machine, by purpose; without result stores on other machines."""
+    """Return the service's directories by purpose, except result stores on other machines."""
     results = settings.desktop.task_server.result_file_storage
     found = {"the data directory": settings.desktop.data_dir, "uploads": settings.uploads_dir}
     if results is None or isinstance(results, LocalResults):
@@ -28,7 +28,7 @@ def directories(settings: Settings) -> Mapping[str, Path]:
 
 
 async def examine_disks(settings: Settings) -> Sequence[Finding]:
-    """Free space of each directory, compared with the configured minimum. A hanging directory blocks only a thread."""
+    """Compare each directory's free space with the configured floor. A hanging directory only blocks a thread."""
     floor = disk_floor(settings)
     rooms = (asyncio.to_thread(_disk, name, directory, floor) for name, directory in directories(settings).items())
     return await asyncio.gather(*rooms)
@@ -36,7 +36,7 @@ async def examine_disks(settings: Settings) -> Sequence[Finding]:
 
 def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
     area = "disk"
-    # A directory is created when first needed; until then its nearest existing parent shows the disk.
+    # A directory is created when first needed. Until then its nearest existing parent is on the same disk.
     measured = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
     try:
         room, free = floor.room(measured, fresh=True), shutil.disk_usage(measured).free
@@ -56,7 +56,7 @@ def _disk(name: str, directory: Path, floor: DiskFloor) -> Finding:
 
 
 def open_files(settings: Settings) -> Iterator[SettingsFinding]:
-    """Whether the limit on open files is below what `desktop.max_connections` needs."""
+    """Warn if the limit on open files is too low for `desktop.max_connections`."""
     permitted = affordable_connections(at_most=True)
     if permitted < settings.desktop.max_connections:
         text = f"is above the {permitted} connections that the hard limit of open files permits here."
@@ -73,7 +73,7 @@ async def examine_limits(settings: Settings) -> Sequence[Finding]:
 
 
 async def examine_confinement() -> Sequence[Finding]:
-    """How far the kernel can confine the processes that run DuckDB and read users' files."""
+    """Report how far the kernel can confine the processes that run DuckDB and read users' files."""
     return [_confinement(await asyncio.to_thread(detect_support))]
 
 

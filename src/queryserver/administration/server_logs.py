@@ -1,4 +1,4 @@
-"""The most recent log of this server, for administrators (Contract platform 7.6)."""
+"""This server's most recent log, for administrators (Contract platform 7.6)."""
 
 import asyncio
 import io
@@ -15,20 +15,20 @@ _SHOWN_BYTES = 32 * 1024
 
 
 class ServerLogs:
-    """The end of the log file, or the recent lines of this process. Secrets were redacted when they were written."""
+    """Reads the end of the log file, or this process's recent lines. Secrets were redacted before writing."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self.host_name = socket.gethostname()
 
     async def lines(self, *, newest_first: bool) -> Sequence[str]:
-        """Complete lines, with line ends, from the last 32 KiB. Raises NotFound if the file is missing."""
+        """Return the complete lines, with line ends, in the last 32 KiB. Raises NotFound if the file is missing."""
         content = await asyncio.to_thread(self._tail, _SHOWN_BYTES)
         lines = content.decode(errors="replace").split("\n")[:-1]
         return [f"{line}\n" for line in (reversed(lines) if newest_first else lines)]
 
     async def archive(self) -> tuple[str, bytes]:
-        """Name and content of a ZIP file with the last MiB. Raises NotFound if the file is missing."""
+        """Return the name and content of a ZIP file with the log's last MiB. Raises NotFound if the file is missing."""
         moment, target = datetime.now(UTC), io.BytesIO()
 
         def pack() -> None:

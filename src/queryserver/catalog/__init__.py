@@ -1,1 +1,1 @@
-"""Metadata of data sources: lists, descriptions, samples, statistics, plans."""
+"""Data source metadata: lists, descriptions, samples, statistics and query plans."""

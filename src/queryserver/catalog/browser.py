@@ -1,4 +1,4 @@
-"""Lists and descriptions of the objects of a data source, and their analysis (Contract editor 10.1 to 10.5)."""
+"""Lists, describes and analyzes the objects in a data source (Contract editor 10.1 to 10.5)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _STATEMENT = "analyze"
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """A page of a list: names with the prefix `prefix`, compared case-insensitively."""
+    """Selects one page of the names that begin with `prefix`, compared case-insensitively."""
 
     prefix: str = ""
     page: int = 1
@@ -32,7 +32,7 @@ class NameFilter:
 
 @dataclass(frozen=True, slots=True)
 class Names(Generic[T]):
-    """A page of a list; `truncated`: the list continues after it."""
+    """One page of a list. `truncated` is true if the list continues after this page."""
 
     shown: T
     truncated: bool
@@ -40,7 +40,7 @@ class Names(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The caller and the connector; `refresh` bypasses the cache."""
+    """The caller and the connector of a lookup. `refresh` bypasses the cache."""
 
     user: User
     connector: str | None
@@ -48,7 +48,7 @@ class Source:
 
 
 class CatalogBrowser:
-    """Reads metadata from the cache, or from the engine as the caller.
+    """Reads metadata from the cache, or from the engine with the caller's rights.
 
     All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineForbidden, EngineUnavailable,
     EngineTimeout and StatementRejected.
@@ -86,7 +86,7 @@ class CatalogBrowser:
     async def functions(
         self, source: Source, database: str | None, name_filter: NameFilter
     ) -> Names[list[FunctionDescription]]:
-        """Functions of a database; None: built-in functions and those visible by default. Raises database_not_found."""
+        """List a database's functions, or with None built-in and default ones. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
@@ -95,7 +95,7 @@ class CatalogBrowser:
         return self._part(found, [one.name for one in found], name_filter)
 
     async def function(self, source: Source, name: str) -> FunctionDescription | None:
-        """None if the catalog has no functions. Raises function_not_found."""
+        """Describe a function. Return None if the catalog has no functions. Raises function_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._lookup(source, queries.function(name))
@@ -130,7 +130,7 @@ class Analyses:
     async def start(
         self, user: User, connector: str, database: str, table: str, column: str | None
     ) -> RecordedStatement:
-        """The started operation; nothing is started for an unknown table or column.
+        """Start the operation. An unknown table or column starts nothing.
 
         Raises UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
         column_not_found, too_many_statements, quota_exceeded.
@@ -144,7 +144,7 @@ class Analyses:
         )
 
     async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Looked up at the engine, not in the cache: a table dropped there must not be analyzed."""
+        """Build the statement. The table is looked up at the engine, since a cached one may have been dropped."""
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)

@@ -1,4 +1,4 @@
-"""Builds the services that query catalogs and data without an operation, or start one."""
+"""Builds the metadata services: lookups, browser, samples, analyses and plans."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A cache of catalog metadata, compressed in the service database per user and connector (Contract editor 10)."""
+"""A cache for catalog metadata, compressed, per user and connector, in the service database (Contract editor 10)."""
 
 import asyncio
 import hashlib
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 _THREAD_ABOVE_BYTES = 16 * 1024
 _MAX_USER_BYTES = 32 * 1024 * 1024
-_ROW_BYTES = 128  # overhead of a row in addition to its value
+_ROW_BYTES = 128  # overhead of a row beyond its value
 _MIN_SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """The user and connector of a cached value; `digest` identifies the query."""
+    """Identifies a cached value by user, connector and `digest`, a hash that identifies the query."""
 
     user_id: int
     connector: str
@@ -40,10 +40,10 @@ class CacheKey:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The cached value of a key, or None, and the time of the lookup.
+    """A key's cached value, or None, and the lookup time.
 
-    `changed_at`: when the user last changed objects there. Lookups with different values must not share a result. All
-    times are the database's.
+    `changed_at` is the time when the user last changed objects in the data source. Lookups with different `changed_at`
+    must not share a result. All times come from the database clock.
     """
 
     key: CacheKey
@@ -81,20 +81,20 @@ on conflict (user_id, connector) do update set changed_at = greatest(metadata_ch
 
 
 class MetadataCacheRecords:
-    """Each method is one transaction. All raise DatabaseUnavailable."""
+    """Stores cached values. Each method runs one transaction and raises DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def find(self, key: CacheKey, *, max_age: timedelta) -> CacheEntry:
-        """A value not older than `max_age`, and not older than the user's last change of objects."""
+        """Find a value that is newer than `max_age` and newer than the user's last object change."""
         row = await self._database.row(_FIND, key.user_id, key.connector, key.digest, max_age)
         if row is None:
             raise AssertionError("an aggregate always has a row")
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Store the result of a query made at `looked_at`; False if the user's values already fill `max_bytes`."""
+        """Store a query result. Return False if the user's values would exceed `max_bytes` or a newer result exists."""
         size = len(value) + _ROW_BYTES
         kept = await self._database.value(
             _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
@@ -102,7 +102,7 @@ class MetadataCacheRecords:
         return kept is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Delete the user's values of a connector; results of running queries will not be stored either."""
+        """Delete the user's values for a connector and invalidate the results of running queries."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
@@ -116,7 +116,7 @@ class MetadataCacheRecords:
 
 
 class MetadataCache:
-    """The cache of one process. A result that cannot be cached is still returned."""
+    """One process's view of the cache. A result that cannot be cached is still returned."""
 
     def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
         self._records = records
@@ -125,11 +125,11 @@ class MetadataCache:
         self._period_s = max(max_age.total_seconds(), _MIN_SWEEP_S)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Delete old values periodically while inside."""
+        """Delete old values periodically while the context is open."""
         return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, query: CatalogQuery[Any]) -> CacheEntry:
-        """`login` is the user's name in the data source, for data sources with personal credentials."""
+        """Find a cached result. `login` is the user's name in data sources that require personal credentials."""
         # another version of a connector may refer to another data source
         digested = orjson.dumps([query.kind, query.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
@@ -158,7 +158,7 @@ class MetadataCache:
             log.warning("metadata not kept", kind=query.kind)
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """The user changed objects of the connector: no instance returns earlier values any more."""
+        """Record that the user changed objects, so that no instance returns earlier values."""
         await self._records.objects_changed(user_id, connector)
 
     async def _sweep(self) -> None:

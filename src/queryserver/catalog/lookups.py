@@ -1,6 +1,6 @@
-"""Lookups: catalog and sample queries, from the cache or from the engine within limits (Contract editor 10).
+"""Answers catalog and sample queries from the cache, or from the engine within limits (Contract editor 10).
 
-Concurrent equal lookups share one query. Lookups of data held by another process are forwarded to it.
+Concurrent equal lookups share one query. If another process holds the data, lookups are forwarded to that process.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 PER_CONNECTOR = 8
-"""Concurrent lookups per connector, in addition to its statements."""
+"""Maximum number of concurrent lookups per connector, in addition to its statements."""
 _PER_USER = 4
 _QUESTION = "question"
 _TABLE_EXISTS = "import_table_exists"
@@ -42,10 +42,10 @@ AnswerListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 
 @dataclass(slots=True, eq=False)
 class Lookups:
-    """All engine queries that are not operations. Use `running()`.
+    """Runs all engine queries that are not operations, while `running()` is open.
 
-    `may_run`: whether this process can reach the data of a connector. `on_answer` is called with each engine's answer;
-    it must not block or raise.
+    `may_run` tells whether this process can access a connector's data. `on_answer` is called with each answer from an
+    engine; it must not block or raise.
     """
 
     connectors: Connectors
@@ -71,7 +71,7 @@ class Lookups:
             yield
 
     async def answer(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
-        """The catalog's answer for this user, at most as old as the cache allows; concurrent equal queries share one.
+        """Answer a catalog query for this user, from the cache if possible. Concurrent equal queries share one lookup.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and the errors of the query.
@@ -89,13 +89,13 @@ class Lookups:
             await self.cache.keep(query, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
-        # After a change of objects, or with `refresh`, a lookup that started earlier must not be shared.
+        # A lookup that started before an object change, or before a `refresh`, must not be shared.
         shared = object() if refresh else found.changed_at
         return await self._single_flight.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
-        """A catalog opened as the user, within the limits. Raises as `answer`."""
+        """Open a catalog with the user's rights, within the limits. Raises the same errors as `answer`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
             self._engine_options(user, connector) as (engine, options),
@@ -107,7 +107,7 @@ class Lookups:
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[protocol.EngineSession]:
-        """An engine session for this lookup only, within the limits. Raises as `answer`."""
+        """Open an engine session for a single lookup, within the limits. Raises the same errors as `answer`."""
         async with (
             self._engine_options(user, connector, database) as (engine, options),
             engine.session(user, options) as session,
@@ -117,7 +117,7 @@ class Lookups:
     async def table_exists(
         self, user: User, connector: Connector, table: protocol.TableName, *, budget: timedelta
     ) -> bool:
-        """Whether a loader would find the table now. Raises as `answer`."""
+        """Whether a loader would find the table now. Raises the same errors as `answer`."""
         arguments = [table.database, table.name]
         return orjson.loads(await self.run_at_holder(user, connector, _TABLE_EXISTS, arguments, budget=budget))
 
@@ -138,8 +138,8 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """The result of the lookup `kind` at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
-        # Not sent along: a process that uses its own session needs no token.
+        """Run the lookup `kind` at `owner` or the data's holder. Raises the lookup's errors and EngineTimeout."""
+        # The token is not forwarded, because a process that uses its own session needs none.
         self.credentials.require_token(user, connector)
 
         async def work() -> bytes:
@@ -152,14 +152,14 @@ class Lookups:
         return await self._single_flight.join(object(), work, budget=budget)
 
     async def can_run_here(self, connector: Connector) -> bool:
-        """Whether this process can reach the data of a connector.
+        """Whether this process can access a connector's data.
 
-        Raises EngineUnavailable if no process can at present.
+        Raises EngineUnavailable if no process can access it at present.
         """
         return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
-        """Whether the catalog has functions. Raises NotSupported for an engine without a catalog."""
+        """Whether the catalog lists functions. Raises NotSupported for an engine without a catalog."""
         return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
     async def _engine_answer(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
@@ -168,7 +168,7 @@ class Lookups:
             try:
                 return await self._query_engine(user, connector, query)
             except errors.EngineError as error:
-                # Another statement ended the process of the database: retry once, in a new process.
+                # Another statement ended the database process. Retry once, in a new process.
                 if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
             return await self._query_engine(user, connector, query)
@@ -188,7 +188,7 @@ class Lookups:
         return query.encode(await self._query_engine(user, connector, query))
 
     async def _holder(self, connector: Connector) -> str:
-        """The process that can reach the data: this one, unless another holds it."""
+        """Return the process that can access the data: this process, unless another one holds the data."""
         data = self.connectors.data_of(connector)
         if data is not None and not await self.may_run(connector):
             return await self.forwarding.holder(data)
@@ -203,7 +203,7 @@ class Lookups:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
-            # A metadata query changes nothing, so it needs no write access to files.
+            # Metadata queries change nothing, so they need no write access to files.
             reach = self.reach.of_session(self.connectors.engine(connector).capabilities, read_only=True)
             try:
                 async with self.connectors.using(connector) as engine, reach.acting(user):
@@ -216,7 +216,7 @@ class Lookups:
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """The caller's name in the data source; empty: its shared login.
+        """Return the caller's name in the data source; empty for the connector's shared login.
 
         Raises CredentialsRequired, EngineJwtRequired.
         """

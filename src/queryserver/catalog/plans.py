@@ -1,4 +1,4 @@
-"""The engine's plan of a statement without running it (Contract editor 8.3)."""
+"""Gets the engine's plan for a statement without running the statement (Contract editor 8.3)."""
 
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +30,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class PlanRefusal:
-    """Why the engine returns no plan, and the error position in the statement."""
+    """The reason why the engine returned no plan, and the error position in the statement."""
 
     code: str
     message: str
@@ -39,7 +39,7 @@ class PlanRefusal:
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """The plan of `statement`, or the engine's refusal."""
+    """The plan for `statement`, or the engine's refusal."""
 
     statement: str
     plan: str = ""
@@ -48,7 +48,7 @@ class StatementPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A script whose first statement is explained, optionally in a named session of the caller."""
+    """A request to explain a script's first statement, optionally in one of the caller's named sessions."""
 
     connector: str | None
     script: str | None
@@ -59,7 +59,7 @@ class PlanRequest:
 
 @dataclass(slots=True, eq=False)
 class Plans:
-    """Gets plans from engines. Nothing is recorded."""
+    """Gets plans from engines without recording anything."""
 
     lookups: Lookups
     connectors: Connectors
@@ -73,7 +73,7 @@ class Plans:
         self.lookups.forwarding.register(_PLAN, self._plan_here)
 
     async def explain(self, user: User, request: PlanRequest) -> StatementPlan:
-        """The plan of the first statement.
+        """Return the plan for the script's first statement.
 
         Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, session_not_found, NotSupported,
         CredentialsRequired, EngineUnavailable, EngineTimeout.
@@ -108,9 +108,9 @@ class Plans:
         return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """The process that holds a named session; None if the session is gone.
+        """Return the process that holds a named session, or None if the session is gone.
 
-        Raises session_not_found for another user's.
+        Raises session_not_found for another user's session.
         """
         found = await self.sessions.read(session_id)
         if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
@@ -132,7 +132,7 @@ class Plans:
                 is_open = True
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            # before the session was open, the engine received other texts than the statement
+            # before the session was open, the engine received texts other than the statement
             place = refusal.location if is_open else None
             position = bound.position(place) if bound else position_of(place, statement)
             found = without_prefix(position, capabilities.explain_prefix)
@@ -160,7 +160,7 @@ class Plans:
 
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
-    """The plan as lines: a single text column, or all columns side by side."""
+    """Return the plan as lines, from a single text column or from all columns side by side."""
     plan_column = capabilities.explain_column
     shown = [place for place, column in enumerate(answer.columns) if plan_column is None or column.name == plan_column]
     lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []

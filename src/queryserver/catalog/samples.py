@@ -1,4 +1,4 @@
-"""Samples: some rows of a table, or some values of a column (Contract editor 10.3)."""
+"""Samples some rows of a table or some values of a column (Contract editor 10.3)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _THREAD_ABOVE_COLUMNS = 40
 
 @dataclass(frozen=True, slots=True)
 class SampleTarget:
-    """What to sample: a table, one of its columns, or values at the path `nested` within the column."""
+    """The object to sample: a table, one of its columns, or the values at the path `nested` within the column."""
 
     database: str
     table: str
@@ -45,7 +45,7 @@ class SampleTarget:
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """Rows as JSON. `message`: why there are none, or not all."""
+    """Sampled rows as JSON. `message` explains why rows are missing."""
 
     columns: Sequence[Column] = ()
     rows_json: bytes = b"[]"
@@ -54,7 +54,7 @@ class TableSample:
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """Reads table data as the caller, within `sample_timeout_s`; nothing is stored.
+    """Reads table data with the caller's rights, within `sample_timeout_s`. Nothing is stored.
 
     All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found, TableNotFound,
     column_not_found, nested_path_not_found.
@@ -76,13 +76,13 @@ class Samples:
         return await self._sample(user, self.connectors.resolve(user, connector), _plain(target), form)
 
     async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
-        """One constant row from the engine, as a connection test. Raises EngineTimeout."""
+        """Read one constant row from the engine, as a connection test. Raises EngineTimeout."""
         return await self._sample(user, self.connectors.resolve(user, connector), None, form)
 
     async def start(
         self, user: User, connector: str | None, target: SampleTarget | None, *, timeout_s: int | None
     ) -> RecordedStatement | None:
-        """The sample as an operation outside the history; None: views are not sampled.
+        """Start the sample as an operation outside the history. Return None for a view if views are not sampled.
 
         Raises too_many_statements, quota_exceeded.
         """
@@ -109,7 +109,7 @@ class Samples:
         return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """A line of JSON that describes the rows, followed by the rows."""
+        """Return a JSON line that describes the rows, followed by the rows."""
         target, *form_of = arguments
         form = CellForm(*form_of)
         statement = HELLO if target is None else (await self._statement_here(user, source, target)).decode()
@@ -118,7 +118,7 @@ class Samples:
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
     async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """The engine's query; empty for a view if views are not sampled."""
+        """Return the engine's query; empty for a view if views are not sampled."""
         database, name, column, nested, kind = arguments
         async with self.lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
@@ -135,7 +135,7 @@ class Samples:
             async with self.lookups.session(user, source) as session:
                 answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self.max_bytes)
         except StatementDenied as error:
-            # A sample names an object, not a statement, so the error is that of an object.
+            # A sample request names an object instead of a statement, so it gets the error for objects.
             raise EngineForbidden(error.message) from error
         render = partial(
             render_page,
