@@ -51,7 +51,7 @@ class StopClock:
         self._is_watched = False
 
     def set(self, within_s: float) -> None:
-        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no shared lock."""
+        """Set the deadline to at most `within_s` from now. Safe in signal handlers, since it takes no lock itself."""
         self._ends_at = min(self._ends_at, time.monotonic() + within_s)
         if not self._is_watched:
             self._is_watched = True

@@ -10,7 +10,7 @@ from struct import Struct
 
 from queryserver.platform.confinement.linux import system_call
 
-# The same on all architectures.
+# These numbers are the same on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
@@ -44,7 +44,7 @@ class Access(IntFlag):
 
 
 _READ = Access.READ_FILE | Access.READ_DIR
-# No symbolic links, devices, pipes or sockets: the server, which is not confined, would follow them.
+# Without symbolic links, devices, pipes and sockets, which the unconfined server would follow.
 _WRITE = (
     _READ
     | Access.WRITE_FILE
@@ -64,10 +64,10 @@ _ALL_THREADS_ABI = 8
 
 
 def landlock_abi() -> int:
-    """The Landlock ABI version that the kernel offers to this process; 0 if Landlock is not available.
+    """Return the Landlock ABI version that the kernel offers to this process; 0 if Landlock is not available.
 
-    It is missing before Linux 5.13, if the kernel does not enable the module, and in containers whose seccomp profile
-    denies the call.
+    Landlock is missing before Linux 5.13, if the kernel does not enable the module, and in containers whose seccomp
+    profile denies the call.
     """
     try:
         return system_call(_CREATE_RULESET, 0, 0, _ASK_VERSION)
@@ -78,8 +78,8 @@ def landlock_abi() -> int:
 def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, may_use_network: bool) -> bool:
     """Restrict the calling thread to these files and the files below these directories.
 
-    Also denies TCP connections and listeners, and signals and abstract sockets to processes outside, as far as ABI
-    version `abi` supports it. Open files stay usable. Paths that do not exist, or that this user cannot open, are
+    As far as ABI version `abi` supports it, this also denies TCP connections and listeners, and signals and abstract
+    sockets to outside processes. Open files stay usable. Paths that do not exist, or that this user cannot open, are
     skipped. Requires no_new_privs. Returns whether the restriction applies to all existing threads. Raises OSError.
     """
     handled = Access(_FIRST_ABI)
@@ -88,7 +88,7 @@ def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, ma
     network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
     attributes = create_string_buffer(_RULESET.pack(handled, network, scoped), _RULESET.size)
-    # Older kernels accept fields that they do not know if the fields are zero.
+    # Older kernels accept unknown fields if the fields are zero.
     ruleset = system_call(_CREATE_RULESET, addressof(attributes), _RULESET.size, 0)
     try:
         for path in readable:

@@ -1,4 +1,4 @@
-"""Linux system calls that Python has no function for."""
+"""Linux system calls for which Python has no function."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ _DAC_OVERRIDE = 1 << 1
 
 
 def system_call(number: int, *arguments: int) -> int:
-    """The return value of the system call. Raises OSError."""
+    """Run a system call, and return its value. Raises OSError."""
     return _checked(_LIBC.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
 
 
@@ -29,12 +29,12 @@ def control_process(option: int, *arguments: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities except the one to open files of all users. Raises OSError.
+    """Drop all capabilities except the capability to open all users' files. Raises OSError.
 
     The service may run as root while its files belong to another user (a mounted volume).
     """
     head = ctypes.create_string_buffer(Struct("=Ii").pack(_CAPABILITIES_3, 0))
-    # effective, permitted and inheritable set of the lower 32 capabilities, then of the upper ones
+    # effective, permitted and inheritable set of the lower 32 capabilities, then of the upper 32 capabilities
     sets = Struct("=6I")
     found = ctypes.create_string_buffer(sets.size)
     _checked(_LIBC.capget(head, found))
@@ -44,7 +44,7 @@ def drop_capabilities() -> None:
 
 
 def other_threads() -> int:
-    """The number of threads other than the calling one; 0 if /proc is not mounted."""
+    """Return the number of threads other than the calling thread; 0 if /proc is not mounted."""
     try:
         return len(list(Path("/proc/self/task").iterdir())) - 1
     except OSError:

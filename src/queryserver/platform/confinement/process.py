@@ -1,4 +1,4 @@
-"""The confinement of a process, and how much of it the kernel can enforce."""
+"""Confines a process, and reports how much of the confinement the kernel enforces."""
 
 import os
 import resource
@@ -26,9 +26,9 @@ def lower_limit(kind: int, wanted: int) -> None:
 
 
 def limit_memory(memory_bytes: int) -> None:
-    """Limit the address space of this process, including what is already mapped.
+    """Limit this process's address space, including existing mappings.
 
-    Address space counts whether used or not: 8 MiB per thread stack, 64 MiB per glibc heap, and mapped files. See
+    Unused address space counts too: 8 MiB per thread stack, 64 MiB per glibc heap, and mapped files. See
     `address_space_bytes`. Does nothing on macOS, which does not support this limit.
     """
     with suppress(OSError, ValueError):
@@ -36,9 +36,9 @@ def limit_memory(memory_bytes: int) -> None:
 
 
 def limit_processor_time(limit_s: int) -> None:
-    """Limit the processor time of this process from now on; SIGXCPU then ends it.
+    """Limit this process's processor time from now on. SIGXCPU ends it at the limit.
 
-    Each call starts a new count.
+    Each call restarts the count.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = ceil(time.process_time()) + limit_s
@@ -46,14 +46,14 @@ def limit_processor_time(limit_s: int) -> None:
 
 
 def address_space_bytes() -> int:
-    """The address space of this process (VmSize); 0 where the system does not report it (macOS)."""
+    """Return this process's address space (VmSize); 0 if the system does not report it (macOS)."""
     return _pages(0)
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process (VmRSS); 0 where the system does not report it.
+    """Return this process's resident memory (VmRSS); 0 if the system does not report it.
 
-    `getrusage` is no replacement: its peak is inherited from the parent process.
+    `getrusage` is not a replacement, because its peak is inherited from the parent process.
     """
     return _pages(1)
 
@@ -65,8 +65,8 @@ def _pages(column: int) -> int:
         return 0
 
 
-# What the dynamic loader, Python, glibc, Arrow and DuckDB read at run time: libraries, time zones, processor count and
-# memory size. No data of the service or its users.
+# Files that the dynamic loader, Python, glibc, Arrow and DuckDB read at run time: libraries, time zones, and the
+# processor count and memory size. They contain no data of the service or its users.
 _SYSTEM = (
     "/lib",
     "/lib64",
@@ -101,47 +101,47 @@ _DEV_NULL = Path("/dev/null")
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process may do. Python's modules, libraries and time zones are always readable."""
+    """The rights of a process. Python's modules, libraries and time zones are always readable."""
 
     writable: tuple[Path, ...] = ()
-    """Existing files, and directories below which it may read and write."""
+    """Existing files, and directories below which the process may read and write."""
     readable: tuple[Path, ...] = ()
     memory_bytes: int | None = None
-    """Limit of the address space, including what is already mapped; None if `limit_memory` is called later."""
+    """Limit of the address space, including existing mappings; None if `limit_memory` is called later."""
     file_bytes: int | None = None
-    """Maximum size of a file it writes; None: no limit, 0: it writes to pipes and sockets only."""
+    """Maximum size of a written file. None means no limit, and 0 permits writing to pipes and sockets only."""
     open_files: int = 64
     niceness: int = 0
     """Added to the scheduling niceness, up to 19."""
     may_use_network: bool = False
-    """If false, it has only inherited sockets and socket pairs that it creates."""
+    """If false, the process can only use inherited sockets and socket pairs that it creates."""
     parent: int | None = None
-    """The process whose death ends this one. None: the current parent, which may already be a different one if the
-    process that started this one died immediately."""
+    """The process whose death ends this process. None means the current parent, which may already be a different
+    process if the starting process died immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinementResult:
-    """What the kernel enforces in addition to resource limits."""
+    """The restrictions that the kernel enforces in addition to resource limits."""
 
     landlock_abi: int
-    """0: the process can open all files of its user."""
+    """The Landlock ABI version; 0 means that the process can open all of its user's files."""
     seccomp: bool
-    """False: all system calls are allowed, so the process may start programs and connect."""
+    """Whether system calls are filtered. Otherwise the process may start programs and connect."""
     threads_outside: int
-    """Existing threads that Landlock does not restrict (before Linux 7.0)."""
+    """The number of existing threads that Landlock does not restrict (before Linux 7.0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSupport:
-    """What `confine` could use here."""
+    """The kernel features that `confine` could use here."""
 
     landlock_abi: int
     seccomp: bool
 
 
 def detect_support() -> KernelSupport:
-    """Detect what the kernel supports. Confines nothing."""
+    """Detect the kernel's features without confining anything."""
     if sys.platform != "linux":
         return KernelSupport(0, seccomp=False)
     return KernelSupport(landlock_abi(), has_seccomp())
@@ -150,8 +150,9 @@ def detect_support() -> KernelSupport:
 def confine(confinement: Confinement) -> ConfinementResult:
     """Irrevocably drop every right that `confinement` does not list. Features that the kernel lacks are skipped.
 
-    Also disables core dumps, and other processes of the user cannot read its memory. Raises ProcessLookupError if the
-    parent is gone, FileNotFoundError for a missing `writable` path, OSError for rejected limits.
+    This also disables core dumps, and prevents the user's other processes from reading its memory. Raises
+    ProcessLookupError if the parent is gone, FileNotFoundError for a missing `writable` path, OSError for rejected
+    limits.
     """
     for path in confinement.writable:
         path.lstat()
@@ -169,7 +170,7 @@ def confine(confinement: Confinement) -> ConfinementResult:
         return ConfinementResult(0, seccomp=False, threads_outside=0)
     with suppress(OSError):  # not supported by gVisor and similar kernels
         linux.drop_capabilities()
-    # After the changes of credentials, which reset both.
+    # After credentials change, which resets both.
     linux.control_process(linux.PR_SET_DUMPABLE, 0)
     linux.control_process(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     _check_parent(parent)
@@ -178,7 +179,7 @@ def confine(confinement: Confinement) -> ConfinementResult:
 
 
 def _check_parent(expected: int) -> None:
-    """Raise if the parent died before PR_SET_PDEATHSIG was set: no signal follows in that case."""
+    """Raises ProcessLookupError if the parent died before PR_SET_PDEATHSIG was set, as no signal follows then."""
     if os.getppid() != expected:
         raise ProcessLookupError("The process that started this one has ended.")
 
@@ -205,7 +206,7 @@ def _apply_kernel_confinement(confinement: Confinement) -> ConfinementResult:
 
 
 def runtime_paths() -> Iterator[Path]:
-    """The paths that this Python and its libraries read at run time. Some may not exist."""
+    """Yield the paths that this Python and its libraries read at run time. Some may not exist."""
     yield from map(Path, _SYSTEM)
     # An empty entry stands for the working directory.
     yield from (Path(one) for one in sys.path if one)

@@ -1,4 +1,4 @@
-"""seccomp: restricts the system calls of a process with a BPF filter (seccomp(2))."""
+"""seccomp: restricts a process's system calls with a BPF filter (seccomp(2))."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from queryserver.platform.confinement.syscalls import JUDGED, NETWORK, REFUSED
 
 _SET_FILTER = 1
 _ALL_THREADS = 1
-# Without this flag, a filter slows the process down before Linux 5.16, which disables speculative stores.
+# Before Linux 5.16, a filter without this flag disables speculative stores, which slows the process down.
 _KEEP_SPECULATION = 4
 
 # linux/bpf_common.h, linux/filter.h: instruction codes; the operand is the constant `k`.
@@ -61,7 +61,7 @@ class _Instruction(NamedTuple):
     k: int
     then: int = 0
     otherwise: int = 0
-    """Number of instructions to skip."""
+    """`then` and `otherwise` are the numbers of instructions to skip."""
 
 
 def has_seccomp() -> bool:
@@ -72,7 +72,7 @@ def has_seccomp() -> bool:
     try:
         system_call(architecture.seccomp, _SET_FILTER, 0, 0)
     except OSError as error:
-        # EFAULT: it tried to read a filter at address 0. A kernel without seccomp returns EINVAL or ENOSYS first.
+        # EFAULT means that the kernel tried to read a filter at address 0. Without seccomp, it returns another error.
         return error.errno == EFAULT
     return False
 
@@ -104,12 +104,12 @@ def _set(architecture: _Architecture, flags: int, described: int) -> None:
 
 
 def _architecture() -> _Architecture | None:
-    # A 32-bit process uses other system call numbers than its machine.
+    # A 32-bit process has different system call numbers.
     return _ARCHITECTURES.get(os.uname().machine) if sys.maxsize > 2**32 else None
 
 
 def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> Sequence[_Instruction]:
-    """The filter for the process `pid`."""
+    """Build the filter for the process `pid`."""
     column = architecture.column
     made = [
         _Instruction(_LOAD, _ARCHITECTURE),
@@ -128,7 +128,7 @@ def program(architecture: _Architecture, pid: int, *, may_use_network: bool) -> 
         for name, numbers in REFUSED.items()
         if (number := numbers[column]) is not None and not (may_use_network and name in NETWORK)
     ]
-    # Each one jumps to the last instruction.
+    # Each comparison jumps to the last instruction.
     made += [_Instruction(_IF_EQUAL, number, then=left) for number, left in _with_what_is_left(refused)]
     return [*made, _ALLOWED, _refuse()]
 
@@ -138,7 +138,7 @@ def _refuse(error: int = EPERM) -> _Instruction:
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower half of an argument, which is all that the kernel reads of an int.
+    """Load the lower half of an argument, as the kernel does for an int.
 
     Both architectures are little-endian.
     """
@@ -158,7 +158,7 @@ def _none_of(index: int, *values: int) -> list[_Instruction]:
 
 
 def _with_what_is_left(values: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Each value with its jump distance: the number of values from it to the end."""
+    """Yield each value with its jump distance, which is the number of values from it to the end."""
     return zip(values, range(len(values), 0, -1), strict=True)
 
 
@@ -180,7 +180,7 @@ _JUDGES: Mapping[str, Callable[[int], list[_Instruction]]] = {
     "prctl": lambda _: _none_of(0, PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_PTRACER, PR_SET_MM),
     "fcntl": lambda _: _none_of(1, _F_SETOWN, _F_SETOWN_EX),
     "ioctl": lambda _: _none_of(1, _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX),
-    # Event loops wake up through a socket pair. A pair of datagram sockets could send to any address.
+    # Event loops wake up through a socket pair. Datagram socket pairs could send to any address.
     "socketpair": lambda _: [
         *_only(0, _AF_UNIX),
         _argument(1),

@@ -31,8 +31,8 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
-    # Permissions, owners and timestamps of files, which Landlock does not cover, and truncation by path, which it
-    # covers since Linux 6.2.
+    # File permissions, owners and timestamps, which Landlock does not cover, and truncation by path, which it covers
+    # since Linux 6.2.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -55,7 +55,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "truncate": (76, 45),
     "file_setattr": (469, 469),
-    # Notification about files.
+    # File notifications.
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
@@ -95,7 +95,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # Parts of the kernel with frequent vulnerabilities that nothing here uses.
+    # Kernel features with frequent vulnerabilities, which this program never uses.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "io_uring_setup": (425, 425),
@@ -110,7 +110,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "modify_ldt": (154, None),
     "iopl": (172, None),
     "ioperm": (173, None),
-    # Control of the machine.
+    # Machine control.
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),
@@ -125,7 +125,7 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "vhangup": (153, 58),
 }
-"""Calls that are always refused; None: the architecture does not have the call."""
+"""Calls that are always refused. None means that the architecture lacks the call."""
 
 JUDGED: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),

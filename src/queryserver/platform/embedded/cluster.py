@@ -24,11 +24,11 @@ SUPERUSER = "embedded_admin"
 SERVICE_ROLE = "queryserver"
 SAMPLE_DATABASE = "sample"
 SAMPLE_OWNER = "sample_owner"
-"""Owns the objects and has the privileges. Sessions act as this role; it cannot log in."""
+"""The role that owns the objects and has the privileges. Sessions act as this role, which cannot log in."""
 SAMPLE_LOGIN = "sample_login"
-"""Has only the right to connect; the logins of users inherit from it."""
+"""The role that may only connect. Users' logins inherit from it."""
 SAMPLE_ROLE = "sample_user"
-"""The login of the connector itself, for checks; statements of users run under their own logins."""
+"""The connector's own login for checks. Users' statements run under the users' logins."""
 DUCKDB_FILE = "sample.duckdb"
 SQLITE_FILE = "sample.sqlite"
 STORAGE_DIRECTORY = "files"
@@ -39,8 +39,8 @@ _TREES = {16: "pginstall", 18: "pginstall18"}
 _PROC = Path("/proc")
 _WORKING_DIRECTORY = Path("/proc/self/cwd")
 
-# The service database accepts connections over the socket only, the sample database over loopback only: no statement or
-# connector that points at the loopback port can log in to the tables of the service.
+# The service database accepts connections over the socket only, and the sample database over loopback only. So no
+# statement or connector can log in to the service's tables through the loopback port.
 _ACCESS_RULES = f"""\
 local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
 host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
@@ -49,11 +49,11 @@ host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
 
 
 class EmbeddedPostgresError(Exception):
-    """The private PostgreSQL cannot start; the message has the reason and a remedy."""
+    """The private PostgreSQL cannot start. The message contains the reason and a remedy."""
 
 
 class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
-    """The programs of PostgreSQL are an optional extra of the package, which is not installed."""
+    """The PostgreSQL programs, an optional extra of the package, are not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ServerAccount:
 
 
 def server_account() -> ServerAccount | None:
-    """The account to switch to; None for a normal user, who runs PostgreSQL under their own account."""
+    """Return the account to switch to; None for a normal user, whose own account runs PostgreSQL."""
     if os.geteuid() != 0:
         return None
     entry = pwd.getpwnam("nobody")
@@ -92,7 +92,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program in its own session, so that Ctrl-C in the terminal does not reach it.
 
-    The child changes to `cwd` before it drops root privileges, because the account may be unable to reach it.
+    The child changes to `cwd` before it drops root privileges, because `cwd` may be inaccessible to the account.
     """
     return subprocess.Popen(  # noqa: S603 the programs are ours or of the wheel, and no shell splits the arguments
         command,
@@ -120,7 +120,7 @@ def write_private(file: Path, text: str, *, account: ServerAccount | None = None
 
 
 def replace_private(file: Path, text: str) -> None:
-    """Replace the content of a file atomically: readers see the old or the new content."""
+    """Replace a file's content atomically, so that readers see the old or the new content."""
     partial = file.with_name(f"{file.name}.new")
     partial.unlink(missing_ok=True)
     write_private(partial, text)
@@ -129,7 +129,7 @@ def replace_private(file: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a directory, to disk."""
+    """Flush a file, or a directory's names, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -139,10 +139,10 @@ def sync(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedResources:
-    """Databases and files of the embedded mode. The DSNs contain passwords: never log them.
+    """The embedded mode's databases and files. The DSNs contain passwords, so never log them.
 
-    `sample_dsn` is the PostgreSQL database for users, on loopback and in its own cluster. `databases_dir` has only the
-    files of the connectors duckdb and sqlite; `files_dir` is the root of the store `file`.
+    `sample_dsn` is the PostgreSQL database for users, on loopback and in its own cluster. `databases_dir` contains only
+    the files of the connectors duckdb and sqlite; `files_dir` is the root of the store `file`.
     """
 
     service_dsn: str = field(repr=False)
@@ -152,14 +152,14 @@ class EmbeddedResources:
     duckdb_path: str = DUCKDB_FILE
     sqlite_path: str = SQLITE_FILE
     sample_admin_dsn: str = field(default="", repr=False)
-    """For creating logins of users in the sample database; if empty, `service_dsn` does that."""
+    """The DSN for creating users' logins in the sample database; if empty, `service_dsn` is used."""
 
 
 def runnable_programs(major: int, account: ServerAccount | None) -> Path:
-    """The directory of PostgreSQL `major` from which `account` can run its programs.
+    """Return the directory of PostgreSQL `major` from which `account` can run its programs.
 
-    If the account cannot run them from the wheel, they are copied, once per version. PostgreSQL resolves the path of
-    its program, so the copy must be in a directory that every account can reach; the state directory is private. Raises
+    If the account cannot run them from the wheel, they are copied once per version. PostgreSQL resolves its program
+    path, so the copy must be in a directory that every account can reach, unlike the private state directory. Raises
     EmbeddedPostgresError.
     """
     if major not in _TREES:
@@ -169,7 +169,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
     installed = package_directory() / _TREES[major]
     if _runs(installed, account):
         return installed
-    # The temporary directory comes last, because systems clean it while the server runs.
+    # The temporary directory is tried last, because systems clean it while the server runs.
     for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
         if not (parent.is_dir() and is_reachable_by_all(parent)):
             continue
@@ -180,7 +180,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
 
 
 def package_directory() -> Path:
-    """The directory of the installed wheel. Raises EmbeddedPostgresNotInstalled."""
+    """Return the installed wheel's directory. Raises EmbeddedPostgresNotInstalled."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise EmbeddedPostgresNotInstalled(
@@ -191,10 +191,9 @@ def package_directory() -> Path:
 
 
 def _runs(programs: Path, account: ServerAccount | None) -> bool:
-    """Whether the account can run the programs. Tried out, because access lists, mount options and the loader matter
-    too.
+    """Whether the account can run the programs.
 
-    Runs initdb, which needs the libraries.
+    This runs initdb, which needs the libraries, because access lists, mount options and the loader matter too.
     """
     try:
         process = spawn(
@@ -211,7 +210,7 @@ def _runs(programs: Path, account: ServerAccount | None) -> bool:
 
 
 def _copied(installed: Path, target: Path) -> Path | None:
-    """The copy at `target`, created if missing; None if the directory is not trustworthy or not writable."""
+    """Return the copy at `target`, created if missing; None if the directory is not trustworthy or not writable."""
     try:
         target.parent.mkdir(mode=0o755, exist_ok=True)
         found = target.parent.lstat()
@@ -226,7 +225,7 @@ def _copied(installed: Path, target: Path) -> Path | None:
 
 
 def _copy_tree(installed: Path, target: Path) -> None:
-    """Copy the programs with the same relative paths, by which they find their libraries."""
+    """Copy the programs and keep the relative paths, by which they find their libraries."""
     partial = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         tree = partial / _PACKAGE / installed.name
@@ -251,7 +250,7 @@ def _copy_tree(installed: Path, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """The secrets of a cluster, generated at the first start."""
+    """A cluster's secrets, generated at the first start."""
 
     superuser: str = field(repr=False)
     service: str = field(repr=False)
@@ -260,9 +259,9 @@ class ClusterSecrets:
 
 
 def load_or_create_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
-    """The secrets of the file; if it is missing and no database exists yet, new ones, flushed to disk.
+    """Load the secrets from the file. Create them if the file is missing and no database exists yet.
 
-    Raises EmbeddedPostgresError if the file of an existing database is lost or damaged.
+    Raises EmbeddedPostgresError if an existing database's file is lost or damaged.
     """
     try:
         return ClusterSecrets(**json.loads(file.read_bytes()))
@@ -294,14 +293,14 @@ class PostgresCluster:
 
     @property
     def name(self) -> str:
-        """Appears in the command line of each process. A copy of the directory has a different name."""
+        """The name in each process's command line. A copy of the directory has a different name."""
         place = self.data.stat()
         identity = f"{self.secrets.cluster_id}:{place.st_dev}:{place.st_ino}"
         return f"queryserver_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def open_cluster(home: Path, *, durable: bool) -> PostgresCluster:
-    """The cluster of the state directory, created if missing. The caller holds the lock.
+    """Open the cluster in the state directory, created if missing. The caller must hold the lock.
 
     A new cluster is created under a temporary name; remains of an interrupted first start are deleted.
     """
@@ -317,15 +316,15 @@ def open_cluster(home: Path, *, durable: bool) -> PostgresCluster:
         _write_access_rules(data, account)
     else:
         _create(data, account, programs, secrets, durable=durable)
-        # initdb of an interrupted start may still have been running, and writing to the directory that was being
-        # deleted
+        # An interrupted start's initdb may still have been writing to the directory while it was deleted.
         _delete_unfinished(home)
     return PostgresCluster(home, account, programs, secrets)
 
 
 def data_path_argument(data: Path, account: ServerAccount | None) -> str:
-    """The path of `data` for a program that runs in it under `account`, which may be unable to reach it by its full
-    path.
+    """Return the path of `data` for a program that runs in it.
+
+    The full path may be inaccessible to `account`.
     """
     return str(_WORKING_DIRECTORY) if account and _WORKING_DIRECTORY.exists() else str(data)
 
@@ -336,7 +335,7 @@ def _delete_unfinished(home: Path) -> None:
 
 
 def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
-    """Also updates a cluster of an earlier version, which had other rules."""
+    """Write the access rules. This also updates clusters of earlier versions, which had different rules."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
     new.unlink(missing_ok=True)
     write_private(new, _ACCESS_RULES, account=account)
@@ -354,7 +353,7 @@ def _create(
     with tempfile.TemporaryFile() as password, tempfile.TemporaryFile() as output:
         password.write(f"{secrets.superuser}\n".encode())
         password.seek(0)
-        if account:  # initdb opens /dev/stdin again, under the account
+        if account:  # initdb reopens /dev/stdin under the account
             os.fchown(password.fileno(), account.uid, account.gid)
         process = spawn(
             [programs / "bin" / "initdb", "-D", data_path_argument(new, account), *arguments],
@@ -388,12 +387,12 @@ class ClusterProcesses:
 
 
 def find_processes(cluster_name: str) -> ClusterProcesses:
-    """Find processes by the name of the cluster in their command lines, which all accounts may read.
+    """Find processes by the cluster name in their command lines, which all accounts may read.
 
-    `postmaster.pid` is not enough: after a crash its number may belong to another program.
+    `postmaster.pid` is not enough, because its number may belong to another program after a crash.
     """
     named = {pid: (parent, command) for pid, parent, command in _processes() if cluster_name in command}
-    # A child that was just forked still has the command line of its parent.
+    # A newly forked child still has its parent's command line.
     postmasters = [
         pid for pid, (parent, command) in named.items() if "/postgres -D " in command and parent not in named
     ]
@@ -404,10 +403,9 @@ def find_processes(cluster_name: str) -> ClusterProcesses:
 
 
 def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
-    """Stop processes of an earlier server: fast shutdown, then immediate shutdown, then SIGKILL. Committed data is
-    safe.
+    """Stop an earlier server's processes by fast shutdown, then immediate shutdown, then SIGKILL.
 
-    Child processes get no SIGINT, because it makes the checkpointer write its last record.
+    Committed data is safe. Child processes get no SIGINT, because it makes the checkpointer write its last record.
     """
     if find_processes(cluster_name).postmasters and _signal_all(cluster_name, signal.SIGINT, wait_s=fast_s):
         return
@@ -416,7 +414,7 @@ def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> N
 
 
 def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
-    """Signal the postmaster, or all processes if there is none or for SIGKILL. Whether all exited in time."""
+    """Signal the postmaster, or all processes if there is none or for SIGKILL. Returns whether all exited in time."""
     found = find_processes(cluster_name)
     all_of_them = number is signal.SIGKILL or not found.postmasters
     for pid in (*found.postmasters, *(found.children if all_of_them else ())):
@@ -429,7 +427,7 @@ def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> 
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:
-    """Process id, parent process id and command line of each process."""
+    """Yield each process's id, parent process id and command line."""
     if not (_PROC / "self" / "cmdline").exists():
         # macOS has no /proc
         listing = subprocess.run(

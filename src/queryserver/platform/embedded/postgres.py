@@ -1,4 +1,4 @@
-"""Runs the private PostgreSQL of a state directory for the duration of a `with`."""
+"""Runs a state directory's private PostgreSQL for the duration of a `with`."""
 
 import asyncio
 import fcntl
@@ -50,7 +50,7 @@ from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
 SERVICE_HOME, SAMPLE_HOME = "postgresql", "postgresql-sample"
-"""The clusters in the state directory. An earlier version had both databases in the first one."""
+"""The clusters in the state directory. An earlier version kept both databases in the first cluster."""
 
 _T = TypeVar("_T")
 
@@ -62,7 +62,7 @@ _IMMEDIATE_STOP_S = 10
 _LOG_BYTES = 4 * 2**20
 _ADDRESS_FILE = "address.json"
 _SOCKET_PREFIX = "queryserver-"
-_SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
+_SOCKET_PATH_BYTES = 103  # the smallest limit of the supported systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
 _TRIM_EVERY_S = 30
 _RESTART_PAUSE_S = 0.5  # for a server that dies soon after each start
@@ -73,14 +73,14 @@ _OPTIONS = {
     "shared_buffers": "64MB",
     "max_wal_size": "512MB",
     "temp_file_limit": "2GB",  # a single sort must not fill the disk
-    "log_min_messages": "log",  # not ERROR: failed statements of users are reported to them, not in the log
+    "log_min_messages": "log",  # not ERROR, since users' failed statements are reported to them and not logged
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-# Waits until our process ends, even by SIGKILL, then stops the server if the process id still belongs to this cluster.
-# Finally it removes the empty socket directory.
+# Waits until this process ends, even by SIGKILL. Then stops the server if its process id still belongs to this cluster,
+# and removes the empty socket directory.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -93,7 +93,7 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: a socket in a directory private to the account, and a port on loopback.
+    """A server's address: a socket in a directory private to the account, and a loopback port.
 
     The service database accepts connections over the socket only; the port accepts only logins of the sample role.
     """
@@ -103,7 +103,7 @@ class Address:
 
 
 class Postmaster:
-    """A PostgreSQL server as child processes. Not thread-safe."""
+    """Runs a PostgreSQL server in child processes. Not thread-safe."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Postmaster:
         options: Mapping[str, str] = MappingProxyType({}),
         address: Address | None = None,
     ) -> None:
-        """Listens at `address`, or at a newly chosen one if None."""
+        """The server listens at `address`, or at a newly chosen address if None."""
         self._cluster = cluster
         self._name = cluster.name
         self._options = _OPTIONS | dict(options) | ({} if durable else _NOT_DURABLE)
@@ -127,19 +127,19 @@ class Postmaster:
 
     @property
     def address(self) -> Address:
-        """Where the server listens; unchanged by a restart."""
+        """The server's address, which a restart keeps."""
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
 
     def start(self) -> None:
-        """Stop processes of an earlier run, start the server, and wait until it accepts connections.
+        """Stop an earlier run's processes, start the server, and wait until it accepts connections.
 
         Raises EmbeddedPostgresError with the last lines of the server's log.
         """
         stop_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
-        # No server of this cluster is running, so the file is stale. PostgreSQL would refuse to start if another
-        # process now has that number.
+        # No server of this cluster is running, so the file is stale. PostgreSQL would refuse to start if a different
+        # process now had that number.
         (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
         if self._given_address is not None:
             self._address = self._given_address
@@ -168,9 +168,9 @@ class Postmaster:
         self._launch()
 
     def stop(self) -> None:
-        """Fast shutdown: transactions are rolled back, clients disconnected. After 20 s immediate shutdown.
+        """Stop the server by fast shutdown, and after 20 s by immediate shutdown. Idempotent.
 
-        Idempotent.
+        A fast shutdown rolls transactions back and disconnects clients.
         """
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
@@ -207,7 +207,7 @@ class Postmaster:
                 stdin=subprocess.DEVNULL,
                 output=output,
             )
-        # In a thread: the event loop has no portable way to wait for a process that it did not start.
+        # In a thread, because the event loop has no portable way to wait for a process that it did not start.
         self.ending = Future()
         waiting = partial(_wait_for, self._server, self.ending)
         Thread(target=waiting, name="embedded-postgres-ending", daemon=True).start()
@@ -228,7 +228,7 @@ class Postmaster:
             time.sleep(0.01)
 
     def _is_ready(self, pid: int) -> bool:
-        """Whether the server is ready, as pg_ctl checks it: line 1 of the file is the process id, line 8 the status."""
+        """Whether the server is ready, checked like pg_ctl: line 1 of the file is the process id, line 8 the status."""
         try:
             lines = (self._cluster.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
@@ -253,12 +253,12 @@ class Postmaster:
 
 
 def record_address(home: Path, address: Address) -> None:
-    """Record where the server listens, for other processes (`running_resources`) and for the next start."""
+    """Record the server's address for other processes (`running_resources`) and for the next start."""
     replace_private(home / _ADDRESS_FILE, json.dumps(asdict(address)))
 
 
 def forget_address(home: Path, address: Address | None = None) -> None:
-    """Remove the record and the socket directory; by default those of the recorded address."""
+    """Remove the record and the socket directory, by default the recorded address's directory."""
     address = address or recorded_address(home)
     if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(address.socket_directory, ignore_errors=True)
@@ -266,7 +266,7 @@ def forget_address(home: Path, address: Address | None = None) -> None:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """Where the server of a state directory listens, also after it was killed; None after a clean stop."""
+    """Return the recorded server address, which remains after a kill; None after a clean stop."""
     try:
         return Address(**json.loads((home / _ADDRESS_FILE).read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -274,7 +274,7 @@ def recorded_address(home: Path) -> Address | None:
 
 
 def socket_directory(account: ServerAccount | None) -> Path:
-    """A new private directory with a short path: sockets in the state directory may exceed the length limit."""
+    """Create a private directory with a short path. Sockets in the state directory may exceed the length limit."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
         if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not is_reachable_by_all(parent)):
@@ -294,20 +294,20 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class EmbeddedPostgres:
-    """A running server, which is restarted at the same address when it dies."""
+    """A running server that is restarted at the same address when it dies."""
 
     def __init__(self, cluster: PostgresCluster, address: Address) -> None:
         self.cluster = cluster
         self.address = address
-        """Unchanged by a restart."""
+        """The server's address, which a restart keeps."""
         self.defaults = _resources(cluster.home, address, cluster.secrets)
 
     @classmethod
     @asynccontextmanager
     async def start(cls, state_dir: Path, *, durable: bool = True) -> AsyncGenerator["EmbeddedPostgres"]:
-        """Start the server of `state_dir`, which is created (0700) if missing; stop it on exit.
+        """Start the server in `state_dir`, which is created (0700) if missing, and stop the server on exit.
 
-        `durable=False` is for tests: a power failure may destroy the data, a crash of the server does not. Raises
+        `durable=False` is for tests: a power failure may destroy the data, but a server crash does not. Raises
         EmbeddedPostgresError, also if another server uses the state directory.
         """
         home = await asyncio.to_thread(cluster_home, state_dir)
@@ -325,7 +325,7 @@ class EmbeddedPostgres:
         return _socket_dsn(self.address, SUPERUSER, self.cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
-        """DSN of the service's tables. The role owns its database and is not a superuser."""
+        """Return the DSN for the service's tables. Its role owns the database and is not a superuser."""
         return _socket_dsn(self.address, SERVICE_ROLE, self.cluster.secrets.service, database)
 
 
@@ -344,7 +344,7 @@ def _socket_dsn(address: Address, role: str, password: str, database: str) -> st
 
 
 def cluster_home(state_dir: Path, name: str = SERVICE_HOME) -> Path:
-    """The directory of a cluster in the state directory, created (0700) if missing. Raises EmbeddedPostgresError."""
+    """Return a cluster's directory in the state directory, created (0700) if missing. Raises EmbeddedPostgresError."""
     home = state_dir.resolve() / name
     try:
         home.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -376,7 +376,7 @@ def _wait_for(server: subprocess.Popen[bytes], ending: Future[int]) -> None:
 
 
 async def watch(postmaster: Postmaster) -> None:
-    """Restart the server whenever it exits; keep its log small."""
+    """Restart the server whenever it exits, and keep its log small."""
     ending, failures = asyncio.wrap_future(postmaster.ending), 0
     while True:
         await asyncio.wait({ending}, timeout=_TRIM_EVERY_S)
@@ -398,7 +398,7 @@ async def watch(postmaster: Postmaster) -> None:
 
 
 async def run_to_completion(work: Callable[[], _T]) -> _T:
-    """Run blocking work in a thread; a canceled caller waits until it is done, so no thread runs unattended."""
+    """Run blocking work in a thread. A canceled caller waits for the work, so no thread runs unattended."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -408,9 +408,9 @@ async def run_to_completion(work: Callable[[], _T]) -> _T:
 
 
 def running_resources(state_dir: Path) -> EmbeddedResources | None:
-    """The databases of the running server of a state directory; None if none is running.
+    """Return the resources of the server running in a state directory; None if no server is running.
 
-    After SIGKILL the record is stale and connecting fails. Raises EmbeddedPostgresError.
+    After SIGKILL the record is stale, and connecting fails. Raises EmbeddedPostgresError.
     """
     home, sample_home = (state_dir.resolve() / name for name in (SERVICE_HOME, SAMPLE_HOME))
     address = recorded_address(home)
@@ -424,7 +424,7 @@ def running_resources(state_dir: Path) -> EmbeddedResources | None:
 
 
 def with_sample(defaults: EmbeddedResources, address: Address, secrets: ClusterSecrets) -> EmbeddedResources:
-    """Add the sample database in the cluster at `address`."""
+    """Add the sample database of the cluster at `address`."""
     return replace(
         defaults,
         sample_dsn=_sample_dsn(address, secrets),
@@ -438,7 +438,7 @@ def _sample_dsn(address: Address, secrets: ClusterSecrets) -> str:
 
 
 def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> Settings:
-    """The settings to serve with. Interpreters in the settings file replace the sample ones."""
+    """Return the settings for serving with these resources. Interpreters in the settings file replace the samples."""
     desktop = settings.desktop
     database = desktop.database.model_copy(
         update={"url": SecretStr(defaults.service_dsn), "embedded": True, "auto_migrate": True}
@@ -460,7 +460,7 @@ def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> 
 
 
 def sample_interpreters(defaults: EmbeddedResources) -> dict[str, InterpreterSettings]:
-    """The three dialects with sample data."""
+    """Return the interpreters of the three dialects with sample data."""
     return {
         "duckdb": InterpreterSettings(name="DuckDB", interface="duckdb", options={"path": defaults.duckdb_path}),
         "postgresql": InterpreterSettings(

@@ -1,4 +1,4 @@
-"""The sample data of `serve --embedded`: files, SQLite, DuckDB, and the private PostgreSQL."""
+"""The sample data of `serve --embedded`: files, SQLite, DuckDB and the private PostgreSQL."""
 
 import asyncio
 import csv
@@ -66,7 +66,7 @@ _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "curl/8
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """A table. PostgreSQL, DuckDB and SQLite all accept its column types."""
+    """A sample table. PostgreSQL, DuckDB and SQLite all accept its column types."""
 
     name: str
     columns: str
@@ -82,11 +82,11 @@ class SampleTable:
 
 
 Tables = Callable[[], tuple[SampleTable, ...]]
-"""Returns the tables, parents first; called only if something is missing."""
+"""Returns the tables, parents first. Only called if something is missing."""
 
 
 def sample_tables() -> tuple[SampleTable, ...]:
-    """The tables, parents first. Generates the same rows at each call, in 60 ms."""
+    """Generate the tables, parents first. Each call generates the same rows, in 60 ms."""
     chance = random.Random(_SEED)  # noqa: S311 made-up shop data; the same on every machine is the point
     customers, products = _customers(chance), _products(chance)
     orders = _orders(chance, customers)
@@ -183,14 +183,14 @@ def _moment(chance: random.Random) -> datetime:
 
 
 def ensure_sample_files(directory: Path, tables: Tables) -> None:
-    """Create the two database files if they are missing; existing ones keep the changes of users. Idempotent."""
+    """Create the two database files if they are missing. Existing files keep users' changes. Idempotent."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _ensure(directory / DUCKDB_FILE, _write_duckdb, tables)
     _ensure(directory / SQLITE_FILE, _write_sqlite, tables)
 
 
 def _ensure(target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: Tables) -> None:
-    """Written under a temporary name and then renamed, so the file is complete or missing."""
+    """Write the file under a temporary name, then rename it, so it is complete or missing."""
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
@@ -229,7 +229,7 @@ def _arrow(table: SampleTable) -> pa.Table:
 
 
 def _for_sqlite(value: Value) -> int | float | str | None:
-    """SQLite has neither dates nor decimals: use text in the format of its date functions, and numbers."""
+    """Convert dates to text for SQLite's date functions, and decimals to numbers, since SQLite has neither type."""
     match value:
         case datetime():
             return value.isoformat(sep=" ")
@@ -250,9 +250,9 @@ compressed CSV, order_items as Parquet too. Everyone may change what lies in /sh
 
 
 def ensure_sample_storage(root: Path, tables: Tables) -> None:
-    """Create the local root with sample files if it is missing; an existing one is not changed. Idempotent.
+    """Create the local root with sample files if it is missing. An existing root is not changed. Idempotent.
 
-    Created under a temporary name and then renamed, so the root is complete or missing.
+    The root is created under a temporary name and then renamed, so it is complete or missing.
     """
     if root.exists():
         return
@@ -329,7 +329,7 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 
 
 async def ensure_service_database(server: EmbeddedPostgres) -> None:
-    """Create the empty database of the service if it is missing. Idempotent."""
+    """Create the service's empty database if it is missing. Idempotent."""
     async with connected(server.admin_dsn()) as connection:
         await _ensure_service_role(server, connection)
         if not await has_database(connection, SERVICE_ROLE):
@@ -343,8 +343,7 @@ Fill = Callable[[asyncpg.Connection], Awaitable[None]]
 
 
 async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
-    """Create the sample database with `make` if it is missing, and repair the privileges in an existing one.
-    Idempotent.
+    """Create the sample database with `make` if it is missing, else repair its privileges. Idempotent.
 
     `make` gets a connection to an empty database.
     """
@@ -366,7 +365,7 @@ async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
 
 
 async def _ensure_service_role(server: EmbeddedPostgres, connection: asyncpg.Connection) -> None:
-    """The service's role creates the logins of users but has none of their privileges."""
+    """Ensure the service's role, which creates users' logins but has none of their privileges."""
     # The passwords use the URL-safe alphabet, so they need no escaping.
     await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.cluster.secrets.service}'")
 
@@ -379,7 +378,7 @@ async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) ->
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
-    """Repair the privileges of the owner: in earlier versions logins could own tables."""
+    """Repair the owner's privileges, since logins could own tables in earlier versions."""
     async with connected(server.admin_dsn(SAMPLE_DATABASE)) as connection:
         await connection.execute(f"ALTER DATABASE {SAMPLE_DATABASE} RESET ALL")
         await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {SAMPLE_DATABASE} TO {SAMPLE_OWNER}")
@@ -395,7 +394,7 @@ async def has_database(connection: asyncpg.Connection, database: str) -> bool:
 
 
 async def _make_sample(server: EmbeddedPostgres, connection: asyncpg.Connection, make: Fill) -> None:
-    """Filled under a temporary name and then renamed, so the database is complete or missing."""
+    """Fill the database under a temporary name, then rename it, so it is complete or missing."""
     await connection.execute(f"DROP DATABASE IF EXISTS {UNFINISHED}")
     await connection.execute(f"CREATE DATABASE {UNFINISHED}")
     await connection.execute(f"REVOKE ALL ON DATABASE {UNFINISHED} FROM PUBLIC")

@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 QUOTA_BYTES = 10 * 1024**3
 _CHECK_EVERY_S = 0.2
 _MEASURE_EVERY = 5
-"""Number of checks of the free space per measurement of the files, while no statement is canceled."""
+"""The number of free space checks per measurement of the files, while no statement is canceled."""
 _MOST_CANCELS = 5
-"""After so many cancellations of a statement its session is terminated: a function may catch them."""
+"""The number of cancellations after which a statement's session is terminated, as a function may catch them."""
 _REMOVALS_GROW = 32 * 1024**2
-"""How much the files may grow while only removing statements run: those may write, too, for example in triggers."""
+"""How much the files may grow while only removing statements run, which may write too, for example in triggers."""
 
-# A query that only reads may spill to temporary files, and so may its parallel workers.
+# Queries that only read, and their parallel workers, may spill to temporary files.
 _STORING = rf"""
     SELECT pid, query_start, pg_cancel_backend(pid) FROM pg_stat_activity
     WHERE datname = '{SAMPLE_DATABASE}' AND usename <> '{SUPERUSER}' AND state = 'active'
@@ -43,9 +43,9 @@ _TEMPORARY_FILE = re.compile(r"pgsql_tmp(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class SampleLimits:
-    """Disk limits of statements on the sample database: `quota_bytes` in all, and the minimum of free space `floor`.
+    """Disk limits for statements on the sample database: a total of `quota_bytes`, and the minimum free space `floor`.
 
-    Temporary files of queries have the same quota separately.
+    Queries' temporary files have a separate quota of the same size.
     """
 
     quota_bytes: int = QUOTA_BYTES
@@ -70,11 +70,11 @@ class SampleGuard:
         self._files = _Files()
         self._least_stored = 0
         self._canceled = Counter[tuple[int, datetime]]()
-        """Number of cancellations of each statement found at the last check."""
+        """The number of cancellations of each statement found at the last check."""
         self._ends_statements = False
 
     async def run(self) -> None:
-        """Check repeatedly, forever."""
+        """Check the limits forever."""
         number = 0
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
@@ -103,7 +103,7 @@ class SampleGuard:
             self._least_stored = files.stored_bytes
 
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
-        """Cancel statements of processes with temporary files, and statements that write."""
+        """Cancel statements whose processes have temporary files, and the given kinds of writing statements."""
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_STORING, list(spilling), ends_writers, ends_removals)
             found = [(row["pid"], row["query_start"]) for row in rows]

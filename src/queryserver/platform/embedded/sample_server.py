@@ -1,7 +1,7 @@
-"""The PostgreSQL of the sample database: a separate cluster that starts with the first connection (ADR 5).
+"""The sample database's PostgreSQL, a separate cluster that starts with the first connection (ADR 5).
 
-Whatever users do to it, such as filling its disk, does not affect the service database. Its address is open from the
-beginning: the first connections are held until the server is ready and then relayed to it; later ones reach it
+Users' actions in it, such as filling its disk, do not affect the service database. Its address is open from the
+beginning: the first connections are held until the server is ready and then relayed to it; later connections reach it
 directly.
 """
 
@@ -65,7 +65,7 @@ _OPTIONS = {
     "max_wal_size": "256MB",
     "min_wal_size": "32MB",
     "max_notify_queue_pages": "8192",  # limits notifications that no session receives to 64 MiB instead of 8 GiB
-    # After a canceled INSERT all writers are refused until vacuum frees its space, so vacuum runs often and without
+    # After a canceled INSERT, all writers are refused until vacuum frees its space, so vacuum runs often and without
     # pauses.
     "autovacuum_naptime": "10s",
     "autovacuum_vacuum_cost_delay": "0",
@@ -85,8 +85,8 @@ async def prepare(
 ) -> AsyncGenerator[EmbeddedResources]:
     """Start the service's private PostgreSQL, listen for the sample server, and create missing sample data.
 
-    Both stop on exit. Takes two seconds at the first start, and a third of a second later. Raises
-    EmbeddedPostgresError, and EmbeddedPostgresNotInstalled before anything is written.
+    Both servers stop on exit. The first start takes two seconds, and later starts a third of a second. Raises
+    EmbeddedPostgresError, or EmbeddedPostgresNotInstalled before anything is written.
     """
     await asyncio.to_thread(package_directory)
     tables = cache(sample_tables)
@@ -102,7 +102,7 @@ async def prepare(
 async def sample_server(
     state_dir: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
 ) -> AsyncGenerator["SampleServer"]:
-    """Listen while inside. Raises EmbeddedPostgresError."""
+    """Listen for the duration of the context. Raises EmbeddedPostgresError."""
     home = await asyncio.to_thread(cluster_home, state_dir, SAMPLE_HOME)
     with file_lock(home / "lock"):
         server = SampleServer(home, service, tables, durable=durable, limits=limits)
@@ -114,7 +114,10 @@ async def sample_server(
 
 
 class SampleServer:
-    """Belongs to one event loop. `defaults` has the addresses of the service and of the sample."""
+    """Starts PostgreSQL with the first connection. For a single event loop.
+
+    `defaults` contains the addresses of the service and of the sample.
+    """
 
     def __init__(
         self, home: Path, service: EmbeddedPostgres, tables: Tables, *, durable: bool, limits: SampleLimits
@@ -145,7 +148,7 @@ class SampleServer:
 
     @property
     def cluster_name(self) -> str:
-        """Appears in the command lines of its processes. The cluster exists once it has been started."""
+        """The cluster name in the processes' command lines. The cluster exists once it has been started."""
         return PostgresCluster(self._home, server_account(), package_directory(), self._secrets).name
 
     async def listen(self) -> None:
@@ -158,7 +161,7 @@ class SampleServer:
         ]
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Stop listening, and stop PostgreSQL. Idempotent."""
         self._stop_listening()
         tasks = [*self._keepers, *self._relays, *([self._starting] if self._starting else [])]
         for task in tasks:
@@ -170,7 +173,7 @@ class SampleServer:
         await asyncio.to_thread(forget_address, self._home, self.address)
 
     def _stop_listening(self) -> None:
-        """Accepted connections stay open."""
+        """Close the listeners. Accepted connections stay open."""
         for listener in self._listeners:
             listener.close()
         self._listeners = []
@@ -230,7 +233,7 @@ class SampleServer:
         ]
 
     def _make_socket_directory(self) -> None:
-        """Create it again: stopping the server removes it."""
+        """Create the socket directory again, since stopping the server removes it."""
         directory = Path(self.address.socket_directory)
         directory.mkdir(mode=0o700, exist_ok=True)
         if (account := server_account()) is not None:
@@ -270,10 +273,9 @@ class SampleServer:
                 await connection.execute(f"DROP DATABASE {SAMPLE_DATABASE} WITH (FORCE)")
 
     async def _move_former(self, server: EmbeddedPostgres) -> bool:
-        """Copy the sample database, with all changes by users, from the service's cluster, where earlier versions had
-        it.
+        """Copy the sample database with users' changes from the service's cluster, where earlier versions kept it.
 
-        Returns False if it could not be copied completely: then it stays there and a new sample is created.
+        Returns False if the copy is incomplete. Then the database stays there, and a new sample is created.
         """
         async with connected(self._service.admin_dsn(SAMPLE_DATABASE)) as former:
             await former.execute("DROP EVENT TRIGGER IF EXISTS queryserver_refuse")

@@ -177,10 +177,10 @@ class LdapSettings(Section):
 
 
 def time_zone(name: str) -> tzinfo:
-    """The zone of an IANA name. Raises ValueError."""
+    """Return the zone with an IANA name. Raises ValueError."""
     if name == "UTC":  # needs no zone files, which minimal systems lack
         return UTC
-    # Some files are no names of zones: `localtime` means another one on each machine.
+    # Some files are not zone names: `localtime` means a different zone on each machine.
     if name in _zone_names():
         with suppress(ZoneInfoNotFoundError, OSError):
             return ZoneInfo(name)

@@ -78,7 +78,7 @@ class InterpreterSettings(GeneralSettings):
     @model_validator(mode="before")
     @classmethod
     def _lift_options(cls, values: Any) -> Any:
-        """General settings may stand among the options too, where stored connectors have them."""
+        """Lift general settings out of the options, where stored connectors have them."""
         options = values.get("options") if isinstance(values, Mapping) else None
         if not isinstance(options, Mapping):
             return values
@@ -157,7 +157,7 @@ class ConnectorPolicySettings(Section):
     would exceed it fails. The log and the temporary files of sqlite have the same limit each."""
 
 
-# A hundred years: beyond it sums with dates overflow.
+# A hundred years, beyond which sums with dates overflow.
 _MAX_DAYS = 36_500
 
 Days = Annotated[Positive, Field(le=_MAX_DAYS)]

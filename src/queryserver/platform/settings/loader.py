@@ -1,7 +1,7 @@
-"""Reads the settings from file, environment and command line, reports all problems at once, and prints them.
+"""Reads the settings from file, environment and command line, reports all problems together, and prints settings.
 
-Contract platform 11. A variable looks like `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, case-insensitive. A variable of a
-whole table contains JSON; variables of single keys override it. Not done with pydantic-settings: see ADR 50.
+Contract platform 11. A variable looks like `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, case-insensitive. A variable for a
+whole table contains JSON; variables for single keys override it. ADR 50 explains why pydantic-settings is not used.
 """
 
 import difflib
@@ -32,7 +32,7 @@ CONFIG_FILE = "QUERYSERVER_CONFIG"
 DATA_DIRECTORY = "QUERYSERVER_DATA_DIR"
 ADMIN_PASSWORD = "QUERYSERVER_ADMIN_PASSWORD"  # noqa: S105 the name of a variable
 
-# Keys with another name in older settings files: setting one sets both (Contract editor 13).
+# Keys that had a different name in older settings files. Setting one key sets both (Contract editor 13).
 _SAME = (
     (("editor", "default_limit"), ("notebook", "default_limit")),
     (("editor", "sample_views"), ("metastore", "allow_sample_data_from_views")),
@@ -51,7 +51,7 @@ _SECRETS_IN_ADDRESS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingsResult:
-    """If there are problems, `settings` has defaults in place of invalid values and may only be printed."""
+    """The settings and their problems. With problems, defaults replace invalid values; then only print `settings`."""
 
     settings: Settings
     problems: list[str]
@@ -60,9 +60,9 @@ class SettingsResult:
 def load_settings(
     path: Path | None, environ: Mapping[str, str], *, overrides: Mapping[str, Any] | None = None
 ) -> Settings:
-    """The settings of `path` or the first existing default file, overridden by `environ` and then `overrides`.
+    """Load `path` or else the first existing default file, overridden by `environ` and then `overrides`.
 
-    Keys of `overrides` look like `section.key`. Raises ConfigurationError with every problem.
+    Keys in `overrides` look like `section.key`. Raises ConfigurationError with every problem.
     """
     reading = read_settings(path, environ, overrides=overrides)
     if reading.problems:
@@ -77,7 +77,7 @@ def read_settings(
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
 ) -> SettingsResult:
-    """Like `load_settings`, but returns the problems together with the valid values.
+    """Like `load_settings`, but return the problems together with the valid values.
 
     `with_secrets=False` reads no secret files, runs no secret scripts, and does not compare keys with each other.
     """
@@ -115,9 +115,9 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
 
 
 class _Layers:
-    """Merges the values of several sources, later ones overriding. `origins` and `problems` are keyed by full name.
+    """Merges values from several sources; later sources override. `origins` and `problems` are keyed by full name.
 
-    Only the first problem of a key is kept.
+    Only a key's first problem is kept.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class _Layers:
 
 
 def _same_name(name: str, present: Iterable[str]) -> str:
-    """Match a name from the environment, which is case-insensitive, to its spelling in the file."""
+    """Match a case-insensitive name from the environment to its spelling in the file."""
     return next((other for other in present if other.lower() == name.lower()), name)
 
 
@@ -188,7 +188,7 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """The value converted to the key's type. Invalid text is returned unchanged: the type check reports it."""
+    """Convert a value to the key's type. Invalid text is returned unchanged, since the type check reports it."""
     if key.is_table or (key.is_list and text.lstrip().startswith("[")):
         return _json(text)
     if key.kind is bool:
@@ -220,13 +220,13 @@ def _join_same(layers: _Layers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _SecretSource:
-    """The source of `<key>_file` or `<key>_script`; resolved only if no later source overrides the key."""
+    """The source of `<key>_file` or `<key>_script`, only resolved if no later source overrides the key."""
 
     kind: str
     where: Any
 
     def fetch(self) -> str:
-        """The content of the file or the output of the command, without the trailing newline.
+        """Return the file's content or the command's output, without the trailing newline.
 
         Raises ValueError with a message that does not contain the secret.
         """
@@ -241,13 +241,13 @@ class _SecretSource:
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
-    """The key that `name` refers to, and its value: a `_SecretSource` for `<secret>_file` and `<secret>_script`."""
+    """Return the key for `name`, and its value: a `_SecretSource` for `<secret>_file` and `<secret>_script`."""
     base, _, kind = name.rpartition("_")
     return (base, _SecretSource(kind, value)) if kind in {"file", "script"} and base in secrets else (name, value)
 
 
 def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str], *, fetch: bool) -> None:
-    """Replace the sources by their secrets; without `fetch`, remove them."""
+    """Replace secret sources with their secrets, or remove them without `fetch`."""
     for name, value in list(values.items()):
         if isinstance(value, dict):
             _fetch_secrets(value, f"{prefix}{name}.", problems, fetch=fetch)
@@ -280,7 +280,7 @@ def _reason(error: Exception) -> str:
 
 
 def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
-    """The validated tree. Invalid values are reported and removed, so that everything else is validated too."""
+    """Return the validated tree. Report and remove invalid values, so that all other values are validated too."""
     while True:
         try:
             return Settings.model_validate(values)
@@ -293,7 +293,7 @@ def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
 
 
 def _key_path(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The key of a problem, without list indexes and union type names."""
+    """Return a problem's key, without list indexes and union type names."""
     path = list[str]()
     for name in map(str, loc):
         if not isinstance(values, dict):
@@ -326,7 +326,7 @@ def _remove(values: dict[str, Any], path: list[str]) -> None:
 
 
 def as_toml(settings: Settings) -> str:
-    """Every key with its value and, as a comment, its origin."""
+    """Format every key with its value, and with its origin as a comment."""
     lines, table = list[str](), None
     for path, key, value in leaves(settings):
         if value is None and key.kind is not Path:
@@ -340,7 +340,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def shown_value(settings: Settings, name: str) -> str:
-    """The effective value of a key as text, secrets masked; empty for tables and unknown keys."""
+    """Return a key's effective value as text, with secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)
@@ -349,7 +349,7 @@ def shown_value(settings: Settings, name: str) -> str:
 
 
 def sample_file() -> str:
-    """A commented settings file with every key; unchanged, it sets nothing."""
+    """Return a settings file in which every key is commented out, so it sets nothing."""
     lines = [
         "# Settings of queryserver. Each value below is the default: uncomment a line to change it.",
         "# The environment goes first: QUERYSERVER__DESKTOP__HTTP_PORT=9000 for http_port of [desktop].",
@@ -368,7 +368,7 @@ def sample_file() -> str:
 
 
 def _assignment(key: Key) -> str:
-    """The key with its default, or without a value if it has none."""
+    """Format the key with its default, or without a value if it has no default."""
     if key.field.is_required():
         return f"{key.name} (required)"
     value = key.field.get_default(call_default_factory=True)
@@ -405,7 +405,7 @@ def toml_value(value: Any) -> str:
 
 
 def _shown_text(value: object) -> str:
-    """The value as written, with passwords and tokens in URLs masked; their keys are not marked as secret."""
+    """Format the value, and mask passwords and tokens in URLs, whose keys are not marked as secret."""
     text = str(value)
     for secret in _SECRETS_IN_ADDRESS:
         text = secret.sub(rf"\1{MASK}", text)

@@ -33,15 +33,15 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# Options of data sources are defined by their interface. These are secrets: masked, and readable from a file or script.
+# A data source's interface defines its options. These options are secrets: masked, and readable from a file or script.
 SECRET_OPTIONS = frozenset({"url", "password", "auth_password", "credentials_json", "token"})
 
 
 class Section(BaseModel):
     """A table of the settings file."""
 
-    # Values in a file are typed and environment values are converted while reading; strict types report mistakes where
-    # a lenient conversion would guess.
+    # File values are typed, and environment values are converted while reading. Strict types report mistakes where
+    # lenient conversion would guess.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
@@ -87,17 +87,17 @@ class Key:
     name: str
     """Name in the file."""
     attribute: str
-    """Name of the Python attribute; differs where Pydantic has a method of that name."""
+    """Name of the Python attribute, which differs if Pydantic has a method of that name."""
     field: FieldInfo
     kind: Any
     """The type without `| None`."""
     section: type[Section] | None
     entries: type[Section] | None
-    """The section of each entry, for a table with free names."""
+    """The section type of the entries, for a table with free names."""
 
     @property
     def has_free_names(self) -> bool:
-        """Whether the key is a table of plain values with free names."""
+        """Whether the key is a table of plain values whose names are free."""
         return get_origin(self.kind) is dict and self.entries is None
 
     @property
@@ -116,13 +116,13 @@ class Key:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed words; empty: any value of its kind."""
+        """The allowed words; empty if any value of its kind is allowed."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
 @cache
 def keys(section: type[Section]) -> Mapping[str, Key]:
-    """The keys of a section by their name in the file, inherited ones last."""
+    """Return a section's keys by their names in the file, inherited keys last."""
     fields = section.model_fields
     own_first = (name for name in dict.fromkeys([*section.__annotations__, *fields]) if name in fields)
     return {(fields[name].alias or name): _key(name, fields[name]) for name in own_first}
@@ -144,7 +144,7 @@ def _section(kind: Any) -> type[Section] | None:
 
 
 def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Key, Any]]:
-    """Path, key and value of every setting; in each table plain values come first, as TOML requires."""
+    """Yield each setting's path, key and value. In each table, plain values come first, as TOML requires."""
     for key in sorted(keys(type(section)).values(), key=lambda key: key.is_table):
         value, place = getattr(section, key.attribute), (*path, key.name)
         if key.section:
@@ -159,7 +159,7 @@ def leaves(section: Section, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple[str, type[Section]]]:
-    """The dotted name and section of each table; `entry` is the placeholder for free names."""
+    """Yield each table's dotted name and section; `entry` is the placeholder for free names."""
     yield name, section
     for key in keys(section).values():
         if inner := key.section or key.entries:
@@ -169,7 +169,7 @@ def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple
 
 @cache
 def descriptions(section: type[Section]) -> Mapping[str, str]:
-    """The docstring of each key, on one line, read from the source because Python drops attribute docstrings.
+    """Return each key's docstring on one line, read from the source because Python drops attribute docstrings.
 
     Pydantic's `use_attribute_docstrings` would parse the source of all sections at each start.
     """
@@ -257,12 +257,12 @@ class DatabaseSettings(Section):
 
     @property
     def dsn(self) -> str | None:
-        """The DSN for the driver; None if no database is configured. Contains the password: never log it."""
+        """The driver's DSN; None if no database is configured. It contains the password, so never log it."""
         url = self.url.get_secret_value()
         if not url and (self.host or self.name):
             password = self.password.get_secret_value()
             login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
-            # A socket directory cannot be written before the port, so the host is always a query parameter.
+            # A socket directory cannot precede the port, so the host is always a query parameter.
             place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
             url = f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
         if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
@@ -362,12 +362,12 @@ class AbfsResults(Section):
 ResultStorage: TypeAlias = LocalResults | S3Results | HdfsResults | AbfsResults
 
 _BACKENDS = (LocalResults, S3Results, HdfsResults, AbfsResults)
-# suffixes of the class names in older settings files
+# class name suffixes in older settings files
 _OLD_NAMES = {"FileSystemStorage": LocalResults, "S3Boto3Storage": S3Results}
 
 
 def _result_storage(value: Any) -> Any:
-    """`{"backend": …, "properties": {…}}`, as JSON text or as a table. Empty text means the default."""
+    """Parse `{"backend": …, "properties": {…}}`, given as JSON text or as a table. Empty text means the default."""
     if value is None or value == "":
         return None
     given = _object(value)

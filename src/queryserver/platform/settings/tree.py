@@ -1,4 +1,4 @@
-"""All settings of a process: the tree, its contradictions, and warnings."""
+"""All settings of a process: the tree, its contradictions and warnings."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ from queryserver.platform.settings.stores import (
 
 
 class SettingOrigin(StrEnum):
-    """Where the effective value of a key comes from."""
+    """The origin of a key's effective value."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -44,10 +44,10 @@ class SettingOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the settings come from. `origins` is keyed by full name; keys that are missing have their default.
+    """The sources of the settings. `origins` is keyed by full name; missing keys have their defaults.
 
-    `admin_password`: `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator of the embedded mode.
-    `sample_admin_dsn`: for creating logins in its sample database; None: the service database is used.
+    `admin_password` is `QUERYSERVER_ADMIN_PASSWORD`, for the embedded mode's first administrator. `sample_admin_dsn` is
+    used to create logins in the sample database; None means that the service database is used.
     """
 
     file: Path | None = None
@@ -101,9 +101,9 @@ class Settings(Section):
 Complaint = tuple[str, str]
 
 _SECRET_KEY_LENGTH = 32
-# roughly what a load balancer keeps open for a few hundred users
+# the approximate number of connections that a load balancer keeps open for a few hundred users
 _LOAD_BALANCER_CONNECTIONS = 500
-# example keys from the documentation of similar products, in lower case
+# example keys from similar products' documentation, in lower case
 _SAMPLE_KEYS = (
     "changeme",
     "change-me",
@@ -124,7 +124,7 @@ _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
 def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
-    """Key and text of every contradiction. `given` has the keys that are set."""
+    """Yield the key and text of every contradiction. `given` contains the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
     yield from _directory(settings)
@@ -134,7 +134,7 @@ def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> It
 
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of settings that are valid but probably mistakes."""
+    """Yield the key and text of each setting that is valid but probably a mistake."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
@@ -160,7 +160,7 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
 
 
 def _fleet(settings: Settings) -> Iterator[Complaint]:
-    """Settings that confine a fleet to one machine, or leave parts of it idle."""
+    """Yield settings that confine a fleet to one machine, or prevent its mail."""
     desktop, tasks = settings.desktop, settings.desktop.task_server
     if tasks.email_after_s and not desktop.smtp.host:
         yield "desktop.task_server.email_after_s", "is set, and desktop.smtp.host is not: no mail is sent."
@@ -180,7 +180,7 @@ def _fleet(settings: Settings) -> Iterator[Complaint]:
 
 
 def _host(url: str) -> str | None:
-    """The host of a URL; None if there is none, or several."""
+    """Return a URL's host; None if it has no host or several hosts."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -188,7 +188,7 @@ def _host(url: str) -> str | None:
 
 
 def secret_key_problem(key: Secret) -> str | None:
-    """Why a signing key is weak; None if it is acceptable."""
+    """Explain why a signing key is weak; None if it is acceptable."""
     text = key.get_secret_value()
     if len(text) < _SECRET_KEY_LENGTH:
         return f"must have at least {_SECRET_KEY_LENGTH} characters."
@@ -198,7 +198,7 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """Weak fallback keys, by number: each can sign valid tokens as long as it is listed."""
+    """Describe weak fallback keys by number. Each listed key can sign valid tokens. None if all are acceptable."""
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
@@ -247,7 +247,7 @@ def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterato
 
 
 def _addresses(settings: Settings) -> Iterator[Complaint]:
-    """Addresses of servers that receive secrets: key server, catalog, mail server."""
+    """Check the addresses of servers that receive secrets: key server, catalog and mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
         if not keeps_secrets(url):
@@ -297,7 +297,7 @@ def _editor(settings: Settings) -> Iterator[Complaint]:
 
 
 def _importer(settings: Settings) -> Iterator[Complaint]:
-    """With an upload directory inside the store `file`, users could read and delete the uploads of others."""
+    """Check that uploads are outside the store `file`, where users could read and delete others' uploads."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
         yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
@@ -306,7 +306,7 @@ def _importer(settings: Settings) -> Iterator[Complaint]:
 
 
 def keeps_secrets(url: str) -> bool:
-    """Whether secrets may be sent to this URL: it is encrypted or on this machine."""
+    """Whether secrets may be sent to this URL, because it is encrypted or on this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -320,7 +320,7 @@ def _is_loopback(host: str | None) -> bool:
 
 
 def exposure(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of each setting that exposes more to other machines than is obvious.
+    """Yield the key and text of each setting that exposes more to other machines than is obvious.
 
     An embedded server on loopback is assumed to have no proxy.
     """
@@ -336,7 +336,10 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
 
 
 def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
-    """A proxy on this machine connects from loopback, which needs no token unless it is trusted to name its client."""
+    """Check that a proxy on this machine does not expose the metrics.
+
+    It connects from loopback, which needs no token unless the proxy is trusted to report its client.
+    """
     desktop = settings.desktop
     host = desktop.http_host.strip("[]").lower()
     families = ("127.0.0.1", "::1") if host == "localhost" else ("::1",) if ":" in host else ("127.0.0.1",)
@@ -371,7 +374,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingsFinding:
-    """One line of a check. The text continues after the key and contains no secret."""
+    """One line of a check's result. The text follows the key and contains no secret."""
 
     level: Level
     key: str
@@ -387,7 +390,7 @@ class SettingsFinding:
 
     @classmethod
     def of_problem(cls, line: str) -> "SettingsFinding":
-        """An error from a line of `SettingsResult.problems`: `<full.key>: <text>`."""
+        """Create an error from a line of `SettingsResult.problems`: `<full.key>: <text>`."""
         key, _, text = line.partition(": ")
         return cls.error(key, text)
 
