@@ -1,4 +1,4 @@
-"""The commands close_queries, close_sessions and cleanup, which work by age, and rotate-keys (Contract platform 12)."""
+"""The commands close_queries, close_sessions, cleanup and rotate-keys (Contract platform 12)."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -116,7 +116,7 @@ def _fail_for(done: "CloseReport") -> None:
 def _sweep(
     settings: Settings, work: "Callable[[StoredRecords], Awaitable[None]]", *, with_stores: bool = False
 ) -> None:
-    """`with_stores`: `clean_up` also cleans file stores and the upload area."""
+    """Run `work` on the stored records. `with_stores` includes file stores, uploads and task records in `clean_up`."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import

@@ -1,4 +1,4 @@
-"""All commands, and their exit codes."""
+"""The command line application with all commands, and its exit codes."""
 
 import sys
 from typing import Annotated
@@ -27,7 +27,7 @@ from queryserver.errors.base import (
 )
 
 DONE, FAILED, WRONG_USAGE, NOT_USABLE = 0, 1, 2, 3
-"""Exit codes of every command."""
+"""The exit codes that all commands use."""
 
 app = typer.Typer(
     name="queryserver",

@@ -1,4 +1,4 @@
-"""Stored connectors (Contract platform 12)."""
+"""Commands for stored connectors (Contract platform 12)."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -78,7 +78,7 @@ def import_connectors(
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
-    """The connectors in a file. Raises InvalidParameter."""
+    """Read the connectors from a file. Raises InvalidParameter."""
     try:
         content: Any = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -115,7 +115,7 @@ def _summary(done: Mapping[str, Any]) -> str:
 
 
 def _exported(shown: "ShownInstance") -> dict[str, Any]:
-    """In the format that `connector import` reads."""
+    """Convert a connector to the format that `connector import` reads."""
     instance = shown.instance
     return {
         "id": str(instance.id),

@@ -1,4 +1,4 @@
-"""Shared by all commands: settings, the running embedded database, auditing, and printing."""
+"""Functions shared by all commands: settings, the running embedded database, auditing and printing."""
 
 import asyncio
 import os
@@ -30,14 +30,14 @@ PasswordFromStdin: TypeAlias = Annotated[
 
 
 def settings_of(config: Path | None) -> Settings:
-    """The settings of a command; in the embedded mode with the DSN of the running database.
+    """Load the settings for a command, in embedded mode with the running database's DSN.
 
     Raises ConfigurationError.
     """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)
-    # Audit events do not belong on a terminal: without an audit file, they go to the log file of the server.
+    # Audit events do not belong on a terminal. Without an audit file, they go to the server's log file.
     logs = settings.desktop.logging
     audit_file = logs.audit_file or logs.file
     configure_logging(
@@ -47,7 +47,7 @@ def settings_of(config: Path | None) -> Settings:
 
 
 def with_running_database(settings: Settings) -> Settings:
-    """The settings with the DSN of the embedded database, if none is configured and it is running.
+    """Add the embedded database's DSN to the settings, if none is configured and the database is running.
 
     Raises ConfigurationError.
     """
@@ -76,7 +76,7 @@ def administrate(
 ) -> None:
     """Run `work` with the service that `opening` opens.
 
-    `operation`: for changes, audited with `subject`, for example a user and a group.
+    A change is audited as `operation` with its `subject`, for example a user and a group.
     """
     settings = settings_of(config)
 
@@ -90,9 +90,9 @@ def administrate(
 
 @contextmanager
 def audited(operation: str, *subject: str | None) -> Generator[None]:
-    """Audit what a command does inside, under the name of the account that runs it.
+    """Audit the operation inside the block under the name of the account that runs the command.
 
-    `subject`: the names of the changed objects, for example a user and a group.
+    `subject` contains the names of the changed objects, for example a user and a group.
     """
     from queryserver.platform.logs import AUDIT  # noqa: PLC0415 slow to import
 
@@ -102,7 +102,7 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
 
 def operator() -> str:
-    """The operating system account that runs this command."""
+    """Return the name of the operating system account that runs this command."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -114,7 +114,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """A user's text for a terminal: unprintable characters other than newlines and tabs are escaped."""
+    """Escape unprintable characters, except newlines and tabs, in a user's text for a terminal."""
     from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
@@ -123,7 +123,7 @@ def printable(text: str) -> str:
 def print_listing(
     every: Sequence[object], header: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool, no_header: bool
 ) -> None:
-    """Print all as JSON, or one row each: in aligned columns on a terminal, otherwise separated by tabs."""
+    """Print all objects as JSON or as rows, in aligned columns on a terminal and otherwise tab-separated."""
     if as_json:
         print_json(every)
         return
@@ -141,14 +141,14 @@ def print_listing(
 
 
 def read_password(*, from_stdin: bool) -> str:
-    """A new password; at a prompt it is entered twice."""
+    """Read a new password. At a prompt it must be entered twice."""
     if from_stdin:
         return typer.get_text_stream("stdin").readline().rstrip("\r\n")
     return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
 
 
 def set_setting(key: str, value: object) -> None:
-    """Override an environment variable, in any spelling of its case, by a command line option."""
+    """Override an environment variable, in any letter case, with a command line option."""
     if value is None:
         return
     name = f"{PREFIX}{key}"

@@ -1,4 +1,4 @@
-"""`doctor`: problems of a deployment and their remedies. `is_worker_alive`: for container and service managers."""
+"""The commands `doctor`, which finds deployment problems, and `is_worker_alive`, for service managers."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _LONG_S = 60.0
-"""For areas with several servers, each with its own limit."""
+"""Time limit for areas with several servers, each of which has its own limit."""
 _FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
 
 
@@ -48,7 +48,7 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
-    """All areas concurrently, except for those that need the keys or a usable schema."""
+    """Examine all areas concurrently, after the schema and the keys that some of them need."""
     from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
     from queryserver.administration import machine_check  # noqa: PLC0415 as above
     from queryserver.identity.model import User  # noqa: PLC0415 as above
@@ -64,7 +64,7 @@ async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
 
 @asynccontextmanager
 async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
-    """The service database, or why it is unavailable."""
+    """Open the service database, or report why it is unavailable."""
     from queryserver.administration.deployment_check import unreachable_finding  # noqa: PLC0415 slow to import
     from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
 

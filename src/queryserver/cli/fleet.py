@@ -1,4 +1,4 @@
-"""`queryserver worker` and `queryserver beat`: the task server's processes (Contract platform 10, 12)."""
+"""The commands `worker` and `beat`, which run the task server's processes (Contract platform 10, 12)."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_paren
 
 
 def _settings(config: Path | None, command: str, *needed: str) -> "Settings":
-    """The settings, if the task server is on. The process logs as servers do. Raises ConfigurationError."""
+    """Load the settings and configure logging as for servers. Raises ConfigurationError if the task server is off."""
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     settings = load_settings(config, os.environ)

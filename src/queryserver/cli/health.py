@@ -1,4 +1,4 @@
-"""`health`: a request to the server with these settings, for container and service managers."""
+"""The command `health`, which requests the server's health, for container and service managers."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private
 
 
 class _Unhealthy(Exception):
-    """The reason, as text."""
+    """The server is not healthy; the exception's text is the reason."""
 
 
 @app.command("health")
@@ -51,7 +51,7 @@ def health(
     try:
         run(lambda: _require_ok(address, desktop.http_port, path, is_tls=is_tls, within_s=timeout))
     except (_Unhealthy, OSError) as error:
-        # only problems of the settings that the request uses
+        # only problems in settings that the request uses
         begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
         for line in reading.problems:
             if line.startswith(begins):
@@ -62,7 +62,7 @@ def health(
 
 
 async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s: float) -> None:
-    """Raises _Unhealthy unless the response is 200, OSError if there is none, TimeoutError."""
+    """Request `path`. Raises _Unhealthy unless the status is 200, and OSError or TimeoutError without a response."""
     context = None
     if is_tls:
         # No secret is sent, and the certificate is for the public host name, not for this address.

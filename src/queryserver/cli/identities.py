@@ -1,4 +1,4 @@
-"""Links between users and external identities, and the checks of tokens."""
+"""Commands that link users to external identities and explain token checks."""
 
 import sys
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""`schedules list`, `show`, `add`, … (Contract platform 10.7, 12)."""
+"""The commands `schedules list`, `show`, `add`, … (Contract platform 10.7, 12)."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -140,7 +140,7 @@ def _update(
 
 
 def _read(file: Path) -> Any:
-    """The fields of a schedule from a file, validated like those of a call. Raises InvalidParameter."""
+    """Read a schedule's fields from a file and validate them like the fields in a call. Raises InvalidParameter."""
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.schedules import ScheduleRequest  # noqa: PLC0415 slow to import
 
@@ -154,7 +154,7 @@ def _read(file: Path) -> Any:
 
 
 def _exported(found: Any) -> dict[str, Any]:
-    """In the format of GET taskserver/schedules."""
+    """Convert a schedule to the response format of GET taskserver/schedules."""
     from queryserver.api.v1.taskserver.schedules import shown_schedule  # noqa: PLC0415 slow to import
 
     return shown_schedule(found).model_dump(by_alias=True)

@@ -1,4 +1,4 @@
-"""Commands for serving, for the database schema, and for the settings file."""
+"""Commands that serve, manage the database schema, and check or create the settings file."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def serve(
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
-    # through the environment, because workers are processes that read their own settings
+    # set through the environment, because workers are processes that read their own settings
     set_setting("desktop__http_host", host)
     set_setting("desktop__http_port", port)
     set_setting("desktop__workers", workers)
@@ -65,15 +65,15 @@ def serve(
 
 
 def require_free_address(host: str, port: int) -> None:
-    """Check before anything starts that the address is free. Raises ConfigurationError with a remedy.
+    """Check that the address is free before anything starts. Raises ConfigurationError with a remedy.
 
-    A name that cannot be resolved is left to the server.
+    The server itself reports a name that cannot be resolved.
     """
     with suppress(socket.gaierror):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failed = [error for family, *_, address in found if (error := _bind_error(family, address)) is not None]
         taken = [error for error in failed if error.errno in {errno.EADDRINUSE, errno.EACCES}]
-        # this machine may have only one of several addresses of a name, such as localhost
+        # this machine may have only one of a name's addresses, such as those of localhost
         if taken or len(failed) == len(found):
             error = (taken or failed)[0]
             raise ConfigurationError([_bind_problem(error, host, port)]) from error
@@ -134,7 +134,7 @@ def migrate(
 
 
 def _compatibility(present: "Schema", newest: str) -> str:
-    """What a migration means for programs of other versions: older than the schema, or running during the migration."""
+    """Explain what the schema version means for programs of other versions, for example during an upgrade."""
     from queryserver.platform import migrations  # noqa: PLC0415 slow to import
 
     version = present.version
@@ -183,14 +183,14 @@ def version() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Callback of the option `--version`."""
+    """Print the version if the option `--version` is given."""
     if requested:
         version()
         raise typer.Exit
 
 
 def _print_to_terminal(text: str) -> None:
-    """Print directly, not through the log."""
+    """Print to the terminal instead of the log."""
     sys.stdout.write(f"\n{text}\n\n")
     sys.stdout.flush()
 
@@ -236,7 +236,7 @@ def init(config: ConfigFile = None) -> None:
 
 
 def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
-    """The embedded mode needs no DSN; it is recognized by the setting, or by its files in the data directory."""
+    """Report a missing DSN. The embedded mode, known by its setting or its files in `data_dir`, needs none."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:

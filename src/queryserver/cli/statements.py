@@ -1,6 +1,6 @@
-"""`statements list`, `show` and `stop`: the statements of all users (Contract platform 12).
+"""The commands `statements list`, `show` and `stop`, for all users' statements (Contract platform 12).
 
-Closing by age is in `cli/cleanup.py`, which also closes sessions.
+The commands in `cli/cleanup.py` close statements and sessions by age.
 """
 
 from collections.abc import Awaitable, Callable
@@ -134,7 +134,7 @@ def _line(entry: "OverviewEntry") -> tuple[str, ...]:
 
 
 def _exported(entry: "OverviewEntry") -> dict[str, Any]:
-    """In the format of GET admin/statements."""
+    """Convert a statement to the response format of GET admin/statements."""
     plain = asdict(entry)
     size_bytes = plain.pop("size_bytes")
     del plain["times"]

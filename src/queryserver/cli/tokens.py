@@ -1,4 +1,4 @@
-"""API tokens of users and service accounts."""
+"""Commands for the API tokens of users and service accounts."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Users, their tokens, groups and rights."""
+"""Commands for users and their tokens, groups and rights."""
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
