@@ -1,4 +1,4 @@
-"""The program of a computation worker: reads tasks from standard input and writes results to standard output."""
+"""The computation worker's program, which reads tasks from standard input and writes results to standard output."""
 
 import sys
 import traceback
@@ -16,7 +16,7 @@ Compute = Callable[[Mapping[str, Any], bytes], object]
 
 
 def computation_of(task: protocol.Task) -> Compute:
-    """The function for `task`: options and content in, JSON out. It may raise domain errors."""
+    """Return the function for `task`, which turns options and content into JSON. It may raise domain errors."""
     match task:
         case protocol.Task.FORMAT:
             from queryserver.sql.formatting import format_text  # noqa: PLC0415
@@ -38,11 +38,11 @@ def computation_of(task: protocol.Task) -> Compute:
 
 _TRACE_LINES = -20
 _MOST_KEPT_BYTES = 160 * 1024 * 1024
-"""A process with more memory exits after its response: freed memory is not always returned to the system."""
+"""Memory above which a process exits after its response, because freed memory may not return to the system."""
 
 
 def main() -> None:
-    """Serve until the end of standard input. `sys.argv[1]`: the memory limit of this process."""
+    """Serve until standard input is closed. `sys.argv[1]` is this process's memory limit in bytes."""
     confine(Confinement(memory_bytes=int(sys.argv[1]), file_bytes=0, niceness=10))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
-    """The response as a frame, and whether it is the last one."""
+    """Encode the response as a frame; return it and whether it is the last one."""
     is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or resident_bytes() > _MOST_KEPT_BYTES
     try:
         body = orjson.dumps([payload, is_last])
@@ -71,7 +71,7 @@ def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
 def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(payload_bytes))
-        # Imported before the content is read, which may use up the memory: failed imports give misleading errors.
+        # Imports come before the content, which may use up the memory: failed imports give misleading errors.
         compute = computation_of(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])

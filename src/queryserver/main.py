@@ -1,9 +1,9 @@
-"""The web server: one serving process, or several under a supervisor; its memory and its shutdown."""
+"""Runs the web server in one process, or in several under a supervisor, and manages memory and shutdown."""
 
 import gc
 
 _searches = gc.isenabled()
-gc.disable()  # garbage collections take a third of the import time and free next to nothing
+gc.disable()  # garbage collection takes a third of the import time and frees next to nothing
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
-gc.freeze()  # exempts the imported objects: collecting them would take as long as the collections that were skipped
+gc.freeze()  # exempts the imported objects, since collecting them would take as long as the skipped collections
 if _searches:
     gc.enable()
 
@@ -57,20 +57,20 @@ log = structlog.get_logger(__name__)
 Serve = Callable[[list[socket], Callable[[], None]], None]
 """Serves on the sockets until the stop signal, and calls its second argument once it serves.
 
-A module-level function, because a new process runs it. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable
-if it cannot start."""
+Must be a module-level function, because a new process runs it. Raises ConfigurationError, SchemaMismatch or
+DatabaseUnavailable if it cannot start."""
 
 _SUCCESSOR_S = 60.0
 _TERMINATION_S = 10.0
 _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-# a service manager may signal every process of the service, after which the parent signals its workers again
+# a service manager may signal all processes of the service, and then the parent signals its workers again
 _ONE_SIGNAL_S = 2.0
 _BACKLOG = 2048
 
 
 class Worker(Process):
-    """A serving process. It reports to its parent that it serves, or why it cannot."""
+    """A serving process, which reports to its parent that it serves or why it cannot."""
 
     def __init__(self, config: Config, sockets: list[socket], serve: Serve, *, failures: int = 0) -> None:
         super().__init__(config, sockets)
@@ -79,11 +79,11 @@ class Worker(Process):
         self._serves = False
         self._refusal: QueryServerError | None = None
         self.failures = failures  # consecutive failed starts
-        self.replace_at: float | None = None  # None while it runs
-        self.is_logged = False  # that it serves
+        self.replace_at: float | None = None  # None while the process runs
+        self.is_logged = False  # whether the log says that it serves
 
     def target(self, sockets: list[socket] | None = None) -> None:
-        """The main function of the new process."""
+        """Run the new process's main function."""
         signal.signal(signal.SIGTERM, self._give_up)
         Thread(target=self.always_pong, daemon=True).start()
         Thread(target=_end_with_parent, daemon=True).start()
@@ -99,23 +99,23 @@ class Worker(Process):
         self._report.send(None)
 
     def _give_up(self, *_: object) -> None:
-        """Stop before uvicorn handles signals: services that are being opened are closed. Later uvicorn closes them."""
+        """Stop and close services that are being opened. Once the worker serves, uvicorn handles the signal instead."""
         if not self._serves:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # often sent twice, also by the parent
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
-        """Whether it has reported that it serves."""
+        """Whether the process has reported that it serves."""
         self._read_reports()
         return self._serves
 
     def refusal(self) -> QueryServerError | None:
-        """Why it could not start; None without a report."""
+        """Return the reported reason why the process could not start, or None."""
         self._read_reports()
         return self._refusal
 
     def is_well(self, timeout_s: float) -> bool:
-        """Whether it runs, and responds if it serves. While starting, it is busy importing and cannot respond."""
+        """Whether the process runs, and responds if it serves. A starting process is busy importing modules."""
         return self.is_alive(timeout_s) if self.serves() else self.process.is_alive()
 
     def _read_reports(self) -> None:
@@ -124,14 +124,14 @@ class Worker(Process):
                 made = self._reports.recv()
                 self._serves = self._serves or made is None
                 self._refusal = made and made()
-        except (EOFError, OSError):  # it died in the middle of a report
+        except (EOFError, OSError):  # the process died in the middle of a report
             return
 
 
 class Supervisor(Multiprocess):
     """Keeps `config.workers` processes serving on one socket. Must run in the main thread.
 
-    `began` is called once, when the first of them serves.
+    `began` is called once, when the first process serves.
     """
 
     def __init__(self, config: Config, listener: socket, serve: Serve, began: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class Supervisor(Multiprocess):
         self._has_served = False
         self._failed: Worker | None = None
         self._workers: list[Worker] = []
-        # the list of the base class, which contains only our workers
+        # the base class's list, which only contains our workers
         self.processes = cast("list[Process]", self._workers)
 
     def run(self) -> None:
@@ -164,9 +164,9 @@ class Supervisor(Multiprocess):
             self._workers.append(self._start())
 
     def join_all(self) -> None:
-        """Forwards another stop signal, which ends the delay before the shutdown."""
+        """Wait for all workers. A further stop signal is forwarded to them and ends the delay before the shutdown."""
         self.signal_queue.clear()
-        # If ours stayed open, connections would be accepted and never served after the last worker has stopped.
+        # If the parent's listener stayed open, connections would be accepted that no worker serves any more.
         for listener in self.sockets:
             listener.close()
         while any(worker.process.is_alive() for worker in self._workers):
@@ -177,7 +177,7 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Checks the workers without blocking for a restart pause."""
+        """Check the workers without waiting for restart pauses."""
         if self.should_exit.is_set():
             return
         for worker in self._workers:
@@ -199,13 +199,13 @@ class Supervisor(Multiprocess):
                     self._schedule_restart(worker, f"No process could be made: {error.strerror}.")
 
     def restart_all(self) -> None:
-        """Replace the workers one by one: each stops once its successor serves. A signal aborts this."""
+        """Replace the workers one by one. Each stops once its successor serves. A signal aborts the replacement."""
         for index, old in enumerate(self._workers):
             if self.should_exit.is_set():
                 return
             new = self._start()
             if not self._wait_until_serving(new):
-                new.terminate()  # give it time to release leases that it may have acquired
+                new.terminate()  # gives it time to release leases that it may have acquired
                 new.process.join(_TERMINATION_S)
                 new.kill()
                 new.join()
@@ -262,7 +262,7 @@ def _reason(worker: Worker) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stop if the parent is killed: nothing would replace or stop the workers, and they would keep its port."""
+    """Stop if the parent is killed, because the workers would otherwise run unsupervised and keep its port."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -270,7 +270,7 @@ def _end_with_parent() -> None:
 
 
 def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
-    """A factory of the error, because exceptions with special constructor arguments cannot be pickled."""
+    """Return a factory for the error, because exceptions with special constructor arguments cannot be pickled."""
     match error:
         case ConfigurationError():
             return partial(ConfigurationError, error.problems)
@@ -281,7 +281,7 @@ def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavaila
 
 
 class _Server(uvicorn.Server):
-    """Returns at the stop signal. Uvicorn's own server would raise the signal again before the services are closed."""
+    """A server that returns at the stop signal. Uvicorn's would raise it again before the services are closed."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class _Server(uvicorn.Server):
         self._clock = clock
         self._signalled_at: float | None = None
         self.failure: SystemExit | None = None
-        """Set if it could not start, for example because its address is in use."""
+        """Set if the server could not start, for example because its address is in use."""
         desktop = services.settings.desktop
         self._delay_s = float(desktop.shutdown_delay_s)
         self._grace_s = float(desktop.shutdown_grace_s)
@@ -307,7 +307,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit as error:  # raised in a task, it would end the event loop before the services are closed
+        except SystemExit as error:  # in a task, SystemExit would end the event loop before the services are closed
             self.failure, self.should_exit = error, True
         if self.started:
             self._began()
@@ -331,9 +331,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Calls are served during the grace period of statements, so clients see how these end (Contract platform
-        9.5).
-        """
+        """Serve calls during the statements' grace period, so that clients see the outcome (Contract platform 9.5)."""
         self._services.readiness.stopping = True
         self._stopping()
         self._clock.set(self._grace_s + REST_S)
@@ -352,7 +350,7 @@ class _Server(uvicorn.Server):
 
 
 def create_app(settings: Settings, *, services: Services) -> ASGIApp:
-    """The application on services that must stay open as long as it is used."""
+    """Create the application. The services must stay open as long as it is used."""
     app = create_application(
         docs_enabled=settings.desktop.docs_enabled, middleware=middlewares(settings, services.registry)
     )
@@ -378,8 +376,8 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
 def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None], with_workers: bool = False) -> None:
     """Serve until the stop signal. `announce` shows the password of a new administrator to the operator.
 
-    `with_workers`: also run a broker, a worker and a beat; embedded mode only. Raises ConfigurationError,
-    SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
+    `with_workers` also runs a broker, a worker and a beat, in embedded mode only. If nothing could be served, raises
+    ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError.
     """
     use_one_heap()
     keep_pandas_out()
@@ -409,14 +407,14 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
 
 
 async def _serve_with_deadline(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
-    """Serve. A shutdown takes no longer than its limit; threads that do not end do not block the exit."""
+    """Serve until stopped. The shutdown has a time limit, and threads that do not end do not block the exit."""
     clock = StopClock()
     await serve_until_stopped(clock)
     clock.set(THREADS_END_WITHIN_S)
 
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
-    """Serve with the private PostgreSQL, which stops with the server."""
+    """Serve with a private PostgreSQL, which stops with the server."""
     from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 only `serve --embedded` needs it
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
 
@@ -426,7 +424,7 @@ async def _serve_embedded(settings: Settings, announce: Callable[[str], None], c
 
 
 async def _serve_fleet(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
-    """Serve with a private Valkey, a worker and a beat as well, which stop before PostgreSQL."""
+    """Serve with a private PostgreSQL, Valkey, worker and beat. PostgreSQL stops last."""
     from queryserver.platform.embedded.companions import Companions, fleet_environment, with_fleet  # noqa: PLC0415 rare
     from queryserver.platform.embedded.postgres import with_embedded_resources  # noqa: PLC0415 as above
     from queryserver.platform.embedded.sample_server import prepare, sample_limits  # noqa: PLC0415 as above
@@ -460,7 +458,7 @@ async def _serve_alone(
 ) -> None:
     """Migrate the database if configured, check it, and serve in this process.
 
-    `announce` gets the password of the first administrator if one is created.
+    `announce` receives the first administrator's password if that account is created.
     """
     await _prepare_database(settings, auto_migrate=auto_migrate)
     async with open_services(settings, alone=alone) as services:
@@ -487,7 +485,10 @@ async def _serve_with(
     began: Callable[[], None] = lambda: None,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the stop signal, when `stopping` is called. Without `sockets` the server creates its own."""
+    """Serve until the stop signal. `stopping` is called when the shutdown begins.
+
+    Without `sockets` the server creates its own sockets.
+    """
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
     keep_what_is_there()
@@ -495,8 +496,8 @@ async def _serve_with(
     try:
         async with background(return_memory(), "return-memory"):
             serving = _Server(config, services, began, clock, stopping)
-            # As a separate task: uvicorn wakes ten times a second, and each wake-up passes through all frames awaiting
-            # it.
+            # Uvicorn runs as a separate task, because it wakes ten times a second, and each wake-up passes through all
+            # frames that await it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
             if serving.failure is not None:
                 raise serving.failure
@@ -506,7 +507,10 @@ async def _serve_with(
 
 
 async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -> None:
-    """Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable unless the database is usable."""
+    """Migrate the database if configured, and check it.
+
+    Raises ConfigurationError, SchemaMismatch or DatabaseUnavailable unless the database is usable.
+    """
     dsn = settings.desktop.database.dsn
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
@@ -516,14 +520,14 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
 
 
 def _serve_in_workers(settings: Settings) -> None:
-    """Serve in several processes, which are restarted when they end. They read their settings from the environment."""
-    # once here instead of in each worker: also migrates the database if configured
+    """Serve in several processes, which read their settings from the environment and are restarted when they end."""
+    # done once here instead of in each worker
     asyncio.run(_prepare_database(settings))
-    # nothing is served in this process: each worker creates its own application
+    # this process does not serve; each worker creates its own application
     config = server(settings, "")
     uvicorn_log = logging.getLogger("uvicorn.error")
     level = uvicorn_log.level
-    uvicorn_log.setLevel(logging.WARNING)  # its message would show the address a second time
+    uvicorn_log.setLevel(logging.WARNING)  # uvicorn's message would show the address a second time
     try:
         listener = config.bind_socket()
     finally:
@@ -542,7 +546,7 @@ def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
 
 
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
-    """The main function of one of several processes: serve until the stop signal, and call `began` once it serves.
+    """Run one of several serving processes until the stop signal, and call `began` once it serves.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """

@@ -1,4 +1,4 @@
-"""All services of a process."""
+"""The container for all services in a process."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that handlers and commands call."""
+    """The services that handlers and commands call."""
 
     settings: Settings
     accounts: AccountServices
@@ -52,9 +52,9 @@ class Services:
     registry: CollectorRegistry
     metrics: Metrics
     metrics_text: MetricsPage | None
-    """None: metrics are switched off."""
+    """The metrics page; None if metrics are switched off."""
     broker: "RedisBroker | None"
-    """None: the task server is switched off."""
+    """The broker; None if the task server is switched off."""
     instances: Instances
     tasks: TaskServices
     scheduling: ScheduleServices

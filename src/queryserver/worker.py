@@ -1,4 +1,4 @@
-"""The task server's processes: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
+"""Runs the task server's processes: workers run statements and tasks, beats fire schedules (Contract platform 10)."""
 
 import asyncio
 import gc
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Work = Callable[[Services], Awaitable[None]]
-"""The work of a process; runs forever."""
+"""A process's work, which runs forever."""
 
 
 def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
-    """Run statements and tasks until the stop signal. `with_parent`: also until standard input is closed.
+    """Run statements and tasks until the stop signal or, with `with_parent`, until standard input is closed.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -37,18 +37,18 @@ def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
 
 
 def run_beat(settings: Settings, *, with_parent: bool = False) -> None:
-    """Fire schedules until the stop signal. Parameters and errors as `run_worker`."""
+    """Fire schedules until the stop signal. Parameters and errors are the same as for `run_worker`."""
     _run_process(settings, Role.BEAT, _beat, with_parent=with_parent)
 
 
 async def work(services: Services) -> None:
-    """Take announced jobs from the broker while slots are free; the runner's sweeps find lost ones."""
+    """Take announced jobs from the broker while slots are free. The runner's sweeps find lost jobs."""
     runner = services.statements.runner
     if services.broker is None:
         raise AssertionError
 
     async def statement(_job: str) -> None:
-        # Not necessarily the announced statement: the one whose turn it is.
+        # Takes the statement whose turn it is, which may differ from the announced one.
         runner.queue.take_one()
 
     async def task(_job: str) -> None:
@@ -58,12 +58,12 @@ async def work(services: Services) -> None:
 
 
 async def _beat(_services: Services) -> None:
-    """Schedules are fired by services that `open_services` has started."""
+    """Wait forever. Services that `open_services` has started fire the schedules."""
     await asyncio.Event().wait()
 
 
 def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
-    """Do `work` in a process of that role until the stop signal."""
+    """Do `work` as a process with this role until the stop signal."""
     use_one_heap()
     keep_pandas_out()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))
@@ -105,7 +105,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
 
 
 def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener | None]":
-    """The metrics port, if configured. Entering it raises ConfigurationError."""
+    """Return the listener for metrics, if configured. Entering it may raise ConfigurationError."""
     if not settings.desktop.task_server.metrics_port:
         return nullcontext()
     from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 a web server: a third of a second
@@ -114,7 +114,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
 
 
 async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do the work until the event. Exceptions of the work end it too."""
+    """Do the work until the event is set. An exception from the work is raised."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -128,9 +128,7 @@ async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 
 @asynccontextmanager
 async def _watch_parent(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
-    """While inside, call `stop` if the parent closes our standard input after sending a byte, and `died` if without
-    one.
-    """
+    """Watch standard input. Once the parent closes it, call `stop` if the parent sent a byte before, or else `died`."""
 
     async def watch() -> None:
         reader = asyncio.StreamReader()

@@ -1,11 +1,12 @@
-"""The errors of this service. HTTP statuses and bodies are in `api/errors.py`, nowhere else.
+"""The errors of this service. Only `api/errors.py` defines HTTP statuses and bodies.
 
-Three modules: `base` (callers, requests, limits, the service), `statements` (statements, dialects, connectors,
-metadata, search), `files` (storage and imports).
+The package has three modules: `base` (callers, requests, limits, the service), `statements` (statements, dialects,
+connectors, metadata, search), `files` (storage and imports).
 
-A class exists where code must distinguish the failure: it is caught, has a status of its own, or carries values.
-Every other failure is an `ErrorKind`, a code of one of these classes: `raise same_path("…")` raises an
-`InvalidRequest` whose `code` is `same_path`; a `FixedError` also has its message: `raise database_not_found("shop")`.
+A failure has its own class if code must distinguish it: because it is caught, has its own status, or carries values.
+Every other failure is an `ErrorKind`, an error code for one of these classes: `raise same_path("…")` raises an
+`InvalidRequest` whose `code` is `same_path`. A `FixedError` also has a fixed message:
+`raise database_not_found("shop")`.
 
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive

@@ -1,4 +1,4 @@
-"""The root of the error tree, and errors of any call: callers and rights, bodies, limits, the service itself."""
+"""The root of the error tree, and errors common to all calls: callers, rights, bodies, limits, the service itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ _MOST_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
-    """A failure with a `message` for people and a stable `code` for programs, set by the class statement."""
+    """A failure with a `message` for people and a stable `code` for programs, given in the class statement."""
 
     code: str = "internal_error"
 
@@ -21,11 +21,11 @@ class QueryServerError(Exception):
     def __init__(
         self, message: str, *, details: Mapping[str, Any] | None = None, beside: Mapping[str, Any] | None = None
     ) -> None:
-        """`beside`: additional keys of the response body (Contract platform 1.4)."""
+        """`beside` contains additional keys for the response body (Contract platform 1.4)."""
         super().__init__(message)
         self.message = message
         self.details = details
-        """Facts about the failure for clients; None if there are none."""
+        """Facts about the failure for clients, or None."""
         self.beside = beside or {}
 
 
@@ -42,7 +42,7 @@ def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping
 
 
 class ErrorKind(Generic[P, ErrorT]):
-    """An error code of a class. Calling it creates an error of the class, with the same arguments, and this code."""
+    """An error code for a class. Calling it creates an error of the class with this code from the same arguments."""
 
     def __init__(self, error: Callable[P, ErrorT], code: str) -> None:
         self.error = error
@@ -56,7 +56,7 @@ class ErrorKind(Generic[P, ErrorT]):
 
 
 class FixedError(Generic[ErrorT]):
-    """An error code of a class with a fixed message. Calling it fills the `{}` of the message, as in `str.format`."""
+    """An error code for a class, with a fixed message. Calling it fills in the message's `{}` like `str.format`."""
 
     def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
         self.code = code
@@ -68,11 +68,11 @@ class FixedError(Generic[ErrorT]):
 
 
 KINDS: list[tuple[str, type[QueryServerError]]] = []
-"""Code and class of every kind, for the list of codes in the API description."""
+"""The code and class of every kind, for the code list in the API description."""
 
 
 def known_names(names: Sequence[str], *, word: str = "Configured") -> str:
-    """The end of a message about an unknown name: at most 20 of the known names."""
+    """Write the end of a message about an unknown name, which lists at most 20 known names."""
     if not names:
         return f" {word}: nothing that you may use."
     shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
@@ -87,14 +87,14 @@ class NotAuthenticated(QueryServerError, code="not_authenticated"):
     """The call has no credentials."""
 
     challenges: tuple[str, ...] = ()
-    """One `WWW-Authenticate` header each; set by plug-ins."""
+    """Values for `WWW-Authenticate` headers, which plug-ins set."""
 
     def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
         super().__init__(message)
 
 
 class InvalidToken(NotAuthenticated, code="token_not_valid"):
-    """The token of the call is malformed, expired or revoked."""
+    """The call's token is malformed, expired or revoked."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class UserNotFound(NotAuthenticated, code="user_not_found"):
 
 
 class IdentityRefused(UserNotFound):
-    """An external identity has no user here. `reason` is for the log and `auth explain`, never for the client."""
+    """An external identity has no user here. `reason` appears in the log and in `auth explain`, never in responses."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -129,9 +129,9 @@ class UserInactive(NotAuthenticated, code="user_inactive"):
 
 
 class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
-    """A login back end or an authenticator refused the caller; no further one is tried.
+    """A login back end or an authenticator refused the caller. No others are tried.
 
-    API calls report `detail` and `code`; a refused login gets the same response for every reason.
+    API calls report `detail` and `code`. A refused login gets the same response for every reason.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class PermissionDenied(QueryServerError, code="permission_denied"): ...
 
 
 class InsufficientScope(PermissionDenied, code="insufficient_scope"):
-    """The API token of the call lacks a scope; the rights of its user do not matter."""
+    """The call's API token lacks a scope, whatever rights its user has."""
 
     def __init__(self, scope: str, message: str | None = None) -> None:
         super().__init__(message or f"The API token lacks the scope {scope}.", beside={"scope": scope})
@@ -166,19 +166,19 @@ download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 
 
 class InvalidRequest(QueryServerError, code="invalid_request"):
-    """The call is invalid; repeating it will fail again."""
+    """The call is invalid and would fail again if repeated."""
 
 
 class MissingParameter(InvalidRequest, code="missing_parameter"):
-    """A required parameter is absent or blank; the message names it."""
+    """A required parameter is absent or blank. The message names the parameter."""
 
 
 class InvalidParameter(InvalidRequest, code="invalid_parameter"):
-    """A parameter has the wrong type, is out of range or an unknown word; the message names it."""
+    """A parameter has the wrong type, is out of range or is an unknown word. The message names the parameter."""
 
 
 class UnreadableParameter(InvalidParameter):
-    """The text of a parameter has invalid UTF-8 or U+0000. `name`: of the parameter."""
+    """The text of the parameter `name` contains invalid UTF-8 or U+0000."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"The parameter {name[:64]} {problem}")
@@ -186,7 +186,7 @@ class UnreadableParameter(InvalidParameter):
 
 
 class TooComplex(InvalidRequest, code="too_complex"):
-    """The content needs more time or memory than one call may have."""
+    """The content needs more time or memory than a single call may use."""
 
 
 class InvalidJson(InvalidRequest, code="invalid_json"): ...
@@ -202,7 +202,7 @@ class BodyTooSlow(QueryServerError, code="request_timeout"):
 
 
 class InvalidFields(InvalidRequest, code="validation_failed"):
-    """Fields of a token call are invalid; `fields` is the field map of the response (Contract platform 3.2)."""
+    """Fields in a token call are invalid. `fields` is the response's field map (Contract platform 3.2)."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         super().__init__("Some fields are not valid.")
@@ -226,7 +226,7 @@ too_many_ids = ErrorKind(InvalidRequest, "too_many_ids")
 
 
 class PayloadTooLarge(QueryServerError, code="payload_too_large"):
-    """The body, or the statement in it, is above its limit."""
+    """The body or the statement in it exceeds its size limit."""
 
 
 class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
@@ -239,7 +239,7 @@ class NotSupported(QueryServerError, code="not_supported"): ...
 
 
 class NotFound(QueryServerError, code="not_found"):
-    """The object does not exist, or the caller may not see it: both give the same response."""
+    """The object does not exist, or the caller may not see it. Both cases give the same response."""
 
 
 class UnknownGroup(NotFound, code="unknown_group"):
@@ -252,7 +252,7 @@ task_not_found = FixedError(NotFound, "task_not_found", "Task {:.100} does not e
 
 
 class Conflict(QueryServerError, code="conflict"):
-    """The state of the object does not permit the call."""
+    """The object's state does not permit the call."""
 
 
 class NameTaken(Conflict, code="name_taken"):
@@ -260,7 +260,7 @@ class NameTaken(Conflict, code="name_taken"):
 
 
 class VersionConflict(Conflict, code="version_conflict"):
-    """The object was changed since it was read; the response has the stored version."""
+    """The object was changed since it was read. The response contains the stored version."""
 
     def __init__(self, version: int) -> None:
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
@@ -280,7 +280,7 @@ api_token_not_found = FixedError(NotFound, "api_token_not_found", "There is no A
 
 
 class TooManyRequests(QueryServerError, code="too_many_requests"):
-    """A limit on this caller is reached; `retry_after` is the time to wait."""
+    """The caller has reached a limit. `retry_after` is the time to wait."""
 
     def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
@@ -288,7 +288,7 @@ class TooManyRequests(QueryServerError, code="too_many_requests"):
 
 
 class TooManyStreams(TooManyRequests, code="too_many_streams"):
-    """`max_streams_per_user` waits, event streams and downloads are open."""
+    """The user already has `max_streams_per_user` open waits, event streams and downloads."""
 
 
 class LoginThrottled(TooManyRequests, code="login_throttled"): ...
@@ -314,7 +314,7 @@ class DatabaseUnavailable(ServiceUnavailable, code="database_unavailable"):
 
 
 class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailable"):
-    """No login back end accepted the caller, and one did not answer."""
+    """No login back end accepted the caller, and at least one did not respond."""
 
 
 class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
@@ -328,7 +328,7 @@ class SchemaMismatch(QueryServerError, code="schema_mismatch"): ...
 
 
 class ConfigurationError(QueryServerError, code="configuration_error"):
-    """The settings do not permit a start; `problems` are lines `<key>: <text>`."""
+    """The settings do not permit a start. `problems` contains lines in the form `<key>: <text>`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

@@ -1,4 +1,4 @@
-"""Errors of files (Contract storage 3) and imports (Contract importer 2.2). Clients receive their `details`."""
+"""Errors for files (Contract storage 3) and imports (Contract importer 2.2). Clients receive their `details`."""
 
 from queryserver.errors.base import (
     Conflict,
@@ -30,7 +30,7 @@ class StorageNotConfigured(InvalidRequest, code="storage_not_configured"):
 
 
 class UnknownAuthority(InvalidRequest, code="unknown_authority"):
-    """The path names another name node, account or service than the known_names one."""
+    """The path names a name node, account or service other than the configured one."""
 
 
 class NotADirectory(InvalidRequest, code="not_a_directory"): ...
@@ -83,11 +83,11 @@ class PathExists(Conflict, code="already_exists"): ...
 
 
 class AmbiguousName(Conflict, code="ambiguous_name"):
-    """A file and a directory of a flat store have the same name (Contract storage 2.2.8)."""
+    """A file and a directory in a flat store have the same name (Contract storage 2.2.8)."""
 
 
 class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
-    """A directory with entries is deleted only recursively, a bucket never."""
+    """A directory with entries can only be deleted recursively, and a bucket with entries never."""
 
 
 class EntryChanged(Conflict):
@@ -125,11 +125,11 @@ file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds max
 
 
 class VerificationFailed(QueryServerError, code="verification_failed"):
-    """Size or digest of the stored bytes differs from that of the sent bytes."""
+    """The stored bytes differ in size or digest from the sent bytes."""
 
 
 class DecompressionFailed(VerificationFailed, code="decompression_failed"):
-    """The compressed bytes are corrupt, or in another format."""
+    """The compressed bytes are corrupt or in another format."""
 
 
 not_text = ErrorKind(VerificationFailed, "not_text")
@@ -153,31 +153,31 @@ class StorageUnavailable(StorageError, code="storage_unavailable"):
 
 
 class InsufficientStorage(StorageError, code="insufficient_storage"):
-    """A disk of this server has too little free space; reading and deleting still work."""
+    """One of this server's disks has too little free space. Reading and deleting still work."""
 
     def __init__(self) -> None:
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")
 
 
-# Imports. An invalid file is an invalid request: 400
+# Imports. An invalid file is an invalid request, with status 400
 
 
 class ImporterDenied(PermissionDenied):
-    """The importer is switched off, or the caller lacks the right to it."""
+    """The importer is switched off, or the caller lacks the right to use it."""
 
 
 class FileCorrupt(InvalidRequest, code="file_corrupt"): ...
 
 
 class UnsupportedFormat(InvalidRequest, code="unsupported_format"):
-    """Neither delimited text nor a workbook."""
+    """The file is neither delimited text nor a workbook."""
 
     def __init__(self) -> None:
         super().__init__("Unable to detect file format.")
 
 
 class DetectionFailed(QueryServerError, code="detection_error"):
-    """A fault of ours while a file was read for its preview."""
+    """An internal error occurred while a file was read for its preview."""
 
 
 import_file_denied = ErrorKind(InvalidRequest, "permission_denied")
@@ -198,9 +198,9 @@ invalid_columns = ErrorKind(InvalidRequest, "invalid_columns")
 import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
 table_exists = ErrorKind(InvalidRequest, "table_exists")
 replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
-# No such file, or that of another user (Contract importer 2.7).
+# The file does not exist or belongs to another user (Contract importer 2.7).
 import_file_not_found = FixedError(InvalidRequest, "file_not_found", "File not found.")
-# No such connector, or one of other users.
+# The connector does not exist or belongs to other users.
 import_connector_not_found = FixedError(InvalidRequest, "connector_not_found", "There is no connector {:.100}.")
 _import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
 

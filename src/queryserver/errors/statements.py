@@ -1,6 +1,6 @@
-"""Errors of statements, sessions, data sources and their objects, connectors and the metadata search.
+"""Errors for statements, sessions, data sources and their objects, connectors and the metadata search.
 
-The HTTP status of each is that of its base class in `api/errors.py`.
+Each error has the HTTP status that `api/errors.py` assigns to its base class.
 """
 
 import re
@@ -25,7 +25,7 @@ from queryserver.errors.base import (
 
 
 class Unit(Enum):
-    """How an engine counts columns. SCREEN: terminal cells; wide characters count two, control characters none."""
+    """How an engine counts columns. SCREEN counts terminal cells: two for wide, none for control characters."""
 
     CHARACTER = auto()
     UTF16 = auto()
@@ -34,21 +34,21 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """Offset in characters, from 0."""
+    """An error position as an offset in characters, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Octet:
-    """Offset in bytes of the UTF-8 text, from 0."""
+    """An error position as an offset in bytes of the UTF-8 text, from 0."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LineColumn:
-    """A line from 1, ended by a line feed, and a column from 1, as far as known."""
+    """An error position as a line and, if known, a column, both counted from 1. A line feed ends a line."""
 
     line: int
     column: int | None = None
@@ -57,8 +57,9 @@ class LineColumn:
 
 @dataclass(frozen=True, slots=True)
 class ErrorExcerpt:
-    """A line from 1, the shown part of it with `...` for omitted text, and the offset of the marker below it, from
-    0.
+    """An error position as shown by the engine above a marker.
+
+    `line` counts from 1. `shown` is part of the line, with `...` for omitted text. `mark` is the marker's offset.
     """
 
     line: int
@@ -69,7 +70,7 @@ class ErrorExcerpt:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The text from the error on, possibly truncated, and a line from 1."""
+    """An error position as a line, counted from 1, and the possibly truncated text from the error onwards."""
 
     line: int
     text: str
@@ -78,43 +79,43 @@ class Rest:
 ErrorLocation: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
 
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
-_SHOWN = 100  # characters of a name from a client
+_SHOWN = 100  # characters shown of a client's name for an object
 
 
 # Outcomes of statements
 
 
 class EngineError(QueryServerError, code="engine_error"):
-    """A failed statement, as reported by the engine: a recorded statement gets state `failed`."""
+    """A statement failed at the engine. A recorded statement gets the state `failed`."""
 
     location: ErrorLocation | None = None
     """Position in the statement that the engine received, if known."""
     sqlstate: str | None = None
-    """The engine's SQLSTATE, or the one for the kind of its error (ISO 9075-2, 24.1), if known."""
+    """The engine's SQLSTATE or the SQLSTATE for its kind of error (ISO 9075-2, 24.1), if known."""
 
     def at(self, location: ErrorLocation | None) -> Self:
         self.location = location
         return self
 
     def classed(self, sqlstate: object) -> Self:
-        """The error with this SQLSTATE, which is ignored unless it is five upper-case letters and digits."""
+        """Set the SQLSTATE and return the error. A value other than five upper-case letters and digits is ignored."""
         self.sqlstate = sqlstate if isinstance(sqlstate, str) and _SQLSTATE.fullmatch(sqlstate) else None
         return self
 
 
 class StatementRejected(EngineError):
-    """The engine refused or failed the statement; `message` is the engine's text, without traces."""
+    """The engine refused the statement, or the statement failed. `message` is the engine's text without traces."""
 
 
 class StatementDenied(StatementRejected):
-    """The engine refused the statement because its user lacks a privilege; reported like other rejections."""
+    """The engine refused the statement because its user lacks a privilege. Reported like other rejections."""
 
 
 class EngineForbidden(EngineError, code="engine_forbidden"): ...
 
 
 class EngineUnavailable(EngineError, code="engine_unavailable"):
-    """No connection to the engine could be made; the statement was not started."""
+    """No connection to the engine could be made. The statement was not started."""
 
 
 class EngineTimeout(EngineError, code="engine_timeout"):
@@ -126,7 +127,7 @@ class SessionLost(EngineError, code="session_lost"):
 
 
 class OutcomeUnknown(EngineError, code="outcome_unknown"):
-    """The connection was lost after sending: the statement may or may not have taken effect."""
+    """The connection was lost after the statement was sent. The statement may or may not have taken effect."""
 
 
 class CredentialsRequired(EngineError, code="credentials_required"): ...
@@ -137,21 +138,21 @@ class ResultRefused(EngineError, code="result_not_available"):
 
 
 class RowTooLarge(EngineError, code="row_too_large"):
-    """The values of one row together exceed its limit; the statement fails."""
+    """A row's values together exceed the row limit, so the statement fails."""
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
-        """`row` counts from 0; None: not yet known."""
+        """`row` counts from 0; None if unknown."""
         which = f"Row {row}" if row is not None else "A row"
         super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
-# as outcomes of a statement; calls raise other classes for the same codes
+# These are statement outcomes; calls raise other classes for the same codes.
 result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
-# of an engine in its own process: exceeded memory, whether or not that ended the process, and any other end
+# The process of an engine exceeded its memory, whether or not that ended the process; or it ended for another reason.
 engine_memory_exceeded = FixedError(
     EngineError,
     "engine_memory_exceeded",
@@ -169,17 +170,17 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
-    """A value of the result exceeds `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
+    """Create the error for a result value above `editor.cell_max_bytes`. `row` counts from 0; `column` is a name."""
     location = f" in row {row}" if row is not None else ""
     location += f" of column {column}" if column is not None else ""
     return _cell_too_large(f"A value{location} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
 class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
-    """The first row of a page alone exceeds the limit of a page; downloads include it."""
+    """A page's first row alone exceeds the page limit. Downloads include the row."""
 
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
-        """`row` counts from 0; None: a row of a sample, which has no pages."""
+        """`row` counts from 0; None for a row in a sample, which has no pages."""
         if row is None:
             super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
             return
@@ -191,9 +192,7 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
 
 
 class DownloadRefused(Conflict, code="not_finished"):
-    """A statement without a finished result cannot be downloaded; `outcome_code` is the reason (Contract editor
-    8.2).
-    """
+    """A statement has no finished result to download. `outcome_code` is the reason (Contract editor 8.2)."""
 
     def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
         super().__init__(message)
@@ -219,7 +218,7 @@ previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
 idempotency_conflict = FixedError(
     Conflict, "idempotency_conflict", "This idempotency key was used for another request."
 )
-# only the beginning of the text is still stored
+# Only the beginning of the text is still stored.
 statement_text_expired = FixedError(
     Conflict,
     "statement_text_expired",
@@ -234,12 +233,12 @@ session_not_found = FixedError(NotFound, "session_not_found", "Session {} does n
 
 class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
-        """`usable`: names that the caller may use instead."""
+        """`usable` contains names that the caller may use instead."""
         super().__init__(f"The connector {name[:_SHOWN]} is not configured.{known_names(usable)}")
 
 
 class MetadataNotFound(NotFound):
-    """The data source does not know a metadata object: `status` 1 (Contract editor 1.4)."""
+    """The data source does not know a metadata object. The response has `status` 1 (Contract editor 1.4)."""
 
 
 class TableNotFound(MetadataNotFound, code="table_not_found"):
@@ -247,7 +246,7 @@ class TableNotFound(MetadataNotFound, code="table_not_found"):
         super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
 
 
-# arguments: database (or schema, where that is the unit); table and column; path; function
+# The arguments are the database (or schema); the table and column; the path; the function.
 database_not_found = FixedError(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
 column_not_found = FixedError(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
 nested_path_not_found = FixedError(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
@@ -258,17 +257,17 @@ function_not_found = FixedError(MetadataNotFound, "function_not_found", "Functio
 
 
 class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
-    """The catalog of connector types has no such pair of dialect and interface."""
+    """The catalog of connector types does not contain this pair of dialect and interface."""
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
-        """`known`: dialects of the catalog, listed in the message if `dialect` is not among them."""
+        """`known` contains the catalog's dialects, which the message lists if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
         super().__init__(named if dialect in dialects else f"{named}{known_names(dialects, word='Known dialects')}")
 
 
 class ConnectorRefused(InvalidRequest, code="validation_failed"):
-    """Settings of a connector are invalid; `errors` has the texts by setting."""
+    """A connector's settings are invalid. `errors` contains the messages by setting."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
         self.errors = {name: list(texts) for name, texts in errors.items()}
@@ -279,7 +278,7 @@ class DriverNotInstalled(NotSupported, code="driver_not_installed"): ...
 
 
 class EngineJwtRequired(PermissionDenied, code="engine_jwt_required"):
-    """The engine requires the caller's external token, but the call has a token of this service.
+    """The engine requires the caller's external token, but the call has one of this service's tokens.
 
     Contract platform 3.9.
     """
@@ -300,7 +299,7 @@ connector_not_found = FixedError(NotFound, "connector_not_found", "Connector {!s
 
 
 class SourceNotConfigured(NotSupported):
-    """This server does not have this source of the search; a search continues without it."""
+    """This server does not have a search source. The search continues without it."""
 
     def __init__(self, message: str = "Not configured.") -> None:
         super().__init__(message)
@@ -313,7 +312,7 @@ class CatalogUnavailable(ServiceUnavailable, code="catalog_unavailable"): ...
 
 
 class CatalogUnreachable(CatalogUnavailable):
-    """The catalog does not respond: searching its other sources would take as long again."""
+    """The catalog does not respond. Searching its other sources would take just as long."""
 
 
 catalog_not_configured = ErrorKind(NotSupported, "catalog_not_configured")
