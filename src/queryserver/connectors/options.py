@@ -266,7 +266,7 @@ Seconds: TypeAlias = Annotated[int, whole(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
 Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
-"""A login name; None if callers give theirs through create_session."""
+"""A login name; None if callers give their logins through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 

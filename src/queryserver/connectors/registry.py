@@ -90,7 +90,7 @@ class EngineUses:
         return [(entry.connector, entry.engine) for entry in (*self._open.values(), *self._retired)]
 
     async def discard(self, fits: Callable[[Connector, Engine], bool]) -> None:
-        """Close matching engines now, even if in use; the next use builds new ones."""
+        """Close matching engines now, even if in use; the next use builds new engines."""
         for entry in (*self._open.values(), *self._retired):
             if fits(entry.connector, entry.engine):
                 if self._open.get(_key(entry.connector)) is entry:
@@ -306,7 +306,7 @@ class Connectors:
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
-        """Close the engines of these data; the next use builds new ones."""
+        """Close the engines of these data; the next use builds new engines."""
         await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:

@@ -97,7 +97,7 @@ def draft_connector(
 
 
 def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> ConnectorLimits:
-    """Return the connector's limits, or else those of the section `editor` (Contract editor 13)."""
+    """Return the connector's limits, or else the limits in the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(

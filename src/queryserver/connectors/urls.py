@@ -116,7 +116,7 @@ class DriverUrl:
     path: str
     """Unquoted, without surrounding slashes."""
     username: str | None
-    """None if users give theirs through create_session, or if the url has none."""
+    """None if users give their logins through create_session, or if the url has none."""
     password: str | None = field(repr=False)
     query: Mapping[str, str] = field(repr=False)
     """All options, unparsed."""

@@ -42,7 +42,7 @@ class ApiTokenBearers:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Record token uses for the duration of the context, and the remaining ones on exit."""
+        """Record token uses for the duration of the context, and remaining uses on exit."""
         async with background(every(_NOTE_EVERY_S, self.note_uses), "api-token-uses"):
             yield
         try:
@@ -95,7 +95,7 @@ class FailedTokens:
     """Counts refused API tokens by client network, in the memory of this process.
 
     Each token counts once per window, so a program that keeps calling with a bad one does not lock out its neighbors.
-    Tokens are too long to be guessed; the limit prevents a client with many old or made-up tokens from causing a query
+    Tokens are too long to be guessed; the limit prevents a client with many old or invented tokens from causing a query
     with every call. `most=0` means no limit. A window begins with its first failure and is never extended.
     """
 

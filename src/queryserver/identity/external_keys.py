@@ -144,7 +144,7 @@ class KeyServers:
         self._plain = HttpClient(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> Keys | None:
-        """Fetch the keys from the first server that returns valid ones, each with its own timeout. None if all fail."""
+        """Fetch keys from the first server that returns a valid key set. Each has a timeout. None if all fail."""
         for url in list(self._urls):
             try:
                 keys = await self._from(url)

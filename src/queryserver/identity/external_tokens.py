@@ -264,5 +264,5 @@ def _id(content: Mapping[str, Any], signed: str) -> str:
 
 
 def _log_refused(reason: str) -> None:
-    """Log a refusal like those by `_read` (Contract platform 3.9 rule 6)."""
+    """Log a refusal the way `_read` does (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)

@@ -51,7 +51,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The current key, which signs and seals, and former ones for reading only."""
+    """The current key, which signs and seals, and former keys, which only read."""
 
     present: SecretKey
     former: tuple[SecretKey, ...] = ()

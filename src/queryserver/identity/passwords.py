@@ -21,7 +21,7 @@ class Strength:
     score: int
     """0: guessed within 1,000 tries; 1: a million; 2: 100 million; 3: 10 billion; 4: more."""
     reason: str
-    """A sentence on what makes the password weak, or empty."""
+    """A sentence that explains why the password is weak, or empty."""
 
 
 def strength(password: str, *, name: str) -> Strength:

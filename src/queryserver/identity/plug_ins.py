@@ -70,7 +70,7 @@ async def open_plug_in(
 
 
 def _load(name: str) -> Callable[..., object]:
-    """Load `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, and whatever the module raises."""
+    """Load `pkg.mod.Class` or `pkg.mod:Class`. Raises ImportError, AttributeError, and the module's own errors."""
     module_name, _, path = name.partition(":") if ":" in name else name.rpartition(".")
     found: object = importlib.import_module(module_name)
     for part in path.split("."):

@@ -22,7 +22,7 @@ _MOST_SETTLED = 4096
 
 @dataclass(eq=False, repr=False)
 class Provisioning:
-    """Finds the users of external identities, and creates new ones.
+    """Finds external identities' users, and creates new users.
 
     New users are active ordinary users without a password, in the default group, and linked to the identity.
     An existing user is linked at the first call with a matching name. Only an administrator can link service accounts,

@@ -213,7 +213,7 @@ DEFAULT_RIGHTS = (
 
 
 class Accounts:
-    """Creates and changes users. Names follow the case rule; illegal ones raise InvalidUsername."""
+    """Creates and changes users. Names follow the case rule; illegal names raise InvalidUsername."""
 
     def __init__(
         self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, auth: AuthSettings
@@ -523,5 +523,5 @@ async def _user_id(connection: Connection, username_key: str) -> int:
 
 class UserDirectory(Protocol):
     async def user(self, user_id: int) -> model.User | None:
-        """An active user with rights and groups; None if disabled or deleted. Raises DatabaseUnavailable."""
+        """Return an active user with rights and groups; None if disabled or deleted. Raises DatabaseUnavailable."""
         ...

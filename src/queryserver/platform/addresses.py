@@ -139,7 +139,7 @@ class HttpServer:
 class AddressRules:
     """Which hosts engine connections may reach; without arguments, any host.
 
-    `own` holds the endpoints of the service's listener and broker, and `service_database` those of its database server.
+    `own` holds the endpoints of the service's listener and broker, and `service_database` its database server's.
     Connections to them are refused under all of the machine's addresses. In the networks of `closed`, only addresses
     in `opened` are permitted; addresses in `blocked` are always refused.
     """

@@ -46,7 +46,8 @@ _NAMES = (
 # A JSON string within a JSON string, a quoted string (also Python bytes, as drivers log headers), or a bare word.
 _VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^\s,;&"'}\])]+"""
 
-# Every pattern starts with fixed text and repeats only what the next part cannot match, so matching takes linear time.
+# Every pattern starts with fixed text and repeats only characters that its next part cannot match, so matching takes
+# linear time.
 _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
 _NAMED_WORDS = ("pass", "pwd", "secret", "token", "credential", "sig", "key")
 # Each match of a pattern contains one of its lower-case words. Checking for these words first reduces the time for a

@@ -217,7 +217,7 @@ class SampleServer:
             await run_to_completion(postmaster.start)
             server = EmbeddedPostgres(cluster, self.address)
             await self._ensure(server)
-        except BaseException:  # whatever failed, the next connection tries again
+        except BaseException:  # after any failure, the next connection tries again
             self._starting = None
             if (failed := self._postmaster) is not None:
                 self._postmaster = None
