@@ -1,1 +1,1 @@
-"""HTTP only: parse the request, call one service, build the response."""
+"""The HTTP layer: parses the request, calls one service, builds the response."""

@@ -1,4 +1,4 @@
-"""The client address of a request, also behind trusted proxies, and a limit on the calls of one address."""
+"""Determines client addresses, also behind trusted proxies, and limits the calls per address."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,15 +15,18 @@ from queryserver.platform.networks import Network, contains, network_of, parsed_
 log = structlog.get_logger(__name__)
 
 UNKNOWN = "unknown"
-"""Used if the headers of trusted proxies name no valid address. It is in no network; all such callers count as one."""
+"""Used if the headers of trusted proxies contain no valid address.
+
+It belongs to no network; all these callers count as one.
+"""
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:
-    """The peer address, or behind trusted proxies the last address of the chain that is not one of them.
+    """Return the peer address, or behind trusted proxies the last address in the chain that is not a trusted proxy.
 
-    A proxy that sets one of the two headers may pass the other one on as the caller sent it, so they must agree. If
-    they do not, or name no address, the result is UNKNOWN: the peer address would give the caller the rights of the
-    proxy.
+    A proxy that sets one of the two headers may pass on the other as the caller sent it, so the headers must agree. If
+    they disagree or contain no address, the result is UNKNOWN, because the peer address would give the caller the
+    proxy's rights.
     """
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
@@ -47,7 +50,7 @@ def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
     for hop in reversed(chain):
         address = parsed_address(_without_port(hop))
         if address is None:
-            # One of our proxies wrote something that is not an address, so the rest of the chain is not trustworthy.
+            # A trusted proxy wrote an invalid address, so the rest of the chain is not trustworthy.
             return UNKNOWN
         farthest = str(address)
         if not contains(trusted, farthest):
@@ -57,7 +60,7 @@ def _beyond(trusted: Sequence[Network], chain: Sequence[str]) -> str:
 
 @cache
 def _warn_once() -> None:
-    """Log a warning once per process, because any caller can cause it. The values come from the caller."""
+    """Log a warning once per process, because any caller can cause it. The header values are not logged."""
     log.warning(
         "the address of a client is unknown",
         reason="the headers of a trusted proxy disagree, or name no address",
@@ -66,7 +69,7 @@ def _warn_once() -> None:
 
 
 def _for(element: str) -> str:
-    """The `for` parameter of one element of a `Forwarded` header (RFC 7239)."""
+    """Return the `for` parameter of one element of a `Forwarded` header (RFC 7239)."""
     for pair in element.split(";"):
         name, _, value = pair.strip().partition("=")
         if name.lower() == "for":
@@ -81,7 +84,7 @@ def _without_port(hop: str) -> str:
 
 
 class AddressSlots:
-    """A middleware that limits how many calls of one address behind the proxies `trusted` run at a time."""
+    """Middleware that limits the concurrent calls per address behind the `trusted` proxies."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network], per_address: int) -> None:
         self._app = app
@@ -90,7 +93,7 @@ class AddressSlots:
         self._running: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A call of the proxy itself, such as a health check, is not counted."""
+        """Run the call within the limit. Calls of the proxy itself, such as health checks, are not counted."""
         peer = (scope.get("client") or ("",))[0]
         if scope["type"] != "http" or not contains(self._trusted, peer):
             await self._app(scope, receive, send)

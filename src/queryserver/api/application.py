@@ -1,4 +1,4 @@
-"""The ASGI application: middlewares from the outside in, routes in the order of their matching, error handlers."""
+"""The ASGI application: middlewares from the outside in, routes in matching order, error handlers."""
 
 from collections.abc import Sequence
 
@@ -71,7 +71,7 @@ _ROUTERS = (
 
 
 def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middleware] = ()) -> FastAPI:
-    """Routes and error handlers; whoever serves it sets `app.state.services`. `middleware`: from the outside in."""
+    """Create the application with routes, error handlers, and `middleware` from the outside in."""
     app = FastAPI(
         title="Query Server API",
         version=__version__,
@@ -81,11 +81,11 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
         redoc_url=None,
         redirect_slashes=False,
         middleware=middleware,
-        # FastAPI reads the environment for each call otherwise: a tenth of the time of a status call.
+        # Otherwise FastAPI reads the environment for each call, which takes a tenth of a status call's time.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.body_shares = BodyShares()
-    # The paths by which logs and metrics name the operations, also those that were called by another path.
+    # Logs and metrics name operations by these paths, even if they were called by another path.
     paths: dict[str, str] = {}
     for router in (*_ROUTERS, pages.router) if docs_enabled else _ROUTERS:
         app.include_router(router)
@@ -99,13 +99,13 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
 
 
 def routes_of(app: FastAPI) -> Sequence[APIRoute]:
-    """All routes of the application, in the order in which they are tried."""
+    """Return all routes of the application in matching order."""
     routes = (context.original_route for context in iter_route_contexts(app.routes))
     return [route for route in routes if isinstance(route, APIRoute)]
 
 
 def middlewares(settings: Settings, registry: CollectorRegistry) -> list[Middleware]:
-    """What each call passes before the routes, from the outside in."""
+    """Return the middlewares that each call passes before the routes, from the outside in."""
     desktop = settings.desktop
     access_log = AccessLog(desktop.trusted_proxies) if desktop.logging.access_log else None
     layers = [
@@ -120,13 +120,13 @@ def middlewares(settings: Settings, registry: CollectorRegistry) -> list[Middlew
         layers.append(Middleware(Cors, desktop.cors_allowed_origins, allow_credentials=desktop.cors_allow_credentials))
     if desktop.trusted_proxies:
         layers.append(Middleware(AddressSlots, desktop.trusted_proxies, desktop.max_connections_per_address))
-    # Streams have a limit of their own: however many are open, short calls go on.
+    # Streams have a separate limit, so short calls continue regardless of the number of open streams.
     per_user = settings.limits.calls_per_user + settings.editor.max_streams_per_user
     return [*layers, Middleware(UserSlots, per_user), Middleware(UnknownFields)]
 
 
 def _internal_error(request: Request) -> Response:
-    """The response of the path group of the call to an internal error."""
+    """Return the response to an internal error in the form of the call's path group."""
     route = request.scope.get("route")
     return route.internal_error(request) if isinstance(route, PlatformRoute) else internal_error(request)
 
@@ -137,9 +137,9 @@ async def _domain_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and wrong methods: the credentials are looked at before the method (Contract platform 1.1)."""
+    """Respond to unknown paths and wrong methods. Credentials are checked before the method (Contract platform 1.1)."""
     assert isinstance(error, HTTPException)  # noqa: S101 registered for it
-    # The root is a page for browsers only: for programs it is unknown by every method.
+    # The root is a page for browsers only, and unknown to programs with any method.
     if error.status_code != 405 or request.scope["path"] == "/":
         return failure(404, "not_found", "Not found.")
     allow = _allow(request)
@@ -155,7 +155,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _allow(request: Request) -> str:
-    """The header `Allow` of a path: the methods of all its routes, and HEAD where GET brings it."""
+    """Return the `Allow` header of a path: the methods of all its routes, and HEAD if GET supports it."""
     routes = [route for route in routes_of(request.app) if route.matches(request.scope)[0] is not Match.NONE]
     methods = {method for route in routes for method in route.methods or ()}
     if "GET" in methods and answers_head(request.scope["path"]):

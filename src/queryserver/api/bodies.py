@@ -1,4 +1,4 @@
-"""The fields of a request (form, JSON, multipart or query), memory limits of bodies, and unknown fields."""
+"""Reads request fields (form, JSON, multipart or query), limits the memory for bodies, and reports unknown fields."""
 
 import asyncio
 import re
@@ -31,10 +31,10 @@ _WINDOW_BYTES = 64 * 1024
 
 
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """The members of a JSON object; none for an empty body. The object itself is the first level of `max_depth`.
+    """Parse a JSON object; an empty body has no members. The object itself is the first level of `max_depth`.
 
-    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), and invalid_body for a value that is
-    not an object.
+    Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), and invalid_body if the value is not
+    an object.
     """
     if not body:
         return {}
@@ -45,7 +45,7 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """The fields of `application/x-www-form-urlencoded`; of a repeated field the last value counts.
+    """Parse the fields of `application/x-www-form-urlencoded`; the last value of a repeated field counts.
 
     Raises InvalidParameter for text with invalid UTF-8 or U+0000, and above 1000 fields.
     """
@@ -53,7 +53,10 @@ def parse_form(body: bytes) -> dict[str, str]:
 
 
 def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """All fields of `application/x-www-form-urlencoded` in order, including repeated ones. Raises as `parse_form`."""
+    """Return all fields of `application/x-www-form-urlencoded` in order, including repeated fields.
+
+    Raises the errors of `parse_form`.
+    """
     if body.count(b"&") >= max_fields:
         raise errors.InvalidParameter(f"A form has at most {max_fields} fields.")
     fields: list[tuple[str, str]] = []
@@ -66,7 +69,7 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
 
 
 def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
-    """The text parts of `multipart/form-data`; of a repeated one the last value counts. Empty for an empty body.
+    """Parse the text parts of `multipart/form-data`; the last value of a repeated part counts. Empty for an empty body.
 
     Raises InvalidParameter (a file, a truncated body, no boundary, above 1000 parts, text as in `parse_form`) and
     PayloadTooLarge (headers of one part above 16 KiB).
@@ -75,7 +78,10 @@ def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
 
 
 def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
-    """All text parts of `multipart/form-data` in order, including repeated ones. Raises as `parse_multipart`."""
+    """Return all text parts of `multipart/form-data` in order, including repeated parts.
+
+    Raises the errors of `parse_multipart`.
+    """
     if not body:
         return []
     fields: list[tuple[str, str]] = []
@@ -100,7 +106,7 @@ def _value(name: str, raw: bytes) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Raises ValueError with the problem."""
+    """Decode a text. Raises ValueError with the problem."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -117,7 +123,7 @@ def _decoded(raw: bytes) -> bytes:
     start = 0
     while start < len(raw):
         end = start + _WINDOW_BYTES
-        escape = raw.rfind(b"%", end - 2, end)  # no window ends inside an escape such as %41
+        escape = raw.rfind(b"%", end - 2, end)  # windows never end inside an escape such as %41
         end = end if escape < 0 else escape
         windows.append(_unquoted(raw[start:end]))
         start = end
@@ -134,13 +140,13 @@ _OF_USERS_BYTES = 192 * _MIB
 _OF_STRANGERS_BYTES = 64 * _MIB
 
 CountBytes = Callable[[int], None]
-"""Counts that many further bytes. Raises TooManyRequests, ServiceUnavailable."""
+"""Counts additional bytes. Raises TooManyRequests, ServiceUnavailable."""
 
 
 class BodyShares:
     """Limits the bytes of request bodies in memory, separately for users and for callers without credentials.
 
-    Anyone can send login bodies from many addresses; they must not exhaust the memory for users' bodies.
+    Anyone can send login bodies from many addresses; these must not exhaust the memory for users' bodies.
     """
 
     def __init__(self, of_users: int = _OF_USERS_BYTES, of_strangers: int = _OF_STRANGERS_BYTES) -> None:
@@ -151,7 +157,7 @@ class BodyShares:
 
     @contextmanager
     def holding(self, sender: str, most: int, *, is_user: bool) -> Generator[CountBytes]:
-        """Count the bytes of one body while inside; `most` limits those of all bodies of the sender."""
+        """Count the bytes of one body inside the block; `most` limits the bytes of all the sender's bodies."""
         held = 0
         in_all = self._of_users if is_user else self._of_strangers
 
@@ -178,17 +184,20 @@ log = structlog.get_logger(__name__)
 
 HEADER = "X-Unknown-Fields"
 SEEN_FIELDS = "queryserver.seen_fields"
-"""Scope key of the `SeenFields` of the call."""
+"""Scope key of the call's `SeenFields`."""
 
 SENT_BY_HUE: Final = frozenset({
     "_", "cluster", "clusters", "csrfmiddlewaretoken", "editorMode", "executable", "fileFieldLabel", "format",
     "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
     "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
 })  # fmt: skip
-"""Fields that Hue's clients send to calls that do not use them; never reported."""
+"""Fields that Hue clients send to calls that do not use them; never reported."""
 
 _MOST_SEEN = 2000
-"""Maximum names of one body. Forms have fewer; a JSON object may have a million, which take seconds to sort."""
+"""Maximum number of names per body.
+
+Forms have fewer, but a JSON object may have a million, which take seconds to sort.
+"""
 
 _MOST_NAMES = 20
 _MOST_CHARACTERS = 1024
@@ -201,14 +210,14 @@ _MOST_LINES = 100
 
 
 class SeenFields:
-    """The field names of one call: those received, and those that the route reads."""
+    """Tracks the field names that a call received and that its route reads."""
 
     def __init__(self) -> None:
         self._read: set[str] | None = None
         self.unread: set[str] = set()
-        """Received names that have not been read so far."""
+        """Received names that have not been read yet."""
         self.misplaced: set[str] = set()
-        """Received names in a place that this call does not read: the query string of a POST."""
+        """Received names in a place that this call does not read, namely the query string of a POST."""
 
     def note_received(self, names: Iterable[str]) -> None:
         """Note received fields or query parameters; the first 2000 count."""
@@ -223,7 +232,7 @@ class SeenFields:
         self.unread -= self._read
 
     def unknown(self, status: int) -> tuple[str, ...]:
-        """Received names that are not read, sorted; none for a call that was refused before its fields were read."""
+        """Return the received but unread names, sorted; none if the call was rejected before its fields were read."""
         if self._read is None and status >= 400:
             return ()
         return tuple(sorted(self.unread | self.misplaced))
@@ -238,7 +247,7 @@ def note_unread_query(scope: Scope, but: Collection[str] = ()) -> None:
     """Note that the query string of a POST is not read, except for the names `but`."""
     if scope.get("query_string"):
         seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
-        with suppress(errors.InvalidRequest):  # a query string that is not read may be invalid
+        with suppress(errors.InvalidRequest):  # an unread query string may be invalid
             names = {name for name, _ in form_fields(scope["query_string"])}
             seen.misplaced |= names.difference(but, SENT_BY_HUE)
 
@@ -246,12 +255,12 @@ def note_unread_query(scope: Scope, but: Collection[str] = ()) -> None:
 def note_read(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
     """Note that the route of this call reads the fields of `models`."""
     seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None:  # otherwise no fields were received
+    if seen is not None:  # otherwise, no fields were received
         seen.read({*also}.union(*map(wire_names, models)))
 
 
 def header_value(names: Iterable[str]) -> str:
-    """The names, percent-encoded and separated by commas; at most 20 of them, and 1 KiB."""
+    """Return the percent-encoded names, separated by commas; at most 20 names, and 1 KiB."""
     shown: list[str] = []
     left = _MOST_CHARACTERS
     for name in names:
@@ -264,7 +273,7 @@ def header_value(names: Iterable[str]) -> str:
 
 
 def log_value(names: Iterable[str]) -> str:
-    """The distinct names for the log, in order, with `?` for anything that does not look like a field name.
+    """Return the distinct names for the log, in order, with `?` for names that do not look like field names.
 
     A body that is not a form parses as one long name, which may contain a secret.
     """
@@ -272,14 +281,14 @@ def log_value(names: Iterable[str]) -> str:
 
 
 class UnknownFieldsLog:
-    """Logs one line per minute for a path and its unknown names, and at most 100 lines per minute in all."""
+    """Logs one line per minute for a path and its unknown names, and at most 100 lines per minute in total."""
 
     def __init__(self) -> None:
         self._lines: set[tuple[str, str]] = set()
         self._until = 0.0
 
     def note(self, path: str, names: Iterable[str]) -> None:
-        """Log the names unless that was done recently. Login calls are skipped, because their content is secret."""
+        """Log the names unless they were logged recently. Login calls are skipped, because their content is secret."""
         if path.startswith(_LOGINS):
             return
         shown = log_value(names)
@@ -299,20 +308,20 @@ _MOST_DIGITS = 18
 
 
 def multipart_type(request: Request) -> str | None:
-    """The Content-Type header if the body is multipart, else None."""
+    """Return the Content-Type header if the body is multipart, else None."""
     content_type = request.headers.get("content-type", "")
     return content_type if content_type.partition(";")[0].strip().lower() == MULTIPART else None
 
 
 def announced_bytes(request: Request) -> int | None:
-    """Length of the body in bytes from the Content-Length header."""
+    """Return the body length in bytes from the Content-Length header."""
     length = request.headers.get("content-length", "")
-    # of a longer number, the first digits already exceed every limit
+    # the first digits of a longer number already exceed every limit
     return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
 
 
 async def pieces(request: Request) -> AsyncGenerator[bytes]:
-    """The body as it is received. Raises upload_aborted."""
+    """Yield the body as it is received. Raises upload_aborted."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -324,7 +333,7 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
 
 
 ANONYMOUS = 0
-"""The user id of callers without credentials, who take turns as if they were one user."""
+"""The user id of callers without credentials, who share turns like a single user."""
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
 # 16 MiB in this time are 280 kB/s; a client that trickles bytes must not hold a connection forever
@@ -336,7 +345,7 @@ Model = TypeVar("Model", bound=Fields)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The fields of a body, and whether it is too large to process on the event loop."""
+    """The fields of a body, and whether the body is too large to process on the event loop."""
 
     fields: Mapping[str, Any]
     is_large: bool = False
@@ -356,7 +365,7 @@ def _unbounded(size: int) -> None:
 
 
 def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextManager[CountBytes]:
-    """Count the bytes of a body of at most `max_bytes` against the share of its sender.
+    """Count the bytes of a body of at most `max_bytes` against its sender's share.
 
     A share is four bodies for a user, and two for an address without credentials, separately for each maximum size.
     """
@@ -370,7 +379,7 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
 async def raw_body(
     request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: CountBytes = _unbounded
 ) -> RawBody | None:
-    """A POST body of a supported type; None if it is empty (Contract platform 1.2).
+    """Read a POST body of a supported type; None if it is empty (Contract platform 1.2).
 
     `hold` counts its bytes. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
     after `within_s`, and the errors of `hold`.
@@ -393,7 +402,7 @@ async def raw_body(
 async def read_body(
     request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
-    """The fields of a POST body (Contract platform 1.2). Raises as `raw_body`, and InvalidRequest."""
+    """Read the fields of a POST body (Contract platform 1.2). Raises the errors of `raw_body`, and InvalidRequest."""
     note_unread_query(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
@@ -407,7 +416,7 @@ async def read_body(
 
 
 def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
-    """The query parameters of a GET call; all values of those in `repeated`. Raises InvalidParameter."""
+    """Read the query parameters of a GET call; parameters in `repeated` keep all values. Raises InvalidParameter."""
     pairs = form_fields(request.scope["query_string"])
     fields: dict[str, Any] = dict(pairs)
     note_received(request.scope, fields)
@@ -419,7 +428,7 @@ def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
 async def parse_in_thread_if_large(
     threads: Threads, user_id: int, parsed: Callable[[], T], size_bytes: int
 ) -> tuple[T, bool]:
-    """The result of `parsed`, and whether it had to run in a thread because of its size. Raises TooManyRequests."""
+    """Call `parsed`; return its result, and whether its size required a thread. Raises TooManyRequests."""
     if size_bytes <= _THREAD_ABOVE_BYTES:
         return parsed(), False
     return await threads.bodies.run(user_id, lambda _: parsed()), True
@@ -434,7 +443,7 @@ async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
 
 
 async def _is_empty(request: Request) -> bool:
-    """Whether a body of unknown length is empty; reads at most its first chunk."""
+    """Return whether a body of unknown length is empty; reads at most its first chunk."""
     async for piece in request.stream():
         if piece:
             return False

@@ -1,4 +1,4 @@
-"""Health checks and metrics, without login (Contract platform 9)."""
+"""Health checks and metrics without login (Contract platform 9)."""
 
 from fastapi import Request, Response
 

@@ -1,7 +1,7 @@
-"""What handlers declare in their signatures besides the services they use: the caller and the request fields.
+"""Dependencies that handlers declare besides services: the caller and the request fields.
 
-Plain FastAPI dependency injection. A handler declares the caller before the fields, so the body is not read for a
-caller who may not make the call.
+Uses plain FastAPI dependency injection. Handlers declare the caller before the fields, so the body is not read if the
+caller may not make the call.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,7 +32,10 @@ def services_of(request: Request) -> Services:
 
 
 class ReceivedCall:
-    """A call as authenticators see it. Each property is computed when it is read: most calls need the headers alone."""
+    """A call as seen by authenticators.
+
+    Properties are computed when they are read, since most calls need only the headers.
+    """
 
     __slots__ = ("_request", "_trusted", "raw_headers")
 
@@ -43,14 +46,14 @@ class ReceivedCall:
 
     @property
     def method(self) -> str:
-        """In capitals; HEAD is HEAD, though it is served as GET."""
+        """The method in upper case. HEAD remains HEAD, although it is served as GET."""
         return self._received["method"]
 
     @property
     def url(self) -> str:
-        """The whole URL as the client sent it, query included."""
+        """The whole URL as the client sent it, including the query."""
         scope = self._received
-        # With our prefix, a last slash and the client's own way of encoding.
+        # Includes our prefix, a trailing slash and the client's own encoding.
         if raw_path := scope.get("raw_path"):
             scope = {**scope, "path": quote(raw_path.partition(b"?")[0], safe=PRINTABLE)}
         return str(URL(scope=scope))
@@ -61,7 +64,7 @@ class ReceivedCall:
 
     @property
     def client(self) -> str:
-        """Address of the client: the peer, or what a trusted proxy reports; `unknown` where its headers disagree."""
+        """The client address: the peer, or the address from a trusted proxy; `unknown` if its headers disagree."""
         return client_address(self._request, self._trusted)
 
     @property
@@ -76,7 +79,7 @@ class ReceivedCall:
 
 
 async def authenticated(request: Request) -> User:
-    """The user who makes the call; the stored connectors are at least as new as the rights.
+    """Authenticate the caller; afterwards, the stored connectors are at least as new as the user's rights.
 
     Waits while the user has too many calls running. Raises NotAuthenticated, TooManyRequests.
     """
@@ -87,7 +90,7 @@ async def authenticated(request: Request) -> User:
     if record is not None:
         record.username = user.username
     if user.api_token is not None:
-        # In every line of the log and every audit event of this call.
+        # Included in every log line and audit event of this call.
         structlog.contextvars.bind_contextvars(token_id=str(user.api_token.id))
     if services.request_limits.are_on:
         services.request_limits.count_user(user.id)
@@ -102,9 +105,9 @@ T = TypeVar("T")
 
 
 class Caller:
-    """A dependency: the user who makes the call. Raises NotAuthenticated, InsufficientScope, admin_required.
+    """Dependency that returns the user who makes the call. Raises NotAuthenticated, InsufficientScope, admin_required.
 
-    `scope` is what an API token needs in addition to the rights of its user (ADR 62).
+    `scope` is the scope that an API token needs in addition to its user's rights (ADR 62).
     """
 
     def __init__(self, scope: Scope | None, *, is_admin: bool) -> None:
@@ -123,19 +126,19 @@ class Caller:
 
 
 def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
-    """For `Annotated[User, caller(…)]`: who may make the call."""
+    """Create the dependency for `Annotated[User, caller(…)]`, which requires the scope and the administrator right."""
     return Depends(Caller(scope, is_admin=is_admin))
 
 
 def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
-    """The dependencies of a route, including nested ones, in the order in which FastAPI solves them."""
+    """Yield the dependencies of a route, including nested ones, in the order in which FastAPI solves them."""
     for one in dependant.dependencies:
         yield from solved_order(one)
         yield one.call
 
 
 def caller_of(route: APIRoute) -> Caller | None:
-    """Who may call a route; None: anyone, without credentials."""
+    """Return the `Caller` dependency of a route; None if the route needs no credentials."""
     return next((one for one in solved_order(route.dependant) if isinstance(one, Caller)), None)
 
 
@@ -145,9 +148,9 @@ Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 
 
 async def count_client(request: Request) -> str:
-    """The address of a client without credentials; its calls are counted (Contract platform 1.6).
+    """Count a call of a client without credentials, and return the client's address (Contract platform 1.6).
 
-    Raises TooManyRequests before any of the request is read.
+    Raises TooManyRequests before the request body is read.
     """
     services = services_of(request)
     address = client_address(request, services.settings.desktop.trusted_proxies)
@@ -160,7 +163,7 @@ ClientDep = Annotated[str, Depends(count_client)]
 
 
 _READ_BODY = "queryserver.read_body"
-"""Scope key of the body, for calls with a check between reading it and validating its fields."""
+"""Scope key of the body, for calls with a check between reading the body and validating its fields."""
 
 
 async def _read_body(
@@ -173,16 +176,16 @@ async def _read_body(
 
 
 class FieldsReader:
-    """A dependency that reads the fields of a call. `model` describes them; None: the call has none."""
+    """Dependency that reads the fields of a call. `model` describes the fields; None if the call has no fields."""
 
     def __init__(self, model: type[Fields] | None) -> None:
         self.model = model
 
 
 class ModelFields(FieldsReader):
-    """A dependency: the fields of a call as a model, from form, multipart or JSON, or from the query of a GET.
+    """Dependency that reads the fields of a call as a model, from form, multipart or JSON, or from the query of a GET.
 
-    Raises InvalidRequest, and as `read_body`.
+    Raises InvalidRequest, and the errors of `read_body`.
     """
 
     def __init__(
@@ -193,7 +196,7 @@ class ModelFields(FieldsReader):
         parse: Callable[..., Fields] = parse,
         repeated: Collection[str] = (),
     ) -> None:
-        """`max_bytes`: of a body. `parse` creates the model.
+        """`max_bytes` is the maximum body size. `parse` creates the model.
 
         `repeated`: query parameters of which every value counts.
         """
@@ -222,7 +225,7 @@ def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
 
 
 def editor_fields(model: type[Fields]) -> Any:
-    """Like `fields`, for calls of the editor, whose bodies may contain long scripts."""
+    """Create a dependency like `fields` for editor calls, whose bodies may contain long scripts."""
     return Depends(ModelFields(model, _editor_body_limit))
 
 
@@ -235,9 +238,9 @@ def _editor_body_limit(settings: Settings) -> int:
 
 
 class IgnoredBody(FieldsReader):
-    """A dependency of calls without fields: a body is read within the limits, and its fields are ignored.
+    """Dependency for calls without fields: reads the body within the limits, and ignores its fields.
 
-    The header X-Unknown-Fields lists them. Raises as `read_body`.
+    The header X-Unknown-Fields lists these fields. Raises the errors of `read_body`.
     """
 
     def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
@@ -259,7 +262,7 @@ NoEditorFields = Annotated[None, Depends(IgnoredBody(_editor_body_limit))]
 
 
 class UncheckedForm(FieldsReader):
-    """A dependency: the unvalidated fields of a POST without credentials; the handler checks them.
+    """Dependency that reads the unvalidated fields of a POST without credentials; the handler checks them.
 
     Raises as `read_body`.
     """
@@ -269,7 +272,7 @@ class UncheckedForm(FieldsReader):
         self._fields = model
 
     async def __call__(self, request: Request) -> Mapping[str, Any]:
-        # Set before the body is read, so that the response to a refused body also lists unknown query parameters.
+        # Set before the body is read, so that the response to a rejected body also lists unknown query parameters.
         request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
         bodies.note_read(request.scope, self._fields)
         max_bytes = services_of(request).settings.limits.max_body_bytes
@@ -277,7 +280,8 @@ class UncheckedForm(FieldsReader):
 
 
 def unchecked_fields(model: type[Fields]) -> Any:
-    """For `Annotated[Mapping[str, Any], unchecked_fields(Model)]`: `Model` only describes the fields in the API
-    document.
+    """Create the dependency for `Annotated[Mapping[str, Any], unchecked_fields(Model)]`.
+
+    `Model` only describes the fields in the API document.
     """
     return Depends(UncheckedForm(model))

@@ -1,4 +1,4 @@
-"""What concerns every call, one ASGI middleware each. `application.py` puts them in their order."""
+"""ASGI middlewares for every call. `application.py` determines their order."""
 
 import asyncio
 import collections
@@ -29,7 +29,7 @@ from queryserver.platform.logs import log_call
 from queryserver.platform.networks import Network
 
 CALL = "queryserver.call"
-"""Key of a scope: the `CallRecord` of the call."""
+"""Scope key of the call's `CallRecord`."""
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _OTHER = "other"
@@ -44,25 +44,25 @@ class Slots(Protocol):
 
 @dataclass(slots=True)
 class CallRecord:
-    """What the middlewares know of a call."""
+    """The state of a call that the middlewares share."""
 
     received: Scope
-    """The scope as the server made it, with method and path as the client sent them."""
+    """The scope as created by the server, with method and path as the client sent them."""
     username: str = ""
     """Empty until the user is known."""
     slots: Slots | None = None
     slot_user_id: int | None = None
-    """The user of whose slots the call holds one."""
+    """The user whose slot the call holds."""
 
     async def take_slot(self, user_id: int) -> None:
-        """Wait until the user may run this call, too. Raises TooManyRequests."""
+        """Wait until the user has a free slot for this call. Raises TooManyRequests."""
         if self.slots is not None and self.slot_user_id is None:
             await self.slots.take(user_id)
             self.slot_user_id = user_id
 
 
 class RequestMetrics:
-    """Counters of calls, by method, route and status."""
+    """Counts calls by method, route and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         requests = Counter(
@@ -86,7 +86,7 @@ class RequestMetrics:
 
 
 def described_path(scope: Scope, default: str) -> str:
-    """The path of the call's operation in the OpenAPI document; `default` for an unknown path."""
+    """Return the path of the call's operation in the OpenAPI document; `default` for an unknown path."""
     route = scope.get("route")
     if route is None:
         return default
@@ -101,7 +101,7 @@ class AccessLog:
         self._trusted = trusted
 
     def write(self, call: Scope, *, status: int, size_bytes: int, seconds: float, complete: bool) -> None:
-        """To be called at the end of a call. `status` 0: the client left before the response."""
+        """Log a call that has ended. `status` is 0 if the client left before the response."""
         record: CallRecord = call[CALL]
         fields: dict[str, object] = {
             "user": record.username or "-",
@@ -118,7 +118,7 @@ class AccessLog:
 
 
 class CallRecords:
-    """The middleware that measures calls and writes the access log."""
+    """Middleware that measures calls and writes the access log."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics, access_log: AccessLog | None = None) -> None:
         self._app = app
@@ -156,13 +156,13 @@ class CallRecords:
 
 
 InternalError = Callable[[Request], Response]
-"""Makes the response to a call that failed by a fault of this service."""
+"""Creates the response to a call that failed due to a fault in this service."""
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
-# Characters that a segment may hold as they are (RFC 3986 pchar); all others are percent-encoded.
+# Characters that a segment may contain unencoded (RFC 3986 pchar); all others are percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_ARGUMENT = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 _ANY_HOST = "/desktop/debug/"
@@ -186,7 +186,7 @@ log = structlog.get_logger(__name__)
 
 
 class RequestIds:
-    """Gives each call an id, for its response and its lines in the log; adds the headers that all responses have."""
+    """Assigns each call an id for its response and its log lines, and adds the headers that all responses have."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -207,9 +207,9 @@ class RequestIds:
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
-        # The server runs each call in a context of its own, so the id is unbound at the end of the call.
+        # The server runs each call in its own context, so the id is unbound when the call ends.
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        # A copy, which later middlewares change: the server reads the method of the call from its own scope.
+        # Copied, because later middlewares change the scope, and the server reads the call's method from its own scope.
         call = {**scope, "request_id": request_id, CALL: CallRecord(received=scope)}
         await self._app(call, receive, send_with_headers)
 
@@ -220,7 +220,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class InternalErrors:
-    """Catches whatever goes wrong inside: the client gets an id, the log the traceback."""
+    """Catches all unexpected errors; the client gets an error id, and the traceback is logged."""
 
     def __init__(self, app: ASGIApp, internal_error: InternalError) -> None:
         self._app = app
@@ -249,7 +249,7 @@ class InternalErrors:
 
 
 class _HeldHead:
-    """Sends the head of a response with the first piece of its body: until then the call can fail properly."""
+    """Sends the response headers with the first body chunk, so that until then the call can still return an error."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -271,7 +271,7 @@ class _HeldHead:
 
 
 class PathForm:
-    """Brings paths into the one form that routes are matched against; serves HEAD as GET without the body."""
+    """Normalizes paths to the form that routes are matched against, and serves HEAD as GET without the body."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -301,13 +301,13 @@ class PathForm:
 
 
 def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
-    """The path without prefix and last slash, each segment encoded in one way.
+    """Return the path without prefix and trailing slash, with a uniform encoding of each segment.
 
-    None for a path that no route can have: another prefix, invalid UTF-8 or U+0000 in a segment.
+    Returns None for paths that routes cannot have: another prefix, invalid UTF-8 or U+0000 in a segment.
     """
     path = raw_path.partition(b"?")[0]
     if path.startswith(prefix.encode()) and _PATH_ARGUMENT.match(path, len(prefix.encode())):
-        # The argument is the caller's own path: double slashes, encoded slashes and a last slash are part of it.
+        # The argument is the caller's own path, including double slashes, encoded slashes and a trailing slash.
         return quote(path, safe=PRINTABLE)[len(prefix) :]
     if b"%" not in path and path.isascii():
         text = path.decode()
@@ -323,12 +323,12 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
 
 
 def answers_head(path: str) -> bool:
-    """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
+    """Return whether a path with GET also supports HEAD. Event streams do not, because they do not end."""
     return not path.startswith("/api/v1/editor/events/")
 
 
 class AllowedHosts:
-    """Refuses calls to other host names; health checks may use any."""
+    """Rejects calls to other host names; health checks may use any host name."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
@@ -341,14 +341,14 @@ class AllowedHosts:
         await failure(400, "invalid_host", "This host name is not served.")(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
-        # Another program may believe another one of several hosts (RFC 9112, 3.2).
+        # With several host headers, another program may trust a different one (RFC 9112, 3.2).
         host, *others = [value.casefold() for value in Headers(scope=scope).getlist("host")] or [""]
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name in self._hosts and not others
 
 
 class Cors(CORSMiddleware):
-    """Starlette's, for the paths of the API; origins that are not listed get no CORS header (Contract platform 1.5)."""
+    """Starlette's CORS middleware for API paths; unlisted origins get no CORS headers (Contract platform 1.5)."""
 
     def __init__(self, app: ASGIApp, origins: Collection[str], *, allow_credentials: bool) -> None:
         super().__init__(
@@ -360,7 +360,7 @@ class Cors(CORSMiddleware):
             expose_headers=_CORS_EXPOSED,
             max_age=_CORS_MAX_AGE_S,
         )
-        # Without the headers that browsers allow anyway, which Starlette adds.
+        # Excludes the headers that browsers always allow, which Starlette adds.
         self.preflight_headers["Access-Control-Allow-Headers"] = ", ".join(_CORS_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -374,7 +374,7 @@ class Cors(CORSMiddleware):
 
         async def send_with_vary(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Caches must not serve this response to a page of a listed origin.
+                # Caches must not serve this response to pages of a listed origin.
                 MutableHeaders(raw=message.setdefault("headers", [])).add_vary_header("Origin")
             await send(message)
 
@@ -382,9 +382,9 @@ class Cors(CORSMiddleware):
 
 
 class UserSlots:
-    """Limits how many calls of one user run at a time: up to 500 further ones wait in turn, each for at most 30 s.
+    """Limits the concurrent calls per user. Up to 500 further calls wait in turn, each for at most 30 s.
 
-    A call takes its slot once its user is known, by `CallRecord.take_slot`.
+    Calls take their slot with `CallRecord.take_slot`, once the user is known.
     """
 
     def __init__(self, app: ASGIApp, per_user: int) -> None:
@@ -392,7 +392,7 @@ class UserSlots:
         self._per_user = per_user
         self._slots: dict[int, asyncio.Semaphore] = {}
         self.calls: collections.Counter[int] = collections.Counter()
-        """By user id: the calls that run or wait."""
+        """Number of running or waiting calls, by user id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -433,7 +433,7 @@ class UserSlots:
 
 
 class UnknownFields:
-    """Names the fields of a call that its route does not read: in the header X-Unknown-Fields, and in the log."""
+    """Reports the fields of a call that its route does not read, in the header X-Unknown-Fields and in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -458,5 +458,5 @@ class UnknownFields:
 
         await self._app(scope, receive, send_with_names)
         if unknown:
-            # The path of the route: that of the call may hold names of a user's objects.
+            # Logs the route's path, since the call's path may contain names of a user's objects.
             self._log.note(described_path(scope, scope["path"]), unknown)

@@ -1,6 +1,6 @@
-"""Access control of the metrics, and the metrics port of processes that serve no calls: workers and beats.
+"""Access control for metrics, and the metrics port of processes that do not serve calls: workers and beats.
 
-Imported only by processes with such a port; imports no routes (Contract platform 9.3).
+Must not import routes, because processes with such a port do not need them (Contract platform 9.3).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
-# A few Prometheus servers and probes. A page has about ten KiB.
+# Enough for a few Prometheus servers and probes. A page has about 10 KiB.
 _MAX_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
 _HEAD_WITHIN_S = 5.0
@@ -45,7 +45,7 @@ _UNSENT_BYTES = 8 * 1024 * 1024
 
 
 async def metrics_response(request: Request, desktop: DesktopSettings, page: MetricsPage | None) -> Response:
-    """For allowed networks, or with the metrics token. Contract platform 9.3."""
+    """Return the metrics to allowed networks, or with the metrics token (Contract platform 9.3)."""
     if page is None:
         return failure(404, "not_found", "Not found.")
     if not may_read_metrics(request, desktop.metrics, desktop.trusted_proxies):
@@ -62,7 +62,7 @@ def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Netwo
 
 
 class MetricsListener:
-    """Serves `/metrics` and `/desktop/debug/is_alive` of this process, and nothing else."""
+    """Serves only `/metrics` and `/desktop/debug/is_alive` of this process."""
 
     def __init__(self, listener: socket.socket, desktop: DesktopSettings) -> None:
         self._listener = listener
@@ -70,9 +70,9 @@ class MetricsListener:
 
     @asynccontextmanager
     async def serving(self, page: MetricsPage | None) -> AsyncGenerator[None]:
-        """Serve requests while inside; earlier ones have waited. Raises ConfigurationError.
+        """Serve requests inside the block, including earlier requests that have waited. Raises ConfigurationError.
 
-        After a failure the server is restarted, because the process has other work that continues.
+        The server is restarted after a failure, because the other work of the process continues.
         """
         stopped, tasks = asyncio.Event(), Tasks()
         tasks.start(self._keep(self._config(page), stopped), "monitoring")
@@ -92,7 +92,7 @@ class MetricsListener:
                 # A duplicate, because the server closes its socket: requests wait at the port until the next server
                 # starts.
                 await _Server(config, stopped).serve([self._listener.dup()])
-            except Exception:  # the outer wall of a task: the next server may succeed
+            except Exception:  # last resort of a task: the next server may succeed
                 pause_s = restarts.pause_s()
                 log.exception("metrics are not served", again_in_s=pause_s)
                 with suppress(TimeoutError):
@@ -119,23 +119,23 @@ class MetricsListener:
             trusted_proxies=desktop.trusted_proxies,
         )
         try:
-            # not the service's counts: those are about clients of the service
+            # separate from the service's counts, which cover clients of the service
             guard_connections(config, limits, ConnectionCounts(CollectorRegistry()))
-        except OSError as error:  # including those of OpenSSL
+        except OSError as error:  # including errors of OpenSSL
             problem = f"desktop.ssl_certificate: cannot be used with its key: {error.strerror or error}."
             raise ConfigurationError([problem]) from error
         return config
 
 
 class _Server(uvicorn.Server):
-    """Installs no signal handlers: the process has its own, and stops this server through `stopped`."""
+    """A server without signal handlers: the process has its own, and stops this server through `stopped`."""
 
     def __init__(self, config: uvicorn.Config, stopped: asyncio.Event) -> None:
         super().__init__(config)
         self._stopped = stopped
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Also closes open connections after a failure."""
+        """Serve until stopped; also closes open connections after a failure."""
         try:
             await super().serve(sockets)
         except Exception:
@@ -156,7 +156,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def metrics_listener(desktop: DesktopSettings) -> Generator[MetricsListener]:
-    """Bind the port first, before anything slow. Raises ConfigurationError if that fails."""
+    """Bind the port before any slow work. Raises ConfigurationError if this fails."""
     tasks = desktop.task_server
     host, port = tasks.metrics_host.strip("[]"), tasks.metrics_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

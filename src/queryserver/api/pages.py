@@ -1,4 +1,4 @@
-"""Pages for browsers and their files, kept in memory plain and compressed, under a strict content security policy."""
+"""Serves browser pages and their files from memory, plain or compressed, with a strict content security policy."""
 
 import asyncio
 import gzip
@@ -21,13 +21,13 @@ from queryserver.api.routes import PAGE, PathGroup, contents
 from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-"""No content from other hosts, nothing inline, and no framing of our pages."""
+"""Forbids content from other hosts, inline content, and framing of our pages."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
 _HERE = files("queryserver.api")
 _OURS = _HERE.joinpath("page")
-# Swagger UI as released, from a PyPI package (ADR 47) of which nothing else is used.
+# Swagger UI as released, from a PyPI package (ADR 47) that is used for nothing else.
 _THEIRS = files("fastapi_swagger").joinpath("resources")
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -53,12 +53,12 @@ class StaticContent:
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> "StaticContent":
-        """Compresses the content: call it in a thread."""
+        """Compress the content; must be called in a thread."""
         packed = gzip.compress(content, mtime=0)
         return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
 
     def json_response(self, request: Request, headers: Mapping[str, str]) -> Response:
-        """200 in an encoding that the client accepts, or 304 if the client has this version."""
+        """Return 200 in an encoding that the client accepts, or 304 if the client has this version."""
         is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
@@ -79,7 +79,7 @@ class Pages:
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
-        """A page or one of its files; None for another name. A file with `?v=` in its URL never changes."""
+        """Return a page or one of its files; None for another name. A file with `?v=` in its URL never changes."""
         if name not in _ASSETS and name not in _PAGES:
             return None
         async with self._lock:
@@ -100,7 +100,7 @@ class Pages:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether `Accept` names HTML, and not JSON with a higher weight. Browsers name HTML, programs do not."""
+    """Return whether `Accept` lists HTML, and not JSON with a higher weight. Browsers list HTML, programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
@@ -112,7 +112,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(accept: str, media_type: str) -> float:
-    """The weight of a media type in `Accept`, from 0 to 1; 0 if it is not named."""
+    """Return the weight of a media type in `Accept`, from 0 to 1; 0 if it is not listed."""
     for part in accept.lower().split(","):
         name, _, parameters = part.partition(";")
         if name.strip() == media_type:
@@ -127,7 +127,7 @@ async def _in_thread(request: Request, work: Callable[[], T]) -> T:
 
 
 def _read(prefix: str) -> Mapping[str, StaticContent]:
-    """Pages and files by name. Links in pages contain the URL prefix of this server and the versions of their files."""
+    """Read pages and files by name. Links in pages contain the server's URL prefix and the file versions."""
     found = {
         name: StaticContent.of(
             (_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type
@@ -210,7 +210,7 @@ async def _described(request: Request, make: Callable[[], StaticContent], *, cac
 
 
 def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
-    """The document, with the URL prefix of this server in its paths."""
+    """Return the document with this server's URL prefix in its paths."""
     document: dict[str, Any] = orjson.loads(_HERE.joinpath("openapi.json").read_bytes())
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]

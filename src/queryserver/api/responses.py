@@ -21,19 +21,19 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON response with a wire model."""
+    """Return a JSON response with a wire model."""
     content = model.__pydantic_serializer__.to_json(model, by_alias=True)
     return Response(content, status, dict(headers or {}), "application/json")
 
 
 def model_from(model: type[Model], found: object, **others: Any) -> Model:
-    """A wire model with the attributes of `found` of the same names, and `others`."""
+    """Build a wire model from the attributes of `found` with the same names, and `others`."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 
 
 def utc_text(time: datetime | None) -> str | None:
-    """A UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
+    """Return a UTC time as `2025-01-31T10:20:30Z` (Contract editor 1.3)."""
     if time is None:
         return None
     return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
@@ -63,7 +63,10 @@ def conditions_of(request: Request) -> Conditions:
 
 
 def coding_for(request: Request) -> ContentCoding:
-    """The compression of the body. A part is never compressed, because its offsets are those of the original file."""
+    """Choose the compression of the body.
+
+    Parts are never compressed, because their offsets refer to the original file.
+    """
     if "range" in request.headers:
         return ContentCoding.IDENTITY
     return preferred_coding(", ".join(request.headers.getlist("accept-encoding")))
@@ -73,7 +76,10 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises ClientDisconnect if the client disconnects first. The body must have been read."""
+    """Run `work`, and return its result.
+
+    Raises ClientDisconnect if the client disconnects first. The body must have been read.
+    """
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request), name="client-presence")
     try:
@@ -99,12 +105,12 @@ log = structlog.get_logger(__name__)
 
 
 def is_headers_only(request: Request) -> bool:
-    """Whether it is a HEAD request: answered like GET, without the body."""
+    """Return whether the request is a HEAD request, which gets the GET response without the body."""
     return bool(request.scope.get(HEADERS_ONLY))
 
 
 class OwnedStream(StreamingResponse):
-    """A streamed response that closes its source at the end, also if the client disconnects.
+    """A streamed response that finally closes its source, even if the client disconnects.
 
     The `ConnectionGuard` disconnects clients that stop reading.
     """
@@ -121,9 +127,9 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; an error of the source breaks the connection.
+        """Send the response; errors of the source break the connection.
 
-        For HEAD the source is closed after its first chunk.
+        For HEAD, the source is closed after its first chunk.
         """
         try:
             if scope.get(HEADERS_ONLY):
@@ -144,7 +150,7 @@ async def stream(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> OwnedStream:
-    """A streamed response. Raises the error of `source` if it fails before its first chunk.
+    """Create a streamed response. Raises the error of `source` if it fails before its first chunk.
 
     With a `Content-Length` among the headers, a body that ends early breaks the connection.
     """

@@ -1,4 +1,4 @@
-"""Path groups, parameters of paths, and classes of routes, which say what the failures of a group look like."""
+"""Path groups, path parameters, and route classes, which determine the format of a group's failures."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
@@ -17,7 +17,7 @@ from queryserver.errors.base import QueryServerError
 
 
 class RawConvertor(Convertor[str]):
-    """A part of the path in encoded form, in which `%2F` is part of a name."""
+    """Matches a part of the path in encoded form, in which `%2F` belongs to a name."""
 
     def __init__(self, regex: str) -> None:
         self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
@@ -27,16 +27,15 @@ class RawConvertor(Convertor[str]):
 
 
 class NameConvertor(RawConvertor):
-    """A path segment, decoded once. Invalid UTF-8 and U+0000 do not match, which gives 404."""
+    """Matches a path segment, decoded once. Invalid UTF-8 and U+0000 do not match, which causes a 404."""
 
     def convert(self, value: str) -> str:
         return unquote_to_bytes(value).decode()
 
 
 def register_convertors() -> None:
-    """Register the types with Starlette, before the first route that uses one."""
-    # The interface of a context, in the optimizer calls of Hue (Contract platform 7.8); anything else is an unknown
-    # path.
+    """Register the types with Starlette, before the first route that uses them."""
+    # The interface of a context, in the optimizer calls of Hue (Contract platform 7.8); other values are unknown paths.
     register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
     calls = "query_risk|query_compatibility|similar_queries|predict"
     register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{calls}"))
@@ -53,7 +52,7 @@ def register_convertors() -> None:
 
 
 def names_of(rest: str) -> tuple[str, ...]:
-    """The decoded names of the segments of a `{…:rest}` parameter."""
+    """Return the decoded segment names of a `{…:rest}` parameter."""
     return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
 
 
@@ -63,7 +62,7 @@ RouteHandler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class PlatformRoute(APIRoute):
-    """The `status` of every failure is -1 (Contract platform 1.4). A subclass overrides what its failures look like."""
+    """A route whose failures have the `status` -1 (Contract platform 1.4). Subclasses override the failure format."""
 
     def get_route_handler(self) -> RouteHandler:
         handle = super().get_route_handler()
@@ -77,24 +76,24 @@ class PlatformRoute(APIRoute):
         return handle_failures
 
     def failure(self, request: Request, error: QueryServerError) -> Response:
-        """The response to a failed call."""
+        """Return the response to a failed call."""
         return respond(request, error, plain=True)
 
     def internal_error(self, request: Request) -> Response:
-        """The response to a call that failed by a fault of this service."""
+        """Return the response to a call that failed due to a fault in this service."""
         return internal_error(request)
 
     def wrong_method(self, allow: str) -> Response:
-        """The response to a method that the path does not support; `allow` lists the supported ones."""
+        """Return the response to a method that the path does not support; `allow` lists the supported ones."""
         return wrong_method(allow)
 
 
 StatementRoute = APIRoute
-"""The `status` of a failure reflects the state of the statement (Contract editor 1.4)."""
+"""A route whose failure `status` reflects the state of the statement (Contract editor 1.4)."""
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For `responses=`: the statuses of a call beyond those common to all calls of its kind."""
+    """Return a value for `responses=`: the statuses of a call in addition to the common ones of its kind."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
 
 
@@ -102,7 +101,7 @@ _BYTES = {"type": "string", "format": "binary"}
 _MEDIA_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object"},
     "application/yaml": {"type": "object"},
-    # No type for events: generators and checkers differ on whether it is that of the stream or of an event.
+    # Events have no type, because generators and checkers disagree on whether it describes the stream or an event.
     "text/event-stream": {"description": "`status`, `progress`, `log`, `end` and `denied`, each with JSON."},
     "text/html": {"type": "string"},
     "text/plain": {"type": "string"},
@@ -117,9 +116,9 @@ FILE: Mapping[int, str] = {
 
 
 def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | str, dict[str, Any]]:
-    """For `responses=`: bodies that are no model. `words` describes each status.
+    """Return a value for `responses=`: bodies that are not models. `words` describes each status.
 
-    Goes with `response_class=Response`, so that JSON is not described as well.
+    Use together with `response_class=Response`, so that JSON is not also described.
     """
     content = {kind: {"schema": _MEDIA_SCHEMAS.get(kind, _BYTES)} for kind in media_types}
     return {
@@ -129,22 +128,22 @@ def contents(*media_types: str, words: Mapping[int, str] = _OK) -> dict[int | st
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the handler, or the `name` of the route if a handler has several."""
+    """Return the name of the handler, or the `name` of the route if a handler has several."""
     return route.name
 
 
 class PathGroup(APIRouter):
-    """The router of a path group, with the operation ids that client generators use.
+    """Router of a path group, with the operation ids that client generators use.
 
-    Without `matches` FastAPI would try every route of every router before the one of the call, and those of its own
-    router twice: 0.3 ms for the last routers (docs/benchmarks.md).
+    Without `matches`, FastAPI would try every route of every earlier router, and the routes of the call's own router
+    twice, which takes 0.3 ms for the last routers (docs/benchmarks.md).
     """
 
     def __init__(self, tag: str, *, prefix: str = "/api/v1", route_class: type[APIRoute] = PlatformRoute) -> None:
         super().__init__(prefix=prefix, tags=[tag], route_class=route_class, generate_unique_id_function=operation_id)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Like FastAPI, but paths that no route of this group can match are skipped at once."""
+        """Match like FastAPI, but skip paths immediately that no route of this group can match."""
         return super().matches(scope) if scope["path"].startswith(self._beginnings) else (Match.NONE, {})
 
     @cached_property

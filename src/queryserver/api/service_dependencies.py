@@ -1,4 +1,4 @@
-"""The services that handlers declare in their signatures, one alias each."""
+"""Aliases for the services that handlers declare in their signatures."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -62,7 +62,7 @@ def _service(read: Callable[[Services], T]) -> Any:
 
 
 def _enabled_tasks(services: Services) -> TaskService:
-    """Raises task_server_disabled."""
+    """Return the task service. Raises task_server_disabled."""
     services.tasks.service.require_enabled()
     return services.tasks.service
 

@@ -1,1 +1,1 @@
-"""Connections of clients: HTTP/1.1 with limits in time and size for everything that a client can make grow."""
+"""Client connections: HTTP/1.1 with time and size limits on all resources that a client can consume."""

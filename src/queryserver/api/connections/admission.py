@@ -1,4 +1,4 @@
-"""How many connections a process accepts, in total and from each address."""
+"""Limits the connections that a process accepts, in total and from each address."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,25 +11,25 @@ from queryserver.platform.open_files import affordable_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 
 _MAX_ANSWERED_REFUSALS = 64
-"""Refused connections that are open at once to get a response; more are closed without one."""
+"""Maximum number of refused connections that stay open for a response; further ones are closed without a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     request_head_s: float
-    """From the connection, or from the first byte of a further request, to the end of the request head."""
+    """Time limit from the connection, or from the first byte of a later request, to the end of the request headers."""
     response_stall_s: float
-    """A client must take at least 1 KiB per second of a response, measured over this time."""
+    """A client must read at least 1 KiB of a response per second, measured over this time."""
     in_all: int
     per_address: int
-    """Trusted proxies are exempt: one proxy connects for many clients."""
+    """Trusted proxies are exempt, because one proxy connects for many clients."""
     unsent_bytes: int
-    """Limit on the responses that are written and that clients have not taken yet."""
+    """Limit on the response bytes that are written but not yet read by clients."""
     trusted_proxies: Sequence[Network] = ()
 
 
 def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
-    """The limits of the settings; both numbers are lowered in proportion if the limit of open files is too low."""
+    """Return the limits from the settings; connection counts are lowered if the open file limit is too low."""
     in_all = min(desktop.max_connections, affordable_connections())
     return ConnectionLimits(
         request_head_s=desktop.request_head_timeout_s,
@@ -43,7 +43,7 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is not accepted. A client that is not to be answered is disconnected at once."""
+    """The reason why a connection is refused. Clients that do not get a response are disconnected immediately."""
 
     status: int
     message: str
@@ -58,14 +58,14 @@ class Admission:
     _uncount: Callable[[], None] | None = field(repr=False)
 
     def leave(self) -> None:
-        """The connection has ended. Further calls change nothing."""
+        """Stop counting the connection, which has ended. Idempotent."""
         uncount, self._uncount = self._uncount, None
         if uncount is not None:
             uncount()
 
 
 class Admissions:
-    """Counts the open connections of this process and refuses those above the limits."""
+    """Counts the open connections of this process, and refuses connections above the limits."""
 
     def __init__(self, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
         self._limits = limits
@@ -75,7 +75,10 @@ class Admissions:
         self._answered_refusals = 0
 
     def admit(self, peer: Any) -> Admission:
-        """Count a connection. `peer` is the transport's `peername`: host and port, or something else without a host."""
+        """Count a connection.
+
+        `peer` is the transport's `peername`: host and port, or another value if there is no host.
+        """
         host = str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) and peer else ""
         trusted = self._limits.trusted_proxies
         address = None if trusted and contains(trusted, host) else network_of(host)

@@ -1,7 +1,7 @@
-"""HTTP of all ports: the deadline of request heads, their size, and the number of requests ahead of a response.
+"""HTTP on all ports: limits the time and size of request headers, and the number of pipelined requests.
 
-Uvicorn's own protocol waits for ever for the rest of a request head, keeps heads of any size, and queues any number of
-requests that a client sends before it has read a response.
+Uvicorn's own protocol waits indefinitely for the rest of the request headers, accepts headers of any size, and queues
+any number of requests that a client sends before reading a response.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from queryserver.platform.settings.desktop import DesktopSettings
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
-"""Requests of one connection that wait for the response to an earlier one."""
+"""Maximum number of requests on one connection that wait for the response to an earlier request."""
 _KEEP_ALIVE_S = 75
 _RETRY_AFTER_S = 5
-# Closing with unread input resets the connection, and the client would lose the response. So input is discarded first.
+# Closing with unread input resets the connection, and the client loses the response, so input is discarded first.
 _LINGER_S = 1.0
 
 
 def http_config(app: Any, desktop: DesktopSettings, **options: Any) -> Config:
-    """Uvicorn's settings of a port, whose own ones are `options`. Call `guard_connections` before it is served."""
+    """Create uvicorn's settings for a port, including `options`. Call `guard_connections` before serving the port."""
     return Config(
         app,
         http="httptools",
@@ -69,7 +69,7 @@ def guard_connections(config: Config, limits: ConnectionLimits, metrics: Connect
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why the server ends a connection, and the response for it."""
+    """The reason why the server ends a connection, and the response to send."""
 
     cut: Cut
     status: int
@@ -89,7 +89,7 @@ class _RefusedHeadError(Exception):
 
 
 class ConnectionGuard:
-    """What all connections of a process share."""
+    """State shared by all connections of a process."""
 
     def __init__(self, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
         self.limits = limits
@@ -99,9 +99,9 @@ class ConnectionGuard:
 
 
 class HttpConnection(UvicornHttp):
-    """Uvicorn's protocol within limits. `of_server` are the arguments that uvicorn gives to its own class.
+    """Adds limits to uvicorn's protocol. `of_server` are the arguments that uvicorn passes to its own class.
 
-    A connection with TLS has its `admission` already.
+    A TLS connection already has its `admission`.
     """
 
     def __init__(self, guard: ConnectionGuard, admission: Admission | None = None, **of_server: Any) -> None:
@@ -112,16 +112,16 @@ class HttpConnection(UvicornHttp):
         self._deadline: asyncio.TimerHandle | None = None
         self._problem: _Problem | None = None
         self._is_over = False
-        """No request is read any more."""
+        """Whether reading requests has stopped."""
         self._has_bytes = False
-        """Whether anything has arrived since the last response, or since the connection was made."""
+        """Whether data has arrived since the last response, or since the connection was made."""
         self._in_message = self._in_body = False
         self._under_way = 0
-        """Requests whose head has arrived and whose response has not been written."""
+        """Number of requests whose headers have arrived and whose response has not been written."""
         self._head_bytes = 0
         """Size of the request line and of all headers and trailers of the current request."""
         self._unparsed_bytes = 0
-        """Bytes since the parser last found something: part of one long name or value."""
+        """Number of bytes since the parser's last event, which are part of one long name or value."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._admission is None:
@@ -143,7 +143,7 @@ class HttpConnection(UvicornHttp):
         self._guard.unread.forget(self._output)
         if self._admission is not None:
             self._admission.leave()
-        # After an error uvicorn would keep its timer of idle connections, and with it all this.
+        # After an error, uvicorn would keep its idle timer, and thereby this object.
         super().connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
@@ -159,7 +159,7 @@ class HttpConnection(UvicornHttp):
             self._end(_TOO_LARGE)
         elif self._under_way:
             return
-        elif was_in_message and not self._in_message:  # the rest of a body whose response was sent before
+        elif was_in_message and not self._in_message:  # the rest of a body whose response was already sent
             self._disarm()
             self._has_bytes = False
             self.await_next_request()
@@ -176,7 +176,7 @@ class HttpConnection(UvicornHttp):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called for the trailers of a chunked body too."""
+        """Count a header; also called for the trailers of a chunked body."""
         self._count(len(name) + len(value) + 4)
         super().on_header(name, value)
 
@@ -203,7 +203,7 @@ class HttpConnection(UvicornHttp):
         if self._under_way or self._is_over or self._output.is_closing():
             return
         self._has_bytes = self._in_message
-        if self._in_message:  # the rest of the body, or the head of the next request
+        if self._in_message:  # the rest of the body, or the headers of the next request
             self._arm()
 
     def malformed(self, message: str) -> None:
@@ -216,7 +216,7 @@ class HttpConnection(UvicornHttp):
             self._refuse(_TOO_LARGE)
 
     def _refuse(self, problem: _Problem) -> None:
-        """End the parsing; `malformed` is called next."""
+        """Stop parsing; `malformed` is called next."""
         self._problem = problem
         raise _RefusedHeadError
 
@@ -241,7 +241,7 @@ class HttpConnection(UvicornHttp):
 
     def _end(self, problem: _Problem) -> None:
         if self._under_way:
-            # An answer would stand in the middle of the response to an earlier request.
+            # A response would appear within the response to an earlier request.
             self._is_over = True
             self._disarm()
             self._output.cut_off(problem.cut)

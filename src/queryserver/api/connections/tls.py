@@ -1,7 +1,7 @@
-"""TLS on connections that are counted before the handshake.
+"""TLS for connections that are counted before the handshake.
 
-The TLS server of an event loop passes a connection on after the handshake, so those that never finish one would not be
-counted; and what clients have not taken waits in buffers of its own, where it is not seen.
+The event loop's TLS server passes on a connection only after the handshake, so connections that never finish it would
+not be counted. It also keeps unread response bytes in its own buffers, where they would not be counted either.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import Any
 from queryserver.api.connections.admission import Admission, Admissions
 
 _RECORD_BYTES = 16 * 1024
-"""The most that one TLS record holds."""
+"""Maximum size of a TLS record's content."""
 _WRITE_BYTES = 16 * _RECORD_BYTES
 
 
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
-    """TLS between a transport of the event loop and the protocol that `make_protocol` makes after the handshake.
+    """TLS between an event loop transport and the protocol that `make_protocol` creates after the handshake.
 
-    `failed` is called when a connection ends without a handshake; one that takes longer than `handshake_s` is ended. A
-    response is encrypted when it is written, so all unsent bytes are in the transport below. At the end close_notify is
-    sent, and that of the client is not awaited (RFC 8446 §6.1).
+    `failed` is called when a connection ends without a handshake; connections whose handshake takes longer than
+    `handshake_s` are closed. Responses are encrypted when they are written, so all unsent bytes are in the underlying
+    transport. On close, close_notify is sent, and the client's close_notify is not awaited (RFC 8446 §6.1).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
         self._protocol: asyncio.Protocol | None = None
-        """None before the handshake, and after the end."""
+        """None before the handshake and after the connection ends."""
         self._is_closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -67,7 +67,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         try:
             if self._protocol is not None or self._complete_handshake():
                 self._pass_on()
-        except ssl.SSLError:  # not TLS, or none that we accept: OpenSSL has an alert for the client
+        except ssl.SSLError:  # not TLS, or an unsupported version: OpenSSL has an alert for the client
             self._send()
             self._transport.close()
 
@@ -84,14 +84,14 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         return True
 
     def _pass_on(self) -> None:
-        """Pass on all that can be decrypted, in one piece: the protocol may pause reading."""
+        """Pass on all decryptable data as one chunk, because the protocol may pause reading."""
         pieces: list[bytes] = []
         has_ended = False
         with suppress(ssl.SSLWantReadError):
             while piece := self._tls.read(_RECORD_BYTES):
                 pieces.append(piece)
             has_ended = True
-        self._send()  # responses of TLS itself, such as a new key
+        self._send()  # TLS protocol messages, such as key updates
         if pieces and self._protocol is not None:
             self._protocol.data_received(b"".join(pieces))
         if has_ended:
@@ -132,7 +132,7 @@ class TlsConnection(asyncio.Protocol, asyncio.Transport):
         if self.is_closing():
             return
         self._is_closing = True
-        with suppress(ssl.SSLError):  # close_notify is made; that of the client has not arrived
+        with suppress(ssl.SSLError):  # close_notify is prepared; the client's has not arrived
             self._tls.unwrap()
         self._send()
         self._transport.close()

@@ -1,4 +1,4 @@
-"""Responses that clients have not taken yet: they are counted, and clients that take too little are disconnected."""
+"""Counts response bytes that clients have not read yet, and disconnects clients that read too slowly."""
 
 import asyncio
 import time
@@ -10,32 +10,32 @@ from queryserver.platform.metrics import Cut
 
 SLOWEST_BYTES_PER_S = 1024
 _SWEEP_S = 1.0
-# Above the limit of unsent bytes, connections younger than this are spared: their speed is not known yet.
+# Above the limit on unsent bytes, connections younger than this are spared, since their speed is not known yet.
 _MIN_MEASURED_S = 1.0
 _RESPONSE_START = b"HTTP/1.1 "
 
 
 @dataclass(slots=True)
 class _Window:
-    """The time over which the speed of a client is measured, and how many bytes it had taken before."""
+    """The start of the period over which a client's speed is measured, and the number of bytes read before."""
 
     began: float
     taken: int
 
 
 class UnreadResponses:
-    """All connections of a process that have unsent bytes, checked each second."""
+    """Checks all connections of a process that have unsent bytes, once a second."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._windows: dict[CountedTransport, _Window] = {}
         self._unsent = 0
-        """As of the last sweep, plus all that has been written since."""
+        """Unsent bytes at the last sweep, plus all bytes written since."""
         self._next_sweep: asyncio.TimerHandle | None = None
         self._is_urgent = False
 
     def wrote(self, transport: "CountedTransport", size: int) -> None:
-        """`size` bytes of a response have been passed to `transport`."""
+        """Note that `size` bytes of a response have been passed to `transport`."""
         if transport not in self._windows:
             self._windows[transport] = _Window(time.monotonic(), transport.written_bytes() - size)
         self._unsent += size
@@ -46,7 +46,7 @@ class UnreadResponses:
             self._sweep_in(0)
 
     def forget(self, transport: "CountedTransport") -> None:
-        """The connection has ended."""
+        """Stop checking a connection, which has ended."""
         self._windows.pop(transport, None)
 
     @property
@@ -84,10 +84,10 @@ class UnreadResponses:
         return False
 
     def _shed(self, now: float) -> None:
-        """Disconnect clients until the rest fits: first those that would need longest for what waits for them.
+        """Disconnect clients until the rest fits, first those that would need longest for their unsent bytes.
 
-        Ordered by speed alone, many fast clients with much unsent would end a slow one with little. Young connections
-        are spared up to twice the limit.
+        If clients were ordered by speed alone, many fast clients with much unsent data would cause the disconnection of
+        a slow client with little. Young connections are spared up to twice the limit.
         """
         is_severe = self._unsent > 2 * self._limits.unsent_bytes
         seconds_left = {
@@ -111,10 +111,10 @@ def _speed(transport: "CountedTransport", window: _Window, now: float) -> float:
 
 
 class CountedTransport:
-    """The transport of one connection for uvicorn; counts what is written.
+    """The transport of one connection for uvicorn; counts the written bytes.
 
-    The head of a response is written together with the part of the body that follows in the same turn of the event
-    loop, as one system call. Writes after the end are ignored, where the event loop's transports would raise.
+    Response headers are written in one system call together with the body part that follows in the same event loop
+    iteration. Writes after the connection has ended are ignored, whereas the event loop's transports would raise.
     """
 
     def __init__(self, transport: asyncio.Transport, unread: UnreadResponses, cut: Callable[[Cut], None]) -> None:
@@ -122,7 +122,7 @@ class CountedTransport:
         self._unread = unread
         self._cut = cut
         self._head: bytes | None = None
-        """Of a response, not written yet."""
+        """Response headers that are not written yet."""
         self._written = 0
         self.get_extra_info = transport.get_extra_info
         self.is_closing = transport.is_closing
@@ -149,7 +149,7 @@ class CountedTransport:
             self._count(len(data))
 
     def close(self) -> None:
-        """Close the connection when all that is written has been sent."""
+        """Close the connection once all written data has been sent."""
         self._write_head()
         self._transport.close()
 

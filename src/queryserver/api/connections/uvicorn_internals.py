@@ -1,4 +1,4 @@
-"""The parts of uvicorn that its documentation does not describe. No other file uses them (ADR 80).
+"""Isolates the undocumented parts of uvicorn that this service uses (ADR 80).
 
 Uvicorn's documented hook is the class that speaks HTTP (`http` of its `Config`); inside its own class there is none.
 The names that are used, and why:
@@ -26,16 +26,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class UvicornHttp(HttpToolsProtocol):
-    """Uvicorn's protocol with two events for its subclass."""
+    """Uvicorn's protocol with two events for subclasses."""
 
     def response_ended(self) -> None:
-        """A response has been written; the next request in the pipeline, if any, has been started."""
+        """Called after a response has been written, and the next pipelined request, if any, has been started."""
 
     def malformed(self, message: str) -> None:
-        """The input cannot be read as HTTP, or a method `on_…` has raised an error. To be answered by the subclass."""
+        """Called if the input is not valid HTTP, or a method `on_…` has raised an error. The subclass must respond."""
 
     def await_next_request(self) -> None:
-        """Close the connection if no byte of a further request arrives within the time for idle connections."""
+        """Close the connection if no byte of another request arrives within the idle time."""
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
@@ -47,12 +47,12 @@ class UvicornHttp(HttpToolsProtocol):
 
 
 def load_without_tls(config: Config) -> ssl.SSLContext | None:
-    """Load `config`, and return its TLS context: the listener does not begin TLS."""
+    """Load `config`, and return its TLS context, so that the listener does not start TLS."""
     config.load()
     context, config.ssl = config.ssl, None
     return context
 
 
 def use_protocol(config: Config, make: Callable[..., asyncio.Protocol]) -> None:
-    """Let `make` build the protocol of each connection, from the arguments of uvicorn's class. `config` is loaded."""
+    """Let `make` build each connection's protocol, from the arguments for uvicorn's class. `config` must be loaded."""
     config.http_protocol_class = cast("type[asyncio.Protocol]", make)
