@@ -144,7 +144,7 @@ def listed_options(model: type[Options]) -> dict[str, SettingValue]:
     return listed
 
 
-# Types of options. All but secrets ignore surrounding blanks; booleans and numbers may be given as text.
+# Option types. All types except secrets ignore surrounding blanks; booleans and numbers may be given as text.
 
 
 def _text(value: Any) -> str:

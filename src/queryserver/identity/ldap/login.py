@@ -91,7 +91,7 @@ def both(*filters: str) -> str:
 
 
 class LdapLogin:
-    """The login back end `ldap`. Eight logins run concurrently, and at most 200 wait; further logins are refused."""
+    """The login back end `ldap`. Up to eight logins run concurrently, up to 200 wait, and others are refused."""
 
     def __init__(self, directory: Directory, settings: LdapSettings, usernames: UsernameRule) -> None:
         self._directory = directory
