@@ -78,7 +78,7 @@ class Worker(Process):
         self._reports, self._report = Pipe(duplex=False)
         self._serves = False
         self._refusal: QueryServerError | None = None
-        self.failures = failures  # consecutive failed starts
+        self.failures = failures  # number of consecutive failed starts
         self.replace_at: float | None = None  # None while the process runs
         self.is_logged = False  # whether the log says that it serves
 
@@ -90,7 +90,7 @@ class Worker(Process):
         try:
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # already stopping
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process is already stopping
             self._report.send(_error_factory(error))
             sys.exit(STARTUP_FAILURE)
 
@@ -101,7 +101,7 @@ class Worker(Process):
     def _give_up(self, *_: object) -> None:
         """Stop and close services that are being opened. Once the worker serves, uvicorn handles the signal instead."""
         if not self._serves:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # often sent twice, also by the parent
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal is often sent twice, for example by the parent
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
@@ -145,7 +145,7 @@ class Supervisor(Multiprocess):
         self.processes = cast("list[Process]", self._workers)
 
     def run(self) -> None:
-        """Run until the stop signal. If no worker ever served, raises its refusal or SystemExit."""
+        """Run until the stop signal. If the first workers cannot start, raises their refusal or SystemExit."""
         try:
             super().run()
         except BaseException:  # the workers must not outlive their parent
@@ -156,7 +156,7 @@ class Supervisor(Multiprocess):
             return
         if (refusal := self._failed.refusal()) is not None:
             raise refusal
-        # death by a signal gives a negative number, which is not an exit code
+        # a signal gives a negative number, which is not a valid exit code
         sys.exit(max(self._failed.exitcode or 0, 1))
 
     def init_processes(self) -> None:
@@ -227,7 +227,7 @@ class Supervisor(Multiprocess):
     def _check(self, worker: Worker) -> None:
         if worker.is_well(self.config.timeout_worker_healthcheck):
             return
-        worker.kill()  # a hanging process still exists
+        worker.kill()  # the process may be hanging
         worker.join()
         if worker.serves():
             log.warning("worker_ended", pid=worker.pid, exit_code=worker.exitcode)

@@ -61,7 +61,7 @@ def broker_connections(
             socket_timeout=answer_within_s,
             **options,
         )
-    except ValueError:  # its message would show the URL with the password
+    except ValueError:  # the original message would show the URL with the password
         raise ServiceUnavailable("The address of the broker is not one.") from None
 
 
@@ -76,7 +76,7 @@ async def read_broker(settings: Settings) -> BrokerFacts:
     from redis.exceptions import ResponseError  # noqa: PLC0415 slow to import, and only the task server needs it
 
     async with _connected(settings, _WITHIN_S) as broker:
-        await broker.ping()  # opens the connection
+        await broker.ping()  # opens the connection, which must not count as latency
         began = time.monotonic()
         await broker.ping()
         ping_ms = 1000 * (time.monotonic() - began)

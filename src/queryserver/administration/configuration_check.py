@@ -322,7 +322,7 @@ async def _host_findings(connector: Connector, builder: EngineBuilder) -> Sequen
     key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(builder.build, connector)
-    except ConfigurationError:  # reported by another check
+    except ConfigurationError:  # another check reports this error
         return []
     endpoints = engine.capabilities.endpoints
     await engine.close()

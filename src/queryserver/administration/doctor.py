@@ -82,7 +82,7 @@ async def _findings(one: AreaCheck) -> Sequence[Finding]:
         return [Finding.of_settings(one.area, SettingsFinding.of_problem(problem)) for problem in error.problems]
     except QueryServerError as error:
         return [Finding.error(one.area, error.message, "Look at the service that is named, and at its log.")]
-    except Exception as error:  # the other areas are still reported
+    except Exception as error:  # a defect in one check must not hide the other areas
         log.exception("check of the doctor failed", area=one.area)
         what = f"The check itself failed: {type(error).__name__}."
         return [Finding.error(one.area, what, "This is a mistake of the program: report it with the log.")]

@@ -119,7 +119,7 @@ class CatalogBrowser:
 
 
 class Analyses:
-    """Starts the engine's statistics statement as an operation outside the history."""
+    """Starts the engine's statement that computes statistics, as an operation outside the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
         lookups.forwarding.register(_STATEMENT, self._statement)

@@ -209,7 +209,7 @@ class Lookups:
                 async with self.connectors.using(connector) as engine, reach.acting(user):
                     try:
                         yield engine, reach.given_to(options)
-                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # lookups are safe to repeat
+                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # callers can safely repeat lookups
                         raise errors.EngineUnavailable(error.message) from error
             except errors.EngineError as error:
                 self.metrics.engine_failed(connector.dialect, error.code)

@@ -23,10 +23,10 @@ MAX_ROWS = 200_000
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
-"""Converting this many rows to Python values blocks the event loop for a few milliseconds."""
+"""Number of rows whose conversion to Python values blocks the event loop for only a few milliseconds."""
 
 Row = tuple[Any, ...]
-"""Cells as returned by Arrow's `to_pylist`."""
+"""A row's cells, as returned by Arrow's `to_pylist`."""
 
 
 class Folding(Enum):

@@ -139,9 +139,9 @@ class FunctionDescription:
     signature: str = ""
     return_type: str = ""
     is_builtin: str = ""
-    """`BUILTIN` or the engine's own term."""
+    """`BUILTIN`, the engine's own term, or empty."""
     is_persistent: str = ""
-    """`true`, `false`, or empty if unknown."""
+    """Whether the function is persistent: `true`, `false`, or empty if unknown."""
     description: str = ""
 
 
@@ -160,7 +160,7 @@ SAMPLE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """Facts about an engine. Services test these and never compare dialect names."""
+    """Facts about an engine. Services test these facts instead of comparing dialect names."""
 
     one_process: bool = False
     """Only one process at a time can open the data, and only that process may claim statements."""
@@ -323,7 +323,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the pool. Idempotent."""
+        """Close the connection pool. Idempotent."""
         ...
 
 

@@ -100,7 +100,7 @@ class OpenResult(Protocol):
     """A stored result that neither expires nor loses bytes while it is open. Pieces are numbered from 0."""
 
     columns: tuple[Column, ...]
-    """Names need not be unique. The Arrow types of two pieces may differ (Contract editor 6.3)."""
+    """The result columns. Names need not be unique, and Arrow types may differ by piece (Contract editor 6.3)."""
     pieces: tuple[ResultPiece, ...]
     """The pieces that contain all rows, in order; empty for a result without rows."""
     warning: str

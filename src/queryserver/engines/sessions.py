@@ -536,7 +536,7 @@ async def submitted(session: protocol.EngineSession, handle: protocol.OperationH
     """
     try:
         yield
-    except BaseException:  # includes CancelledError: the engine must not continue
+    except BaseException:  # includes cancellation: the engine must not continue
         # The original exception matters more than a failure to cancel.
         with suppress(errors.EngineError):
             await asyncio.shield(session.cancel(handle))

@@ -67,7 +67,7 @@ IMPALA: Sequence[_PositionPattern] = (
         lambda found: ErrorExcerpt(int(found[1]), found[2].rstrip("\r"), len(found[3]), Unit.UTF16),
     ),
 )
-"""The line above a caret, truncated to some 60 characters (Impala: sql-parser.cup, getErrorMessage)."""
+"""A line above a caret, truncated to about 60 characters (Impala: sql-parser.cup, getErrorMessage)."""
 
 PHOENIX: Sequence[_PositionPattern] = (
     (re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),

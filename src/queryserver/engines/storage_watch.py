@@ -116,7 +116,7 @@ class _WatchedCall:
     def check(self) -> None:
         self.excess = self.excess or self._excess()
         if self.excess is not None:
-            self._interrupt()  # repeated, because an interrupt just before a call has no effect
+            self._interrupt()  # repeated, because an interrupt has no effect just before a call
 
 
 class _Watcher:

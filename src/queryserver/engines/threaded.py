@@ -99,7 +99,7 @@ class DriverThreads:
 
         def waited(task: asyncio.Task[None]) -> None:
             self._waiting.discard(task)
-            if task.cancelled():  # perhaps before its first step
+            if task.cancelled():  # possibly before its first step
                 outcome.cancel()
 
         waiting = asyncio.create_task(placed(), name="statement waits for a thread")
@@ -307,7 +307,7 @@ class ThreadedOperation:
             self._error = self._error or Interrupted()
             raise self._error
         self.call = self._start(lambda: batches.extend(answer.next_batches()), ended.set)
-        await ended.wait()  # bounded by `cancel` and `close`, which make the driver return
+        await ended.wait()  # the wait is bounded by `cancel` and `close`, which make the driver return
         if self._error is not None:
             raise self._error
         self.call.result()

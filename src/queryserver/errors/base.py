@@ -141,7 +141,7 @@ class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
         self.shown_code = code
 
 
-# not exactly one value after `Bearer`, or a repeated header
+# The header is repeated or does not have exactly one value after `Bearer`.
 bad_authorization_header = FixedError(
     NotAuthenticated, "bad_authorization_header", "Authorization header must contain two space-delimited values"
 )
@@ -215,7 +215,7 @@ class InvalidUsername(InvalidRequest, code="invalid_username"):
 
 
 class InvalidPassword(InvalidRequest, code="invalid_password"):
-    """A new password is shorter or weaker than `desktop.auth` requires, or longer than a login accepts."""
+    """A new password is too short or weak for `desktop.auth`, or too long for a login."""
 
 
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")
@@ -294,7 +294,7 @@ class TooManyStreams(TooManyRequests, code="too_many_streams"):
 class LoginThrottled(TooManyRequests, code="login_throttled"): ...
 
 
-# `max_connections_per_address` calls from the caller's address are in progress
+# The caller's address already has `max_connections_per_address` calls in progress.
 too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")

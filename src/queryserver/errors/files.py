@@ -72,7 +72,7 @@ class UploadNotFound(NotFound, code="upload_not_found"): ...
 
 
 class RangeNotSatisfiable(QueryServerError, code="range_not_satisfiable"):
-    """No byte of the file is in the requested range."""
+    """The requested range contains no bytes of the file."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__("The range is outside the file.")
@@ -115,12 +115,12 @@ class FileTooComplex(InvalidRequest, code="file_too_complex"):
 
 
 class DecompressionLimit(PayloadTooLarge, code="decompression_limit"):
-    """Showing this part of the file would decompress too many bytes."""
+    """Reading this part of the file would require decompressing too many bytes."""
 
 
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
 too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
-# the limit is `max_file_size_upload_limit`, in bytes
+# The argument is the limit `max_file_size_upload_limit` in bytes.
 file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
 
 
@@ -149,7 +149,7 @@ class StorageError(QueryServerError, code="storage_error"):
 
 
 class StorageUnavailable(StorageError, code="storage_unavailable"):
-    """A store cannot be reached, is in safe mode, read-only or throttling."""
+    """A store is unreachable, in safe mode, read-only, or throttling requests."""
 
 
 class InsufficientStorage(StorageError, code="insufficient_storage"):

@@ -1,1 +1,1 @@
-"""MySQL and MariaDB through asyncmy."""
+"""The engine for MySQL and MariaDB, through asyncmy."""

@@ -49,7 +49,7 @@ class RawConnection(Connection):
     `options` are passed to `asyncmy.Connection`.
     """
 
-    # Missing in the driver's stubs.
+    # These attributes are missing in the driver's stubs.
     _proto: Any
     _client_flag: int
     _result: Any
@@ -63,7 +63,7 @@ class RawConnection(Connection):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # The server refuses texts with several statements.
+        # Makes the server refuse texts with several statements.
         self._client_flag &= ~MULTI_STATEMENTS
         self._client_flag |= PS_MULTI_RESULTS
 

@@ -44,17 +44,17 @@ LOGIN_REFUSED = 2059
 """The driver's own error number for an unsupported login method."""
 
 DRIVER_ERRORS = (driver.MySQLError, OSError, RuntimeError)
-"""asyncmy raises RuntimeError when a server requests a local file."""
+"""The driver's errors. asyncmy raises RuntimeError when a server requests a local file."""
 
-# Error numbers: 1045 access denied, 1130 host not allowed, 1251 authentication protocol, 1698 access denied without
+# Refused logins: 1045 access denied, 1130 host not allowed, 1251 authentication protocol, 1698 access denied without
 # password, 1820 and 1862 password expired, 3118 and 4151 account locked.
 _REFUSED_LOGIN = frozenset({1045, 1130, 1251, 1698, 1820, 1862, LOGIN_REFUSED, 3118, 4151})
-# 1040 and 1203 too many connections, 1053 shutdown, 1226 resource limit, 1129 host blocked.
+# Server not ready: 1040 and 1203 too many connections, 1053 shutdown, 1226 resource limit, 1129 host blocked.
 _NOT_READY = frozenset({1040, 1053, 1129, 1203, 1226})
 _WANTS_TLS = 3159
-# 1969 MariaDB's max_statement_time, 3024 MySQL's max_execution_time, 1205 lock wait timeout.
+# Time limits: 1969 MariaDB's max_statement_time, 3024 MySQL's max_execution_time, 1205 lock wait timeout.
 _TIME_LIMITS = frozenset({1205, 1969, 3024})
-# 1053 shutdown, 1927 and 3169 connection killed, 1152 to 1161 broken packets, 4031 idle too long.
+# Connection lost: 1053 shutdown, 1927 and 3169 connection killed, 1152 to 1161 broken packets, 4031 idle too long.
 _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1927, 3169, 4031})
 # Access denied to this login: 1044 database, 1142 table, 1143 column, 1227 privilege, 1370 routine.
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
@@ -250,7 +250,7 @@ class MysqlConnection(RawConnection):
         return cursor
 
     async def take_warnings(self) -> list[str]:
-        """Return and clear the warnings of the statement whose last result was just read."""
+        """Return and clear the last statement's warnings. Its results must have been read completely."""
         if self._warning_count and not self._warnings:
             await self.show_warnings()
         taken, self._warnings, self._warning_count = self._warnings, [], 0
@@ -346,7 +346,7 @@ class MysqlConnection(RawConnection):
         try:
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.drain()
-                self._prepared = None  # the reset ends it
+                self._prepared = None  # the reset also closes prepared statements
                 await self.reset_session()
                 await self.set_up()
                 # A reset keeps the database that a statement may have selected; it can be changed but not unset.
@@ -445,7 +445,7 @@ class MysqlStatement(StatementSource):
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:
-            # Set for each statement, because an earlier one may have reset it inside a comment that MySQL executes.
+            # Set for each statement, because an earlier one may have reset the mode in an executable comment.
             with statement_errors(started=False):
                 await self._connection.run("SET SESSION TRANSACTION READ ONLY")
         bound = await self._prepared()

@@ -100,7 +100,7 @@ class MysqlLoader(loading.StatementLoader):
         found = await self._rows(
             f"SELECT table_name, @@lower_case_table_names FROM information_schema.tables WHERE {_is(table)}"
         )
-        # information_schema compares without regard to case and accents, even if table names are case-sensitive.
+        # information_schema compares case- and accent-insensitively, even if table names are case-sensitive.
         return any(
             name == table.name if cases == 0 else name.casefold() == table.name.casefold() for name, cases in found
         )
@@ -161,7 +161,7 @@ class MysqlLoader(loading.StatementLoader):
         await loading.execute(self._session, "START TRANSACTION")
         try:
             await super()._append(load, staging)
-        except BaseException:  # cancellation too: dropping the staging table would commit
+        except BaseException:  # includes cancellation: dropping the staging table would commit
             await loading.run_to_completion(self._roll_back(staging))
             raise
         await staging.publish(self._last_step("COMMIT"), takes_it=False)

@@ -79,7 +79,7 @@ def mark(number: int, one: Parameter) -> str:
         case time() as value:
             return f"CAST(? AS TIME({_fraction(value)}))"
         case date():
-            return "CAST(? AS DATE)"  # otherwise a variable would get the raw bytes
+            return "CAST(? AS DATE)"  # without the cast, a variable would get the raw bytes
         case bytes():
             return "CAST(? AS BINARY)"
         case Decimal() as value:

@@ -1,4 +1,4 @@
-"""An asyncpg connection and its statements: error translation, cheap codecs, and notices."""
+"""An asyncpg connection and its statements, with error translation, cheap codecs and notices."""
 
 import asyncio
 import itertools

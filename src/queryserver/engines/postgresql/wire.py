@@ -224,7 +224,7 @@ class MessageGuard(Tap):
             self._refuse(TooLarge(ROW_CELLS * limit, None, None))
 
     def _is_swallowed(self, kind: bytes) -> bool:
-        """Whether to hide a message from asyncpg, because it belongs to a chunk whose end was already signaled."""
+        """Whether to hide a message from asyncpg, because asyncpg has already received the chunk's end."""
         if kind == _READY:
             self._owed -= 1
             return True
@@ -248,7 +248,7 @@ class MessageGuard(Tap):
 
     @property
     def _ends_chunk(self) -> bool:
-        """Whether the row that was just completed makes the chunk large enough."""
+        """Whether the row just completed makes the chunk exceed its target size."""
         is_large = self.in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
         return is_large and self._kind == _DATA_ROW and not self._rest
 
