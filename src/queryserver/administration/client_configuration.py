@@ -28,7 +28,7 @@ _STORES: Mapping[Scheme, tuple[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A kind of objects that can be browsed, with its page in Hue clients."""
+    """A kind of object that can be browsed, with its page in Hue clients."""
 
     type: str
     label: str
