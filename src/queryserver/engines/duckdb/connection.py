@@ -327,10 +327,7 @@ class DuckdbConnection:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Wrap work that writes.
-
-        It is stopped if the database exceeds its quota or free disk space falls below the floor.
-        """
+        """Wrap work that writes; it is stopped above the database's quota or below the disk floor."""
         if self._watch is None:
             yield
             return
@@ -593,10 +590,7 @@ class DuckdbAnswer:
 
 
 def _joined(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
-    """Concatenate small batches, since each batch costs some 50 µs downstream.
-
-    Arrow cannot concatenate sparse unions.
-    """
+    """Concatenate small batches, each of which costs some 50 µs downstream; Arrow cannot do so with sparse unions."""
     if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches
     try:
