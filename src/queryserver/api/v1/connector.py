@@ -1,4 +1,4 @@
-"""Connectors: the catalog of types, and stored instances (Contract platform 5)."""
+"""Connector calls: the type catalog, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -157,7 +157,7 @@ def _connector(shown: ShownInstance) -> wire.Connector:
 
 
 def _template(found: ShownType) -> wire.ConnectorTemplate:
-    """A type as a template: a name is added and it is sent to update."""
+    """Return a connector type as a template, to which clients add a name before sending it to update."""
     fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
     return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
 

@@ -1,7 +1,8 @@
-"""Namespaces, computes and clusters, which Hue clients request first, the banner, and optimizer calls.
+"""Calls for namespaces, computes and clusters, which Hue clients request first, the banner, and the optimizer.
 
-Contract platform 7.3, 7.4, and 7.8 for the optimizer calls of Hue, which this server does not support. Every interface,
-even an unknown one, has the same namespace, compute and cluster: clients request them before they know the interfaces.
+Contract platform 7.3, 7.4, and 7.8 for Hue's optimizer calls, which this server does not support. Every interface, even
+an unknown one, has the same namespace, compute and cluster, because clients request them before they know the
+interfaces.
 """
 
 from fastapi import Response

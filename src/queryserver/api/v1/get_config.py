@@ -1,4 +1,4 @@
-"""get_config: interpreters, browsers, limits and flags for a client (Contract platform 7.1)."""
+"""The get_config call: interpreters, browsers, limits and flags for a client (Contract platform 7.1)."""
 
 from functools import lru_cache
 from urllib.parse import quote
@@ -33,7 +33,7 @@ async def get_config(
 
 
 def body_of(settings: Settings, found: Configuration) -> bytes:
-    """The response. Two hundred interpreters, each listed twice, would take too long to write through one model."""
+    """Return the response body. Writing 200 interpreters, each listed twice, through one model would take too long."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
     interpreters = [_interpreter(one) for one in found.interpreters]
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
@@ -117,7 +117,7 @@ def _written(model: BaseModel) -> orjson.Fragment:
 
 
 def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
-    """The editor, without its interpreters."""
+    """Return the editor, without its interpreters."""
     keys = [one.key for one in found.interpreters]
     first_sql = next((one.key for one in found.interpreters if takes_sql(one)), "")
     return wire.EditorApp(
@@ -134,7 +134,7 @@ def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
 
 
 def _scheduler_app() -> wire.SchedulerApp:
-    """The scheduler, whose only back end is that of the task server."""
+    """Return the scheduler, whose only back end is the task server's."""
     page = _page("celery-beat")
     entry = Browser("celery-beat", "Scheduler", page, "Schedule")
     return wire.SchedulerApp(

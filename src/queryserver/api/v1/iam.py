@@ -1,4 +1,4 @@
-"""Users and groups, for administrators, and the preferences of each user (Contract platform 6)."""
+"""Calls for users and groups, for administrators, and for user preferences (Contract platform 6)."""
 
 from collections.abc import Sequence
 from typing import Annotated

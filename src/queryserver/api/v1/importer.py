@@ -1,4 +1,4 @@
-"""Files that become tables (Contract importer): upload, detection, preview, create_table."""
+"""Importer calls (Contract importer): upload, detection, preview, create_table."""
 
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ _CHARACTERS_AT_ONCE = 256 * 1024
 
 
 class Importer(Caller):
-    """The caller, who must be allowed to import files. Raises ImporterDenied, and as `Caller`."""
+    """Dependency that returns a caller who may import files. Raises ImporterDenied, and the errors of `Caller`."""
 
     async def __call__(self, request: Request) -> User:
         user = await super().__call__(request)
@@ -79,7 +79,7 @@ detection_router = PathGroup("importer", prefix="/api/v1/importer", route_class=
 async def _file(
     sources: ImportSources, user: User, request: requests.MetadataParameters | requests.HeaderParameters
 ) -> ImportFile:
-    # Paths of GET calls may be encoded twice (Contract storage 2.2); references never contain what is repaired.
+    # Paths of GET calls may be encoded twice (Contract storage 2.2); references never contain the repaired characters.
     remote = request.import_type is Origin.REMOTE
     file_path = repaired(request.file_path) if remote else request.file_path
     return await sources.find(user, request.import_type, file_path)
@@ -93,7 +93,10 @@ def _reading(request: requests.HeaderParameters) -> ReadingOptions:
 
 
 def _has_header(request: requests.ColumnParameters) -> bool:
-    """Whether the first row contains column names; files of records name their columns. Raises MissingParameter."""
+    """Return whether the first row contains column names; files of records name their columns.
+
+    Raises MissingParameter.
+    """
     if request.file_type in RECORD_TYPES:
         return True
     if request.has_header is None:
@@ -104,7 +107,7 @@ def _has_header(request: requests.ColumnParameters) -> bool:
 def _dialect(
     connectors: Connectors, user: User, request: requests.PreviewParameters | requests.SqlTypesParameters
 ) -> str:
-    """The dialect of the type names. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
+    """Return the dialect of the type names. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if request.sql_dialect is not None:
         return request.sql_dialect
     if request.connector is None:
@@ -190,7 +193,7 @@ async def guess_file_metadata(
 
 
 def _skipped(skipped: SkippedLines) -> dict[str, Any]:
-    """`skip_rows` and `comment`, if lines are skipped."""
+    """Return `skip_rows` and `comment`, if lines are skipped."""
     return {"skip_rows": skipped.first or None, "comment": skipped.comment or None}
 
 
@@ -231,7 +234,7 @@ async def preview_file(
 
 
 def _preview(request: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
-    """Cells are not validated: for a hundred thousand of them that would block all other calls."""
+    """Build the response. Cells are not validated, because validating 100,000 cells would block all other calls."""
     names = engine_names([column.name for column in analysis.columns], dialect)
     shown = wire.Preview(
         type=request.file_type,

@@ -1,4 +1,4 @@
-"""The routes of importer calls, and what their failures look like (Contract importer 2.1, 2.2)."""
+"""The routes of importer calls, and the format of their failures (Contract importer 2.1, 2.2)."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -27,7 +27,7 @@ _BY_CLASS: Mapping[type[QueryServerError], tuple[int, str | None]] = {
     errors.ServiceUnavailable: (500, None),
     errors.DetectionFailed: (500, None),
 }
-"""Status and code, where they differ from those of STATUS; without a code, the error's own."""
+"""Status and code by error class, where they differ from STATUS; without a code, the error's own code."""
 
 _BY_CODE: Mapping[str, tuple[int, str]] = {
     **dict.fromkeys(
@@ -41,16 +41,19 @@ _BY_CODE: Mapping[str, tuple[int, str]] = {
     "too_many_statements": (429, "too_many_statements"),
     "stopping": (503, "stopping"),
 }
-"""The same for single error codes; these take precedence."""
+"""Status and code for single error codes, which take precedence."""
 
 
 class ImporterRoute(PlatformRoute):
-    """Failures have the importer's body, also for a wrong method."""
+    """A route whose failures have the importer's body, including failures for wrong methods."""
 
     internal_error_code: ClassVar[str] = QueryServerError.code
 
     def failure(self, request: Request, error: QueryServerError) -> Response:
-        """The importer uses only 400, 403, 429 and 500; errors with other statuses keep their code."""
+        """Return the response to a failed call.
+
+        Only 400, 403, 429 and 500 are used; errors with other statuses keep their code.
+        """
         if isinstance(error, errors.NotAuthenticated | errors.InvalidFields):
             return respond(request, error)
         general = http_status(error)
@@ -70,7 +73,7 @@ class ImporterRoute(PlatformRoute):
 
 
 class DetectionRoute(ImporterRoute):
-    """Internal errors have the code of detection."""
+    """A route whose internal errors have the detection code."""
 
     internal_error_code = errors.DetectionFailed.code
 

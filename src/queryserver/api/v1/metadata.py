@@ -1,4 +1,4 @@
-"""The metadata search (Contract platform 8)."""
+"""The metadata search call (Contract platform 8)."""
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
@@ -20,7 +20,7 @@ from queryserver.search.search import SearchParameters, SearchResult
 
 router = PathGroup("metadata")
 
-_ON_THE_LOOP = 50  # records; marking the matches in a thousand long comments takes a tenth of a second
+_ON_THE_LOOP = 50  # records; highlighting matches in 1,000 long comments takes 0.1 s
 _SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
 _DESCRIPTION_CHARACTERS = 200
@@ -56,7 +56,7 @@ async def search_metadata(
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:
-    """The requested sources, and the dialects that SQL sources are limited to. Raises InvalidParameter."""
+    """Return the requested sources, and the dialects to which SQL sources are limited. Raises InvalidParameter."""
     chosen: dict[SourceName, None] = {}
     limited: set[str] = set()
     has_sql = False
@@ -122,7 +122,7 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
 
 
 def highlighted(text: str, terms: Sequence[Term]) -> str:
-    """The text, escaped, with `<em>` around every match of a term and no other markup."""
+    """Return the escaped text with `<em>` around every match of a term, and no other markup."""
     plain = folded(text)
     spans: list[tuple[int, int]] = []
     for term in terms:
@@ -139,7 +139,7 @@ def highlighted(text: str, terms: Sequence[Term]) -> str:
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """Adjacent and overlapping spans merged."""
+    """Merge adjacent and overlapping spans."""
     merged: list[tuple[int, int]] = []
     for begin, end in spans:
         if merged and begin <= merged[-1][1]:
@@ -150,7 +150,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _description_of(record: Record, terms: Sequence[Term]) -> str:
-    """Matched tags, else the description, else the matching excerpt of the text; at most 200 characters."""
+    """Return the matched tags, else the description, else the matching excerpt of the text; at most 200 characters."""
     tags = [tag for tag in record.tags if any(term.find_in(folded(tag)) for term in terms)]
     if tags:
         return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
@@ -160,7 +160,7 @@ def _description_of(record: Record, terms: Sequence[Term]) -> str:
 
 
 def _around(text: str, terms: Sequence[Term]) -> str:
-    """At most 200 characters, including the first match."""
+    """Return an excerpt of at most 200 characters, including the first match."""
     if len(text) <= _DESCRIPTION_CHARACTERS:
         return text
     plain = folded(text)

@@ -1,4 +1,4 @@
-"""Tokens: login, verification, refresh, revocation (Contract platform 3); API tokens (ADR 62)."""
+"""Token calls: login, verification, refresh, revocation (Contract platform 3); API tokens (ADR 62)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ from queryserver.platform.text import boolean_of
 router = PathGroup("token", prefix="")
 
 TokenAdmin = Annotated[User, caller(Scope.ADMIN)]
-"""An API token without this scope cannot create or revoke tokens; its user need not be an administrator."""
+"""A caller whose API token, if any, has the admin scope; the user need not be an administrator."""
 
 _MOST_CHARACTERS = 100
 
@@ -146,7 +146,7 @@ async def revoke_api_token(
 
 
 def _owner(user: User, username: str | None, settings: Settings) -> str:
-    """The user whose tokens the call is about. Raises admin_required, InvalidUsername."""
+    """Return the name of the user whose tokens the call concerns. Raises admin_required, InvalidUsername."""
     if username is None:
         return user.username
     rule = UsernameRule.of(settings.desktop.auth)
@@ -176,7 +176,7 @@ def _one_token(fields: Mapping[str, Any], name: str) -> str:
 
 
 class TokenFields:
-    """Reads the fields one by one and collects their problems."""
+    """Reads fields one by one, and collects their problems."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -185,7 +185,7 @@ class TokenFields:
     def text(
         self, name: str, *, trimmed: bool = False, most_characters: int | None = None, most_bytes: int | None = None
     ) -> str:
-        """A required text; a JSON number counts as its text. Empty if it is invalid."""
+        """Read a required text; a JSON number counts as its text. Returns an empty text if it is invalid."""
         value = self._fields.get(name)
         if name not in self._fields:
             return self._problem(name, "This field is required.")

@@ -1,1 +1,1 @@
-"""The SQL editor (Contract editor): statements, results, metadata. docs/architecture.md says how to add a call."""
+"""The SQL editor (Contract editor): statements, results, metadata. docs/architecture.md explains how to add a call."""

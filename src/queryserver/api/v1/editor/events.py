@@ -1,4 +1,4 @@
-"""The events of a statement as a stream (Contract editor 8.1)."""
+"""Streams statement events (Contract editor 8.1)."""
 
 import asyncio
 import re
@@ -74,11 +74,11 @@ class _Stream:
                         for piece in await self._changes(step, sender):
                             yield piece
                 except (errors.NotAuthenticated, errors.PermissionDenied, errors.OperationNotFound) as error:
-                    # The user was disabled or may no longer read the statement; a reconnect would be refused.
+                    # The user was disabled or may no longer read the statement; a reconnect would be rejected.
                     yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
     async def _changes(self, step: StatementProgress, sender: "_Sender") -> list[bytes]:
-        """The changes that were not sent yet."""
+        """Return the events for changes that were not sent yet."""
         status = step.status
         if status.outcome is not None:
             status = await self.reader.with_failure(status)
@@ -108,7 +108,7 @@ class _Sender:
         self._commented = asyncio.get_running_loop().time()
 
     def event(self, name: str, body: BaseModel) -> bytes:
-        """An event with the next id."""
+        """Encode an event with the next id."""
         self._last_id = max(self._last_id + 1, self.log_line * _IDS_PER_LINE)
         self._commented = asyncio.get_running_loop().time()
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
@@ -117,7 +117,7 @@ class _Sender:
         return self._state != _states(status)
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
-        """At the start and on every change of state, also that of a statement of a script."""
+        """Encode the status; sent at the start and on every state change, including those of a script's statements."""
         if not self.is_news(status):
             return []
         self._state = _states(status)
@@ -143,7 +143,7 @@ class _Sender:
         return [self.event("log", body)]
 
     def comment(self) -> list[bytes]:
-        """Sent after 15 s without an event."""
+        """Encode the comment that is sent after 15 s without an event."""
         if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
             return []
         self._commented = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Running a statement: interpreting the request, waiting for the end, and the first rows."""
+"""Runs a statement: interprets the request, waits for the end, and reads the first rows."""
 
 import asyncio
 from contextlib import ExitStack
@@ -38,7 +38,7 @@ from queryserver.statements.submission import Submission, Submissions
 from queryserver.tasks.mail import Recipients
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""The result exists; for `success` it is an empty table."""
+"""States in which the result exists; for `success` it is an empty table."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,10 @@ class Execution:
     recipients: Recipients
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
-        """The response of `execute`. `dialect` comes from the path; None: the default connector."""
+        """Run the statement, and return the response of `execute`.
+
+        `dialect` is from the path; None for the default connector.
+        """
         # 10,000 rows of values take 0.1 s
         values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
         submission = replace(self._submission(user, request, dialect), parameters=values)
@@ -75,9 +78,9 @@ class Execution:
     async def _first_page(
         self, user: User, request: requests.ExecuteRequest, status: StatementStatus
     ) -> ResultPage | None:
-        """The first rows; None if they cannot be read now, for which fetch_result_data gives the reason.
+        """Read the first rows; None if they cannot be read now, in which case fetch_result_data returns the reason.
 
-        The statement is running, so the client must receive its handle in any case.
+        The statement has been recorded, so the client must receive its handle in any case.
         """
         form = cell_form(user, self.settings, request.escape, request.big_numbers)
         try:
@@ -88,9 +91,9 @@ class Execution:
         return page if page.status.outcome is None else None
 
     async def _submitted(self, user: User, submission: Submission, *, wait_s: float) -> RecordedStatement:
-        """The statement, after at most `wait_s`.
+        """Submit the statement, and wait at most `wait_s` for its end.
 
-        A new one is refused if the caller has no free wait slot; a replay is not.
+        New statements are rejected if the caller has no free wait slot; replays are not.
         """
         while_wanted = partial(while_connected, self.http)
         if wait_s <= 0:
@@ -121,7 +124,7 @@ class Execution:
         script = request.script
         continued = parse_operation_id(request.operation_id) if request.operation_id else None
         if dialect is not None and not dialect.strip():
-            # only a path without the segment means the default connector
+            # only paths without the segment select the default connector
             raise self.connectors.unknown(user, dialect)
         named = request.snippet.dialect or dialect
         previous = request.previous

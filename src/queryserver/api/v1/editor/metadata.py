@@ -1,4 +1,4 @@
-"""autocomplete, describe, sample and analyze: databases, tables, columns, functions and some of their values."""
+"""autocomplete, describe, sample and analyze calls: databases, tables, columns, functions and sample values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +36,7 @@ from queryserver.sql.types import SqlType
 from queryserver.statements.model import RecordedStatement
 
 router = PathGroup("editor", prefix="", route_class=StatementRoute)
-# Its paths start with the name of a connector.
+# The paths start with the name of a connector.
 analyze_router = PathGroup("dialect", route_class=StatementRoute)
 
 _AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
@@ -55,7 +55,7 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _ColumnPath:
-    """A table, one of its columns, or the part of a column at the path `nested`.
+    """A table, a column, or the part of a column at the path `nested`.
 
     `column` is empty for a table.
     """
@@ -238,7 +238,7 @@ def _name_filter(request: AutocompleteRequest) -> NameFilter:
 
 
 def _tables_json(found: Names[TableList]) -> bytes:
-    """DatabaseMetadata without its models: there may be 50,000 tables."""
+    """Encode DatabaseMetadata without models, because there may be 50,000 tables."""
     listed = zip(found.shown.names, found.shown.kinds, found.shown.comments, strict=True)
     tables = [
         {"name": name, "type": TABLE_TYPES.get(kind, "Table"), "comment": comment} for name, kind, comment in listed
@@ -331,7 +331,7 @@ async def sample_nested(
 
 
 def _rows(sample: TableSample, form: CellForm) -> Response:
-    """A response with rows that are JSON already."""
+    """Return a response with rows that are already encoded as JSON."""
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
@@ -348,7 +348,7 @@ def _rows(sample: TableSample, form: CellForm) -> Response:
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {protocol.TableKind.VIEW.value: "View", protocol.TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
-"""`tables_meta.type` for kinds of tables; `Table` for all others."""
+"""`tables_meta.type` by table kind; `Table` for all other kinds."""
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
@@ -365,7 +365,7 @@ def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
 
 
 def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
-    """A column, or its part at `path`, whose type is `at` (Contract editor 10.1)."""
+    """Return a column, or its part at `path`, whose type is `at` (Contract editor 10.1)."""
     return wire.ColumnMetadata(
         status=0,
         name=path[-1] if path else found.name,
@@ -428,7 +428,7 @@ def _keys(found: protocol.TableDescription) -> dict[str, Any]:
 
 
 def _parts(of: SqlType) -> dict[str, Any]:
-    """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add nothing."""
+    """Return the members for the parts of a type: `item` of arrays, `key` and `value` of maps, `fields` of structs."""
     parts: dict[str, Any] = {
         name: wire.NestedType(type=part.base, native_type=part.text, **_parts(part))
         for name, part in (("item", of.item), ("key", of.key), ("value", of.value))
@@ -481,7 +481,7 @@ async def analyze_column(
 
 
 def _require_named(dialect: str, user: User, connectors: Connectors) -> None:
-    """Raises UnknownDialect for an empty segment."""
+    """Raise UnknownDialect if the path segment is empty."""
     if not dialect.strip():
         raise connectors.unknown(user, dialect)
 

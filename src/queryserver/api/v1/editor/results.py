@@ -1,4 +1,4 @@
-"""Results: rows, columns, size, and downloads; from the stored result, never from the engine."""
+"""Result calls: rows, columns, size, and downloads, from the stored result and never from the engine."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -60,9 +60,9 @@ class ResultFile:
     def __init__(
         self, sender: ResultSender, rows: StoredRows, form: FileForm, stored: PackedStream | None, *, headers_only: bool
     ) -> None:
-        """`stored`: its bytes, if they exist already; then the size is known and parts can be read directly.
+        """`stored` is the encoded file, if it already exists; its size is then known and parts can be read directly.
 
-        `headers_only`: no body is sent.
+        With `headers_only`, no body is sent.
         """
         self._sender = sender
         self._headers_only = headers_only
@@ -82,7 +82,7 @@ class ResultFile:
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
-        """The requested part. A file of unknown size is encoded twice. Raises RangeNotSatisfiable."""
+        """Return the requested part. Files of unknown size are encoded twice. Raises RangeNotSatisfiable."""
         part = requested_part(conditions, self.version, await self._size())
         if part.is_whole:
             return await self.whole()
@@ -108,7 +108,7 @@ class ResultFile:
         )
 
     async def _pieces(self, part: Part | None = None) -> AsyncGenerator[bytes]:
-        """The whole file, or a part of a stored one."""
+        """Yield the whole file, or a part of a stored file."""
         sender = self._sender
         with sender.streams.slot(sender.user) as slot:
             if self._stored is not None:
@@ -121,7 +121,7 @@ class ResultFile:
                     yield piece
 
     async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Passes the chunks on and remembers their total size, which makes a later range request cheaper."""
+        """Pass the chunks on, and remember their total size, which makes later range requests cheaper."""
         size = 0
         async with aclosing(pieces):
             async for piece in pieces:
@@ -178,7 +178,7 @@ async def fetch_result_data(
 
 
 def _cut_off(record: StatementRecord) -> Response:
-    """The response for rows after the end of a truncated result: a failure, for clients that page to the end.
+    """Return the response for rows after the end of a truncated result: a failure, for clients that read all pages.
 
     Contract editor 6.1.
     """

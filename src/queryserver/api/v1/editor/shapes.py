@@ -1,4 +1,4 @@
-"""Statements, their results and failures on the wire of the editor calls."""
+"""Wire formats of statements, results and failures in editor calls."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +25,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:
-    """`query_status` (Contract editor 2.2)."""
+    """Build `query_status` (Contract editor 2.2)."""
     state = status.state
     expected = status.has_result_set if state in ACTIVE else state is StatementState.AVAILABLE
     return wire.QueryStatus(
@@ -67,7 +67,7 @@ def _script_statement(part: StatementPart) -> wire.ScriptStatement:
 
 
 def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
-    """Whether the stored result was truncated, and by which limit (Contract editor 6.4)."""
+    """Return whether the stored result was truncated, and by which limit (Contract editor 6.4)."""
     reason = status.truncated_reason
     return {
         "truncated": reason is not None,
@@ -77,7 +77,7 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
 
 
 def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
-    """When a statement was recorded, sent and ended, and its position in the queue (Contract editor 2.5)."""
+    """Return the times of a statement, and its queue position (Contract editor 2.5)."""
     known = shown.times
     return {
         "submitted": responses.utc_text(known.submitted),
@@ -108,14 +108,14 @@ def shown_handle(handle: StatementHandle, status: StatementStatus) -> wire.Handl
 
 
 def details_of(status: StatementStatus) -> FailureDetails:
-    """The details of a status that `StatementReader.with_failure` returned."""
+    """Return the details of a status that `StatementReader.with_failure` returned."""
     if status.failure is None:
         raise AssertionError
     return status.failure
 
 
 def failure_body(status: StatementStatus, details: FailureDetails) -> wire.StatementFailure:
-    """The body for an operation without a result (Contract editor 3.4)."""
+    """Return the body for an operation without a result (Contract editor 3.4)."""
     number, code = status.outcome or (0, "")
     return wire.StatementFailure(
         status=number,
@@ -132,13 +132,13 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
 
 
 def failed_part(status: StatementStatus) -> int | None:
-    """The number of the script statement that failed; None for other operations."""
+    """Return the number of the script statement that failed; None for other operations."""
     part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
 
 
 def error_position(position: Position | None) -> dict[str, Any]:
-    """`line` and `column` of a failure (Contract editor 3.4)."""
+    """Return `line` and `column` of a failure (Contract editor 3.4)."""
     return {"line": position and position.line, "column": position and position.column}
 
 
@@ -147,7 +147,7 @@ def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False)
 
 
 def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[dict[str, Any]]:
-    """The same as plain dicts, because 10,000 models take 30 ms.
+    """Return the result of `column_meta` as plain dicts, because 10,000 models take 30 ms.
 
     `as_text` is present only with `big_numbers_as_text`.
     """
@@ -166,7 +166,7 @@ def shown_jobs(reported: Sequence[Any]) -> list[wire.Job]:
 
 
 def shown_progress(status: StatementStatus) -> int:
-    """`progress` of get_logs: 0 while waiting, 100 after success (Contract editor 7.1)."""
+    """Return `progress` for get_logs: 0 while waiting, 100 after success (Contract editor 7.1)."""
     match status.state:
         case StatementState.WAITING:
             return 0
@@ -179,16 +179,16 @@ def shown_progress(status: StatementStatus) -> int:
 
 
 async def operation_of(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
-    """By `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
+    """Find the operation by `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
 
-    Raises MissingParameter, OperationNotFound; the services check the owner.
+    Raises MissingParameter, OperationNotFound. The services check the owner.
     """
     operation_id, guid = (request.operation_id, None) if request.operation_id else request.named
     return await access.id_of(user, operation_id, guid)
 
 
 async def failure_answer(reader: StatementReader, status: StatementStatus) -> Response:
-    """HTTP 200: the call itself succeeded."""
+    """Return a failed statement with HTTP 200, because the call itself succeeded."""
     status = await reader.with_failure(status)
     return responses.json_response(failure_body(status, details_of(status)))
 
@@ -200,23 +200,23 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def cell_form(user: User, settings: Settings, escape: bool | None, big_numbers: BigNumbers | None) -> CellForm:
-    """How cells are written. The settings of user and server apply where the call does not specify it."""
+    """Return the cell format. User and server settings apply where the call does not specify it."""
     if escape is None:
         escape = settings.editor.escape_default
     return CellForm(escape, numbers_as_text(user, big_numbers))
 
 
 def numbers_as_text(user: User, big_numbers: BigNumbers | None) -> bool:
-    """Whether big numbers are text: as requested by the call, else as the user prefers."""
+    """Return whether big numbers are written as text: as requested by the call, else by the user's preference."""
     return (big_numbers or user.preferences.big_numbers) == "text"
 
 
 def page_answer(
     page: ResultPage, form: CellForm, *, beside: Mapping[str, Any] = _SUCCESS, headers: Mapping[str, str] = _NO_HEADERS
 ) -> Response:
-    """The body with the rows in `result`, and the fields `beside`. A large body is sent in chunks.
+    """Return the body with the rows in `result`, and the fields `beside`. A large body is sent in chunks.
 
-    The rows are JSON already: they are never parsed or copied.
+    The rows are already JSON, and are never parsed or copied.
     """
     head, tail = _around_rows(page, beside, form)
     if page.rendered.size_bytes <= _AT_ONCE_BYTES:
@@ -229,7 +229,7 @@ def page_answer(
 
 
 async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[bytes]:
-    """The page keeps its memory while the server waits for the client between chunks."""
+    """Yield the body in chunks. The page's memory stays reserved while the server waits for the client."""
     try:
         before = head + b"["
         for piece in page.rendered.pieces:
@@ -258,6 +258,6 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
     }
     if message:
         fields["message"] = message
-    # inside a JSON string the quotes would be escaped
+    # inside a JSON string, the quotes would be escaped
     head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail

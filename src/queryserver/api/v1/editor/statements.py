@@ -1,4 +1,4 @@
-"""Statements: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
+"""Statement calls: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ router = PathGroup("editor", prefix="", route_class=StatementRoute)
 query_router = PathGroup("editor", prefix="/api/v1/query", route_class=StatementRoute)
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""The result exists; for `success` it is an empty table."""
+"""States in which the result exists; for `success` it is an empty table."""
 
 log = structlog.get_logger(__name__)
 

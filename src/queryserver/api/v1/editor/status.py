@@ -1,4 +1,4 @@
-"""The status of a statement, its log, and both in one."""
+"""Calls for a statement's status, its log, or both."""
 
 from typing import Annotated, Any
 

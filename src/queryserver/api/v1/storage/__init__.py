@@ -1,1 +1,1 @@
-"""Files of any store (Contract storage)."""
+"""Storage calls: files in any store (Contract storage)."""

@@ -39,7 +39,7 @@ router = storage_group()
 
 _MAX_TEXT_BYTES = 10 * MIB
 _MAX_SAVE_BYTES = 12 * MIB
-"""Text takes more room in a form or in JSON than in the file."""
+"""Text takes more space in a form or in JSON than in the file."""
 
 _NewEntry = Annotated[requests.NewEntryRequest, storage_fields(requests.NewEntryRequest)]
 _NamedEntry = Annotated[requests.NamedEntryRequest, storage_fields(requests.NamedEntryRequest)]
@@ -104,7 +104,7 @@ async def save_file(
 ) -> Response:
     """Replace the content of a file in one step. Contract storage 6."""
     path = stores.path(request.path)
-    # Some encodings take a thread's time for megabytes.
+    # Some encodings take long for megabytes of text, so they run in a thread.
     content, _ = await parse_in_thread_if_large(
         threads, caller.user.id, partial(encoded, request.contents, request.encoding), len(request.contents)
     )
@@ -185,7 +185,7 @@ async def remove_tree(
 
 
 def _shown(stores: Stores, text: str) -> str:
-    """The path of the answer 202; a malformed one is an item that fails, and does not stop the others."""
+    """Return the path for a 202 response. A malformed path is returned unchanged, since it only fails its own item."""
     try:
         return str(stores.path(text))
     except QueryServerError:

@@ -1,4 +1,4 @@
-"""What handlers of storage calls declare: the acting user, the fields of query and body, the path behind `=`.
+"""Dependencies of storage handlers: the acting user, the fields of query and body, the path after `=`.
 
 Contract storage 2.
 """
@@ -37,7 +37,7 @@ PREFIX = "/api/v1/storage"
 
 
 class StorageRoute(APIRoute):
-    """The `status` of failures is -1. Each call is counted with its scheme, operation and outcome."""
+    """A route whose failures have the `status` -1. Counts each call with its scheme, operation and outcome."""
 
     def get_route_handler(self) -> RouteHandler:
         handle = super().get_route_handler()
@@ -60,12 +60,12 @@ class StorageRoute(APIRoute):
 
 
 def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> PathGroup:
-    """A router of storage calls."""
+    """Create a router for storage calls."""
     return PathGroup(tag, prefix=prefix, route_class=StorageRoute)
 
 
 def _shown(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:
-    """A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name."""
+    """Convert the error for an unreadable path or name to InvalidPath or InvalidName (Contract storage 2.2)."""
     if isinstance(error, errors.UnreadableParameter):
         if error.name in PATH_FIELDS:
             return errors.InvalidPath(error.message)
@@ -75,7 +75,7 @@ def _shown(request: Request, error: errors.QueryServerError) -> errors.QueryServ
 
 
 def _scheme(request: Request) -> str:
-    """The scheme of the first path of the call, for the metrics."""
+    """Return the scheme of the call's first path, for the metrics."""
     fields: RequestFields | None = getattr(request.state, "storage_fields", None)
     sources = () if fields is None else (fields.query, fields.body)
     texts = [values[name][-1] for values in sources for name in PATH_FIELDS if values.get(name)]
@@ -90,7 +90,7 @@ def _scheme(request: Request) -> str:
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
-# A bulk call names up to 1000 items; a few more fields have the parameters of the call.
+# A bulk call has up to 1000 items, and a few more fields for its parameters.
 _MAX_FIELDS = 1100
 _DOAS = "doas"
 
@@ -98,7 +98,7 @@ Model = TypeVar("Model", bound=requests.StorageFields)
 
 
 async def _query_values(request: Request) -> FieldValues:
-    """Every value of the query string. Raises InvalidParameter."""
+    """Read all values of the query string. Raises InvalidParameter."""
     return _grouped(bodies.form_fields(request.scope["query_string"]))
 
 
@@ -113,15 +113,15 @@ def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
 
 
 def last_value(values: FieldValues, name: str) -> Any:
-    """None where the request has no such field."""
+    """Return the last value of a field; None if the request lacks the field."""
     return values[name][-1] if name in values else None
 
 
 def acting(scope: Scope) -> Any:
-    """For `Annotated[Caller, acting(…)]`: who makes the call, and as whom (Contract storage 2.5).
+    """Create the dependency for `Annotated[Caller, acting(…)]`: the caller and the acting user (Contract storage 2.5).
 
-    GET calls may name another user in `doas`; a refused one leaves an audit event (Contract storage S14).
-    Raises as `caller`, and InvalidParameter, ImpersonationNotAllowed.
+    GET calls may name another user in `doas`; rejected attempts write an audit event (Contract storage S14). Raises the
+    errors of `caller`, and InvalidParameter, ImpersonationNotAllowed.
     """
 
     async def acting_user(
@@ -155,15 +155,15 @@ def _refuse_doas(values: FieldValues) -> None:
 
 
 class StorageFieldsOf(FieldsReader):
-    """A dependency: the fields of a call as a model. Those of a GET and DELETE are in the query string.
+    """Dependency that reads the fields of a call as a model. GET and DELETE fields are in the query string.
 
-    Raises as `read_body` and `parse_request`.
+    Raises the errors of `read_body` and `parse_request`.
     """
 
     def __init__(
         self, model: type[requests.StorageFields] | None, *, max_body_bytes: int, query_too: Collection[str] | None
     ) -> None:
-        """`query_too`: what a POST also reads from its query string; None: all fields."""
+        """`query_too` are the fields that a POST also reads from its query string; None for all fields."""
         super().__init__(model)
         self._fields = model
         self._max_body_bytes = max_body_bytes
@@ -223,7 +223,7 @@ def storage_fields(
     max_body_bytes: int = _MAX_BODY_BYTES,
     query_too: Collection[str] | None = QUERY_TOO,
 ) -> Any:
-    """For `Annotated[Model, storage_fields(Model)]`: the fields that the call takes (Contract storage 2.1)."""
+    """Create the dependency for `Annotated[Model, storage_fields(Model)]`: the call's fields (Contract storage 2.1)."""
     return Depends(StorageFieldsOf(model, max_body_bytes=max_body_bytes, query_too=query_too))
 
 
@@ -231,7 +231,7 @@ NoStorageFields = Annotated[None, storage_fields(None)]
 
 
 class UploadBody(Generic[Model]):
-    """A multipart body, which the handler reads: the fields before the file, then the file itself."""
+    """A multipart body that the handler reads: first the fields before the file, then the file itself."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class UploadBody(Generic[Model]):
         self._query = query
         self._model = model
         self._file_fields = file_fields
-        self._leading_fields = {*leading_fields, _DOAS}  # doas is refused wherever it stands
+        self._leading_fields = {*leading_fields, _DOAS}  # doas is rejected in any position
         self._stream: MultipartStream
 
     @property
@@ -253,7 +253,7 @@ class UploadBody(Generic[Model]):
         return bodies.announced_bytes(self._request)
 
     async def start(self) -> tuple[Model, str]:
-        """The fields of the query string and before the file, and the name of the file.
+        """Read the query string and the fields before the file; return the fields and the file name.
 
         Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
         """
@@ -275,16 +275,19 @@ class UploadBody(Generic[Model]):
         return parse_request(self._model, RequestFields(self._query, fields), max_json_depth=max_json_depth), name
 
     def content(self) -> AsyncGenerator[bytes]:
-        """The file. Raises as `MultipartStream.content`."""
+        """Yield the file content. Raises the errors of `MultipartStream.content`."""
         return self._stream.content()
 
     def note_fields(self) -> None:
-        """To be called behind the file: fields that follow it count for X-Unknown-Fields, too."""
+        """Note the fields after the file, which also count for X-Unknown-Fields.
+
+        Must be called after reading the file.
+        """
         bodies.note_received(self._request.scope, dict(self._stream.fields))
 
 
 class UploadBodyOf(FieldsReader):
-    """A dependency: the body of an upload, whose fields may also be in the query string."""
+    """Dependency that returns the body of an upload, whose fields may also be in the query string."""
 
     def __init__(
         self, model: type[requests.StorageFields], file_fields: Collection[str], leading_fields: Collection[str]
@@ -302,9 +305,10 @@ class UploadBodyOf(FieldsReader):
 def upload_body(
     model: type[requests.StorageFields], *, file_fields: Collection[str] = (), leading_fields: Collection[str] = ()
 ) -> Any:
-    """For `Annotated[UploadBody[Model], upload_body(Model)]`.
+    """Create the dependency for `Annotated[UploadBody[Model], upload_body(Model)]`.
 
-    `file_fields`: names that the file may go by; none: any. `leading_fields` must not come behind the file.
+    `file_fields` are the allowed names of the file's field; if empty, any name is allowed. `leading_fields` must not
+    come after the file.
     """
     return Depends(UploadBodyOf(model, file_fields, leading_fields))
 
@@ -314,7 +318,7 @@ async def _path_behind_equals(path: str) -> str:
 
 
 PathText = Annotated[str, Depends(_path_behind_equals)]
-"""The decoded path behind `=`; may be empty. Raises InvalidPath."""
+"""The decoded path after `=`; may be empty. Raises InvalidPath."""
 
 
 async def _is_bulk(request: Request) -> bool:
@@ -322,4 +326,4 @@ async def _is_bulk(request: Request) -> bool:
 
 
 IsBulk = Annotated[bool, Depends(_is_bulk)]
-"""Whether one item alone is answered as many are (Contract storage 7.8)."""
+"""Whether a single item gets the response form for several items (Contract storage 7.8)."""

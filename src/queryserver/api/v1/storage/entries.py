@@ -118,7 +118,7 @@ async def _summary(location: Location) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _FileSender:
-    """Sends a file in answer to one call."""
+    """Sends a file in response to one call."""
 
     http: Request
     settings: Settings

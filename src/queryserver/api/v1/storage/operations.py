@@ -1,4 +1,4 @@
-"""Storage calls with many items or much work, and the state of those that answered 202 (Contract storage 7.6, 7.8)."""
+"""Storage calls with many items or long work, and calls that have responded with 202 (Contract storage 7.6, 7.8)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from queryserver.files.operations import (
 router = storage_group()
 
 CONTINUES: dict[int | str, dict[str, Any]] = {202: {"model": wire.RunningOperation}}
-"""For `responses=` of a call that may be answered before its work ends."""
+"""Value for `responses=` of calls that may respond before their work ends."""
 
 
 @router.get("/operation", response_model=wire.OperationProgress, responses=failures(404))
@@ -55,7 +55,7 @@ async def get_storage_operation(
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The answer at the end of the work."""
+    """The response after the work has ended."""
 
     body: Mapping[str, Any] | str
     http_status: int = 200
@@ -63,7 +63,10 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A call that is answered by 202 after `wait_s` (None: never), with `path`. `kind`: such as `storage.move`."""
+    """A call that responds with 202 and `path` after `wait_s`, or never if None.
+
+    `kind` is a name such as `storage.move`.
+    """
 
     operations: LongOperations
     caller: Caller
@@ -72,7 +75,10 @@ class LongCall:
     wait_s: int | None
 
     async def json_response(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
-        """The answer at the end of the work, or 202; the work goes on without the client. Raises as `run`."""
+        """Run the work, and return its final response, or 202 while it continues without the client.
+
+        Raises the errors of `run`.
+        """
         work = Work(self.kind, self.path, run, lambda final: final.body)
         outcome = await self.operations.run(self.caller, work, wait_s=self.wait_s)
         if isinstance(outcome, Started):
@@ -88,13 +94,14 @@ def _json_answer(final: Final) -> Response:
 
 
 Each = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Does one item and gives its success body. Raises QueryServerError."""
+"""Processes one item and returns its success body. Raises QueryServerError."""
 
 
 async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, long: LongCall | None = None) -> Response:
-    """Do each item; one alone is answered as itself, unless `always_bulk`. With `long` the work may go on after 202.
+    """Process each item; a single item gets its own response, unless `always_bulk` is set.
 
-    Raises MissingParameter, too_many_entries; for one alone, what `each` raises.
+    With `long`, the work may continue after 202. Raises MissingParameter, too_many_entries; for a single item, the
+    errors of `each`.
     """
     items = items_of(sent)
 
@@ -110,7 +117,7 @@ async def answer_each(sent: Sequence[str], each: Each, *, always_bulk: bool, lon
 
 
 def _final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
-    """The bodies of all items; the HTTP status is the highest of those that failed."""
+    """Combine the bodies of all items; the HTTP status is the highest status of the failed items."""
     failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
     results = {
         item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome

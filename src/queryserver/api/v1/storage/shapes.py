@@ -1,4 +1,4 @@
-"""Entries of stores as the wire has them: modes, sizes, times, links (Contract storage 4)."""
+"""Wire formats of store entries: modes, sizes, times, links (Contract storage 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from queryserver.platform.settings.tree import Settings
 
 _STICKY = 0o1000
 
-# What stays as it is in links, beside letters, digits and `_.-~`.
+# Characters that stay unencoded in links, in addition to letters, digits and `_.-~`.
 _PLAIN = "@$&()*!+=;,'"
 _TYPES = {
     EntryKind.DIRECTORY: (0o040000, "d"),
@@ -31,31 +31,31 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class EntryShapes:
-    """Entries of one store. `managed`: directories of HDFS whose content another service manages."""
+    """Formats the entries of one store. `managed` are HDFS directories whose content another service manages."""
 
     root: str
-    """How paths of the store begin."""
+    """The beginning of the store's paths."""
     zone: tzinfo
     url_prefix: str
     managed: Sequence[StoragePath]
 
     @classmethod
     def of(cls, settings: Settings, scheme: Scheme) -> Self:
-        """By the settings; prefixes may have the name of the file system."""
+        """Create the formatter from the settings; prefixes may include the file system name."""
         browser = settings.filebrowser
         prefixes = browser.managed_prefixes if scheme is Scheme.HDFS else ()
         managed = [StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/")) for prefix in prefixes]
         return cls(ROOTS[scheme], ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
 
     def url(self, path: str) -> str:
-        """The link to a path in its normal form: `/`, `:`, `?`, `#`, `%` and blanks are encoded too."""
+        """Return the link to a normalized path; `/`, `:`, `?`, `#`, `%` and blanks are also encoded."""
         return self.url_prefix + quote(path, safe=_PLAIN)
 
     def is_managed(self, path: StoragePath) -> bool:
         return any(map(path.is_inside, self.managed))
 
     def entry(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
-        """The keys of `FileEntry`, not validated: for many entries."""
+        """Return the keys of `FileEntry` without validation, which would be slow for many entries."""
         stats = self._stats(status, name)
         path = f"{self.root}{status.path}"
         return {
@@ -72,7 +72,7 @@ class EntryShapes:
         }
 
     def flat(self, status: FileStatus) -> dict[str, object]:
-        """The keys of `FlatFileEntry`, not validated."""
+        """Return the keys of `FlatFileEntry` without validation."""
         return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status)}
 
     def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
@@ -92,19 +92,19 @@ class EntryShapes:
 
 
 def mode_of(status: FileStatus) -> int:
-    """The permissions with type bits."""
+    """Return the permissions with the type bits."""
     return _TYPES[status.kind][0] | status.permissions
 
 
 def rwx(status: FileStatus) -> str:
-    """The mode as `drwxr-xr-x`; a tenth letter `t` when sticky, then `+` when there is an ACL."""
+    """Return the mode as `drwxr-xr-x`, followed by `t` if the sticky bit is set, and by `+` if an ACL exists."""
     bits = status.permissions
     letters = "".join([letter if bits & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3)])
     return f"{_TYPES[status.kind][1]}{letters}{'t' if bits & _STICKY else ''}{'+' if status.has_acl else ''}"
 
 
 def human_size(size_bytes: int) -> str:
-    """A size to base 1024 with one decimal, such as `5.9 MB` with a no-break space; below 1024 as `12 bytes`."""
+    """Format a size in base 1024 with one decimal, such as `5.9 MB` with a no-break space, or `12 bytes` below 1024."""
     if size_bytes < 1024:
         return f"{size_bytes}\u00a0{'byte' if size_bytes == 1 else 'bytes'}"
     size = size_bytes / 1024
@@ -116,12 +116,12 @@ def human_size(size_bytes: int) -> str:
 
 
 def epoch_seconds(time: datetime | None) -> int | None:
-    """Whole seconds since 1970, rounded down."""
+    """Return whole seconds since 1970, rounded down."""
     return None if time is None else (time - _EPOCH) // timedelta(seconds=1)
 
 
 def time_text(seconds: int | None, zone: tzinfo) -> str:
-    """A time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times that no calendar reaches."""
+    """Format a time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times out of range."""
     if not seconds:
         return ""
     try:
@@ -133,7 +133,7 @@ def time_text(seconds: int | None, zone: tzinfo) -> str:
 
 
 def breadcrumbs(path: StoragePath) -> list[wire.Breadcrumb]:
-    """Path and label of each step of the way: the root first."""
+    """Return the path and label of each directory on the way, starting at the root."""
     root, names = ROOTS[path.scheme], path.names
     steps = [(root + "/".join(names[:number]), name) for number, name in enumerate(names, start=1)]
     return [wire.Breadcrumb(url=url, label=label) for url, label in [(root, root), *steps]]

@@ -1,4 +1,4 @@
-"""rename, move and copy (Contract storage 7)."""
+"""The calls rename, move and copy (Contract storage 7)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _RESPONSES = CONTINUES | failures(403, 404, 409, 422, 501, 502, 507)
 
 @dataclass(frozen=True, slots=True)
 class _Transfers:
-    """Renames, moves and copies; the work may go on after 202."""
+    """Renames, moves and copies; the work may continue after a 202 response."""
 
     moves: Moves
     stores: Stores

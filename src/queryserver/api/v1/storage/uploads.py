@@ -1,4 +1,4 @@
-"""Uploads, in one request and in parts (Contract storage 9)."""
+"""Upload calls, in one request or in parts (Contract storage 9)."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ class _Admission:
 
     @contextmanager
     def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamSlot]:
-        """One upload of the caller. Raises UploadDisabled, FileTooLarge, TooManyStreams."""
+        """Admit one upload of the caller. Raises UploadDisabled, FileTooLarge, TooManyStreams."""
         self.rules.admit(body_bytes=body_bytes)
         with self.metrics.uploads.track_inprogress(), self.streams.slot(caller.user) as slot:
             yield slot

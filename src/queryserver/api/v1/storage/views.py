@@ -1,4 +1,4 @@
-"""Content of directories and files: list, view, display (Contract storage 5.2, 5.3)."""
+"""Calls for the content of directories and files: list, view, display (Contract storage 5.2, 5.3)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,13 +42,13 @@ from queryserver.platform.threads import Threads
 
 router = storage_group()
 
-# Above so many entries a thread writes them, so many at a time that the event loop gets its turn in between.
+# More entries are written by a thread, in chunks of this size, so that the event loop runs in between.
 _SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Directories:
-    """Answers with pages of directories."""
+    """Responds with directory pages."""
 
     listings: Listings
     file_systems: FileSystems
@@ -56,7 +56,7 @@ class _Directories:
     threads: Threads
 
     async def flat(self, caller: Caller, location: Location, request: requests.DirectoryParameters) -> Response:
-        """The answer of `list`. Raises page_not_found."""
+        """Return the response of `list`. Raises page_not_found."""
         page = await self._page(caller, location, request)
         if page.is_past_the_end:
             raise page_not_found(f"The directory has {page.pages} pages.")
@@ -71,8 +71,8 @@ class _Directories:
         request: requests.ViewPathParameters,
         descending: str | None,
     ) -> Response:
-        """The answer of `view`. `descending` is the parameter as it was sent."""
-        codec_of(request.encoding)  # what is wrong for a file is wrong for a directory, too
+        """Return the response of `view`. `descending` is the parameter as sent."""
+        codec_of(request.encoding)  # parameters that are invalid for a file are also invalid for a directory
         page = await self._page(caller, location, request)
         shapes = self._shapes(location)
         dots = [shapes.entry(status, name=".")]
@@ -93,7 +93,7 @@ class _Directories:
     async def _facts(
         self, caller: Caller, location: Location, request: requests.ViewParameters, page: DirectoryPage
     ) -> wire.DirectoryView:
-        """The body without its files."""
+        """Return the body without its files."""
         shapes = self._shapes(location)
         home = await self.file_systems.existing_home(caller, location)
         cluster = await self.file_systems.cluster(caller, location.file_system)
@@ -133,7 +133,7 @@ class _Directories:
         shape: Callable[[FileStatus], dict[str, object]],
         before: Sequence[dict[str, object]] = (),
     ) -> Response:
-        """The answer with its `files`; many of them are written by a thread."""
+        """Return the response with its `files`; a thread writes them if there are many."""
 
         def write() -> bytes:
             slices = (entries[start : start + _SLICE] for start in range(0, len(entries), _SLICE))
@@ -158,7 +158,7 @@ DirectoriesDep = Annotated[_Directories, Depends(_directories)]
 
 
 async def _parent(location: Location) -> FileStatus:
-    """The directory above; without its attributes where the caller may not read them."""
+    """Return the parent directory, without its attributes if the caller may not read them."""
     parent = location.path.parent
     try:
         return await location.storage.stat(parent.path)
@@ -198,7 +198,7 @@ async def list_directory(
 
 @dataclass(frozen=True, slots=True)
 class _FileViews:
-    """Answers with windows of files, unless the client leaves."""
+    """Responds with file windows, unless the client disconnects."""
 
     http: Request
     excerpts: Excerpts
@@ -207,7 +207,7 @@ class _FileViews:
     async def excerpt(
         self, caller: Caller, location: Location, status: FileStatus, window: tuple[int, int], codec: Codec | None
     ) -> FileExcerpt:
-        """The bytes of a window: offset and length."""
+        """Read the bytes of a window, given by offset and length."""
         reading = self.excerpts.show(caller.user.id, location, status, *window, codec)
         return await while_connected(self.http, reading)
 
@@ -217,7 +217,7 @@ class _FileViews:
     async def view(
         self, caller: Caller, location: Location, status: FileStatus, request: requests.ViewPathParameters
     ) -> Response:
-        """The answer of `view`: text, or a hexadecimal dump."""
+        """Return the response of `view`: text, or a hexadecimal dump."""
         offset, length = request.window
         encoding = codec_of(request.encoding)
         codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
@@ -238,7 +238,7 @@ class _FileViews:
         shown: FileExcerpt,
         text: TextWindow | None,
     ) -> wire.FileView:
-        """The body without the hexadecimal dump; `text` None: binary."""
+        """Return the body without the hexadecimal dump. `text` is None for binary content."""
         shapes = EntryShapes.of(self.settings, location.path.scheme)
         contents = text.text if text else ""
         is_small = status.size_bytes < self.settings.filebrowser.max_file_editor_size
@@ -327,7 +327,7 @@ async def display_file(
 
 
 def _with_dump(facts: wire.FileView, shown: FileExcerpt) -> Response:
-    """The dump is not validated: a megabyte has 65,536 lines."""
+    """Return the response with the dump, which is not validated, because a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
     body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")

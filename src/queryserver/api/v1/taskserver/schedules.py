@@ -122,7 +122,7 @@ async def test_email(
 async def _require_scope(
     user: User, schedules: Schedules, given: Mapping[str, Any], schedule_id: int | None = None
 ) -> None:
-    """A scheduled statement runs as its owner, without the restrictions of the API token that created the schedule."""
+    """Require `Scope.QUERY` for scheduled statements, which run as their owner without the API token's restrictions."""
     if user.has_scope(Scope.QUERY):
         return
     kinds = {given.get("kind")}

@@ -1,4 +1,4 @@
-"""State of the task server, and its tasks, for administrators (Contract platform 10.6)."""
+"""Calls for the task server's state and tasks, for administrators (Contract platform 10.6)."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from queryserver.tasks.model import Task, TaskFilter
 
 router = PathGroup("taskserver", prefix="/api/v1/taskserver")
 storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
-"""Its call belongs to uploads of storage: failures have the same shape."""
+"""Router of a call that belongs to storage uploads, so its failures have the same format."""
 
 
 @router.get("/status", response_model=wire.TaskServerStatus)
