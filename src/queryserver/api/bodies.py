@@ -69,7 +69,8 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
 
 
 def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
-    """Parse the text parts of `multipart/form-data`; the last value of a repeated part counts. Empty for an empty body.
+    """Parse the text parts of `multipart/form-data`; the last value of a repeated part counts. An empty body has no
+    parts.
 
     Raises InvalidParameter (a file, a truncated body, no boundary, above 1000 parts, text as in `parse_form`) and
     PayloadTooLarge (headers of one part above 16 KiB).

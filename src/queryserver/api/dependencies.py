@@ -198,7 +198,7 @@ class ModelFields(FieldsReader):
     ) -> None:
         """`max_bytes` is the maximum body size. `parse` creates the model.
 
-        `repeated`: query parameters of which every value counts.
+        `repeated` are the query parameters that keep all values.
         """
         super().__init__(model)
         self._fields = model
@@ -217,9 +217,9 @@ class ModelFields(FieldsReader):
 
 
 def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
-    """For `Annotated[Model, fields(Model)]`: the fields of the call.
+    """Create the dependency for `Annotated[Model, fields(Model)]`, which reads the fields of the call.
 
-    `repeated`: query parameters of which every value counts.
+    `repeated` are the query parameters that keep all values.
     """
     return Depends(ModelFields(model, _body_limit, repeated=repeated))
 

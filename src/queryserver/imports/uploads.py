@@ -304,7 +304,7 @@ class ImportUploads:
     async def receive(
         self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
     ) -> ReceivedUpload:
-        """Store an upload; an incomplete one leaves nothing behind. `room_bytes` is the result of `admit`.
+        """Store an upload; incomplete uploads are not stored. `room_bytes` is the result of `admit`.
 
         Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and the
         errors of `content`.

@@ -71,8 +71,8 @@ def _follows_word(statement: str, at: int) -> bool:
 class ScriptMarkers:
     """Marker counts of a script: in total, before the chosen statement, and in the chosen statement (`own`).
 
-    `names` are the distinct names, `occurrences` their numbers of uses. If `has_unclear_quotes` is set, a quote may end
-    elsewhere.
+    `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, a quote may
+    end elsewhere.
     """
 
     total: int = 0

@@ -38,7 +38,7 @@ _DANGEROUS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FilteredSettings:
-    """The settings of one call, divided into those passed on and those ignored."""
+    """The settings of one call, divided into passed-on and ignored settings."""
 
     passed_on: Mapping[str, str]
     ignored: Sequence[str]

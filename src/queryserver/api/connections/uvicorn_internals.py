@@ -1,19 +1,19 @@
 """Isolates the undocumented parts of uvicorn that this service uses (ADR 80).
 
-Uvicorn's documented hook is the class that speaks HTTP (`http` of its `Config`); inside its own class there is none.
-The names that are used, and why:
+Uvicorn's documented hook is the HTTP class (`http` of its `Config`); its own class has no documented
+hooks. This file uses these undocumented names:
 
-- `HttpToolsProtocol`, the class that `http="httptools"` stands for. A server of our own would be some 500 lines. Its
+- `HttpToolsProtocol`: the class that `http="httptools"` selects. Writing our own server would take about 500 lines. Its
   methods `on_url`, `on_header` and so on are called by httptools, which documents them.
-- `on_response_complete`: called at the end of each response, those included that uvicorn sends itself. An application
-  does not see these.
-- `send_400_response`: called for input that is no HTTP. Uvicorn's own response is text, ours are JSON.
+- `on_response_complete`: called at the end of each response, including the responses that uvicorn itself
+  sends, which applications do not see.
+- `send_400_response`: called for input that is not HTTP. Uvicorn's own response is text, ours is JSON.
 - `timeout_keep_alive_task`, `timeout_keep_alive`, `timeout_keep_alive_handler`: the timer of idle connections. Uvicorn
   starts it at the end of a response, but not when the rest of a request arrives after its response.
-- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: TLS begins behind our own count of connections (`tls.py`),
-  so the listener must not do it.
+- `Config.load`, `Config.ssl`, `Config.http_protocol_class`: TLS starts after our own connection count (`tls.py`),
+  so the listener must not start it.
 
-`tests/unit/api/connections/test_uvicorn_internals.py` fails when one of them changes.
+`tests/unit/api/connections/test_uvicorn_internals.py` fails if any of these names changes.
 """
 
 import asyncio
