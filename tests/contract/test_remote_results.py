@@ -74,12 +74,12 @@ class RemoteResults(ResultStoreContract):
 
     async def test_empty_store_lists_nothing(self, opened):
         assert [batch async for batch in opened.listing.statements()] == []
-        assert await opened.listing.remove_remains(timedelta(0), datetime.now(UTC)) == 0
+        assert await opened.listing.remove_orphans(timedelta(0), datetime.now(UTC)) == 0
 
     async def test_configuration_check_uses_store_and_leaves_nothing(self, settings, opened):
         assert list(await check_results(settings)) == []
         later = datetime.now(UTC) + timedelta(days=1)
-        assert await opened.listing.remove_remains(timedelta(0), later) == 0
+        assert await opened.listing.remove_orphans(timedelta(0), later) == 0
 
 
 async def _each(batch):
