@@ -35,7 +35,7 @@ def test_driver_signatures_match_our_calls(called, signature: str):
     assert str(inspect.signature(called)) == signature
 
 
-def test_connection_has_attributes_we_read():
+async def test_connection_has_attributes_we_read():
     connection = RawConnection()
     assert [connection._proto, connection._result, connection._transport] == [None, None, None]
     assert connection._next_seq_id == 0
@@ -47,7 +47,7 @@ def test_connection_has_attributes_we_read():
     connection.resume()
 
 
-def test_result_has_attributes_we_read():
+async def test_result_has_attributes_we_read():
     result = MySQLResult(Connection())
     assert (result.field_count, result.warning_count, result.unbuffered_active) == (0, 0, False)
     assert result.fields is None
@@ -55,14 +55,14 @@ def test_result_has_attributes_we_read():
     assert result._take_pending_rows(10) == []
 
 
-def test_multiple_statements_per_text_are_disabled():
+async def test_multiple_statements_per_text_are_disabled():
     assert Connection()._client_flag & MULTI_STATEMENTS
     flag = RawConnection()._client_flag
     assert not flag & MULTI_STATEMENTS
     assert flag & PS_MULTI_RESULTS
 
 
-def test_execute_packet_starts_with_statement_id():
+async def test_execute_packet_starts_with_statement_id():
     header = PreparedStatement(Connection(), 7, 1)._execute_header
     assert header == struct.pack("<I", 7) + b"\0" + struct.pack("<I", 1)
 
