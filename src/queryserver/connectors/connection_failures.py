@@ -13,7 +13,7 @@ from queryserver.platform.addresses import HostRefused, UnknownHost, literal_add
 
 _MAX_CHARACTERS = 500
 _MAX_CAUSES = 10
-_LEAST_SECRET = 3
+_MIN_SECRET_CHARACTERS = 3
 
 _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (UnknownHost, "dns"),
@@ -110,7 +110,7 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
             parts = urlsplit(text)
             found |= {parts.password or "", unquote(parts.password or "")}
             found |= {piece.partition("=")[2] for piece in parts.query.split("&")}
-    return {text for text in found if len(text) >= _LEAST_SECRET}
+    return {text for text in found if len(text) >= _MIN_SECRET_CHARACTERS}
 
 
 def _is_foreign(text: str, known: Collection[str]) -> bool:

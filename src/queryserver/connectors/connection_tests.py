@@ -365,7 +365,7 @@ _VERSIONS = {
 }
 """Statements that return the version, by dialect."""
 
-_LONGEST_VERSION = 200
+_MAX_VERSION_CHARACTERS = 200
 
 
 def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
@@ -392,14 +392,14 @@ async def _version(session: EngineSession, dialect: str) -> str | None:
         return None
     for batch in answer.rows:
         if batch.num_rows and batch.num_columns:
-            return str(batch.column(0)[0].as_py())[:_LONGEST_VERSION]
+            return str(batch.column(0)[0].as_py())[:_MAX_VERSION_CHARACTERS]
     return None
 
 
 # Servers with a REST interface, which take no statements.
 
 _MAX_BYTES = 256 * 1024
-_LONGEST_REST_VERSION = 300
+_MAX_REST_VERSION_CHARACTERS = 300
 
 
 def _rest_target(connector: Connector, builder: EngineBuilder) -> _TestTarget:
@@ -443,7 +443,7 @@ def rest_login(
             value = body.get(member) if isinstance(body, dict) else None
             if not isinstance(value, str):
                 raise errors.StatementRejected("The server answered, but not as one of this type.")
-            return value[:_LONGEST_REST_VERSION] if has_version else None
+            return value[:_MAX_REST_VERSION_CHARACTERS] if has_version else None
 
         yield hello
 

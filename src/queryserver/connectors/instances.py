@@ -30,8 +30,8 @@ from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 
 _CHANGE_ATTEMPTS = 5
-_LONGEST_NAME = 100
-_LONGEST_DESCRIPTION = 1000
+_MAX_NAME_CHARACTERS = 100
+_MAX_DESCRIPTION_CHARACTERS = 1000
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class ConnectorEvent:
 @contextmanager
 def connector_event(user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
     """Write an audit event `connector.<operation>` with the outcome `ok`, the error code, or `interrupted`."""
-    event, outcome = ConnectorEvent((subject or "")[:_LONGEST_NAME]), "interrupted"
+    event, outcome = ConnectorEvent((subject or "")[:_MAX_NAME_CHARACTERS]), "interrupted"
     try:
         yield event
         outcome = event.outcome
@@ -423,10 +423,10 @@ def _require_names(submitted: SubmittedConnector, *, is_new: bool) -> None:
     if submitted.nice_name is None:
         if is_new:
             problems["nice_name"] = ["Must be given."]
-    elif not 1 <= len(submitted.nice_name.strip()) <= _LONGEST_NAME or not submitted.nice_name.isprintable():
-        problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
-    if len(submitted.description or "") > _LONGEST_DESCRIPTION:
-        problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
+    elif not 1 <= len(submitted.nice_name.strip()) <= _MAX_NAME_CHARACTERS or not submitted.nice_name.isprintable():
+        problems["nice_name"] = [f"Must have 1 to {_MAX_NAME_CHARACTERS} printable characters."]
+    if len(submitted.description or "") > _MAX_DESCRIPTION_CHARACTERS:
+        problems["description"] = [f"Must have at most {_MAX_DESCRIPTION_CHARACTERS} characters."]
     if is_new:
         problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(submitted, name)}
     if problems:

@@ -153,8 +153,8 @@ def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
     return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
-_LONGEST_S = 365 * 24 * 3600
-_MOST_CHARACTERS = 64 * 1024
+_MAX_S = 365 * 24 * 3600
+_MAX_CHARACTERS = 64 * 1024
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
@@ -186,8 +186,8 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
         except ValueError as problem:
             problems[name] = [str(problem)]
     for name in _GENERAL:
-        if name.endswith("_s") and not 1 <= int(settings.get(name, 1)) <= _LONGEST_S:
-            problems[name] = [f"Must be between 1 and {_LONGEST_S}."]
+        if name.endswith("_s") and not 1 <= int(settings.get(name, 1)) <= _MAX_S:
+            problems[name] = [f"Must be between 1 and {_MAX_S}."]
     if settings.get("retry", "never") not in _RETRIES:
         problems["retry"] = ["Must be never or read_only."]
     if problems:
@@ -211,8 +211,8 @@ def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
         problem = "Must be a whole number."
     elif not isinstance(value, str):
         problem = "Must be text."
-    elif len(value) > _MOST_CHARACTERS:
-        problem = f"Must have at most {_MOST_CHARACTERS} characters."
+    elif len(value) > _MAX_CHARACTERS:
+        problem = f"Must have at most {_MAX_CHARACTERS} characters."
     elif _CONTROLS.search(value.translate(_NO_LINES) if name in _OF_LINES else value):
         problem = "Must be free of control characters."
     else:

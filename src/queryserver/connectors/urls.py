@@ -29,11 +29,11 @@ from queryserver.errors.statements import driver_not_allowed, host_not_allowed, 
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 _ALIASES = {"postgres": "postgresql"}
-_LONGEST_S = 7 * 24 * 3600
+_MAX_S = 7 * 24 * 3600
 _SHOWN = 60  # characters shown of a client's text
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 _USER, _GIVEN_LATER = "${USER}", "${PASSWORD}"
-_MOST_IDLE_S, _MOST_PROBES = 32767, 127  # the kernel's limits
+_MAX_IDLE_S, _MAX_PROBES = 32767, 127  # the kernel's limits
 PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
 """Default ports by dialect."""
 
@@ -57,24 +57,24 @@ class PostgresqlUrlOptions(Options):
     """Options of `postgresql://` urls."""
 
     sslmode: Annotated[str, choice("disable", "allow", "prefer", "require", "verify-ca", "verify-full")] = "prefer"
-    connect_timeout: Annotated[int, whole(1, _LONGEST_S)] = 10
+    connect_timeout: Annotated[int, whole(1, _MAX_S)] = 10
     application_name: str = "queryserver"
     target_session_attrs: Annotated[
         str, choice("any", "primary", "standby", "read-write", "read-only", "prefer-standby")
     ] = "any"
     keepalives: Annotated[str, choice("0", "1")] = "1"
-    keepalives_idle: Annotated[int, whole(1, _MOST_IDLE_S)] = 60
-    keepalives_interval: Annotated[int, whole(1, _MOST_IDLE_S)] = 15
-    keepalives_count: Annotated[int, whole(1, _MOST_PROBES)] = 4
+    keepalives_idle: Annotated[int, whole(1, _MAX_IDLE_S)] = 60
+    keepalives_interval: Annotated[int, whole(1, _MAX_IDLE_S)] = 15
+    keepalives_count: Annotated[int, whole(1, _MAX_PROBES)] = 4
 
 
 class MysqlUrlOptions(Options):
     """Options of `mysql://` urls. Texts are always UTF-8, and writing never waits for long."""
 
     charset: str = ""
-    connect_timeout: Annotated[int, whole(1, _LONGEST_S)] = 10
-    read_timeout: Annotated[int | None, whole(1, _LONGEST_S)] = None
-    write_timeout: Annotated[int | None, whole(1, _LONGEST_S)] = None
+    connect_timeout: Annotated[int, whole(1, _MAX_S)] = 10
+    read_timeout: Annotated[int | None, whole(1, _MAX_S)] = None
+    write_timeout: Annotated[int | None, whole(1, _MAX_S)] = None
     ssl_mode: Annotated[str, choice("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")] = "DISABLED"
 
 

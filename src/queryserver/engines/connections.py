@@ -159,8 +159,8 @@ async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
 RETRY_S = 60.0
 """How long a failing call is retried before the outcome of its statement counts as unknown."""
 
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
+_INITIAL_PAUSE_S = 0.05
+_MAX_PAUSE_S = 1.0
 
 
 class Retries:
@@ -168,15 +168,15 @@ class Retries:
 
     def __init__(self, for_s: float) -> None:
         self._until = asyncio.get_running_loop().time() + for_s
-        self._pause_s = _FIRST_PAUSE_S
+        self._pause_s = _INITIAL_PAUSE_S
 
-    async def pause(self, *, least_s: float = 0) -> bool:
+    async def pause(self, *, min_s: float = 0) -> bool:
         """Wait before the next attempt. Return False immediately if no time is left for another attempt."""
-        pause_s = max(self._pause_s, least_s)
+        pause_s = max(self._pause_s, min_s)
         if asyncio.get_running_loop().time() + pause_s > self._until:
             return False
         await asyncio.sleep(pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
         return True
 
 

@@ -473,12 +473,12 @@ class StatementLoader(ABC):
                     await ledger.settled(load.target)
 
 
-async def statements_of(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
-    """Group rows into statements of at most `most_bytes`, each with at least one row."""
+async def statements_of(written: AsyncGenerator[Written], max_bytes: int) -> AsyncGenerator[Sequence[bytes]]:
+    """Group rows into statements of at most `max_bytes`, each with at least one row."""
     rows, size = list[bytes](), 0
     async for more in written:
         for row in more:
-            if rows and size + len(row) > most_bytes:
+            if rows and size + len(row) > max_bytes:
                 yield rows
                 rows, size = [], 0
             rows.append(row)

@@ -32,9 +32,9 @@ _PREPARE_S = 30.0
 _POLL_S = 1.0
 _CONVERTER_THREADS = 2
 _MAX_IDLE = 8
-_FEW_CELLS = 2_000
+_MAX_INLINE_CELLS = 2_000
 """Maximum number of cells that are converted to Arrow on the event loop. More cells are converted in a thread."""
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Stopped(errors.StatementRejected):
@@ -147,7 +147,7 @@ class StreamedOperation:
             # A source that is no longer open has delivered its last rows.
             if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
-            if len(rows) * len(self.source.columns) <= _FEW_CELLS:
+            if len(rows) * len(self.source.columns) <= _MAX_INLINE_CELLS:
                 batch = self.source.read(rows)
             else:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
@@ -487,7 +487,7 @@ class Answer:
 
 
 async def run(
-    session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MOST_BYTES
+    session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MAX_BYTES
 ) -> Answer:
     """Run a statement and read its first rows, up to about `max_bytes`. Leaves nothing open at the engine.
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
 from queryserver.formats.value_sizes import parts
 
-_MOST_CHARACTERS = 64 * 1024
+_MAX_TEXT_CHARACTERS = 64 * 1024
 """Number of characters searched in a message. Some messages repeat a statement of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
@@ -18,7 +18,7 @@ _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], E
 
 def location_in(text: str, patterns: Sequence[_PositionPattern]) -> ErrorLocation | None:
     """Return the position that the first matching pattern extracts from a message."""
-    text = text[:_MOST_CHARACTERS]
+    text = text[:_MAX_TEXT_CHARACTERS]
     for pattern, location in patterns:
         if match := pattern.search(text):
             return location(match)
@@ -85,13 +85,13 @@ ANY: Sequence[_PositionPattern] = (
 """Formats of common data sources, for drivers that are not known in advance."""
 
 
-_LEAST_CHARACTERS = 16
+_MIN_TOKEN_CHARACTERS = 16
 """Minimum length of redacted tokens. A response may contain a shorter token's characters by chance."""
 
 
 def without_token(content: bytes, token: str | None) -> bytes:
     """Replace the token in an engine's response by as many asterisks, so that frame lengths remain valid."""
-    if token is None or len(token) < _LEAST_CHARACTERS:
+    if token is None or len(token) < _MIN_TOKEN_CHARACTERS:
         return content
     secret = token.encode()
     return content.replace(secret, b"*" * len(secret)) if secret in content else content
@@ -119,7 +119,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 _FIRST_ROWS = 256
 _GROWTH = 8
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 
 
 class ChunkSize:
@@ -131,7 +131,7 @@ class ChunkSize:
         """Adapt to the row width in `batch`."""
         row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
         fitting = BATCH_BYTES // row_bytes
-        self.rows = max(min(fitting, self.rows * _GROWTH, _MOST_ROWS), 1)
+        self.rows = max(min(fitting, self.rows * _GROWTH, _MAX_ROWS), 1)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

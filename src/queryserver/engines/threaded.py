@@ -32,7 +32,7 @@ STOP_S = 5.0
 """Time limit for stopping a statement before the session is abandoned."""
 
 _CONTROL_THREADS = 2
-_LEAST_SHARE = 2
+_MIN_SHARE = 2
 """Lower bound for the limit on threads per user."""
 _NICENESS = 10
 """Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
@@ -61,7 +61,7 @@ class DriverThreads:
         # The threads have the event loop's priority: a thread with lower priority could be descheduled while it
         # holds the interpreter lock, and stall the loop (by up to 0.5 s, measured on two busy cores).
         self._statements = ThreadPoolExecutor(max_statements, thread_name_prefix=f"{name}-statement")
-        share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
+        share = max(max_statements // 2, min(max_statements, _MIN_SHARE))
         self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._waiting = set[asyncio.Task[None]]()
         self._control = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix=f"{name}-control")

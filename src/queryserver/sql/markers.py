@@ -15,7 +15,7 @@ from typing import Any
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import ErrorLocation
 from queryserver.sql.parameters import (
-    MOST_VALUES,
+    MAX_VALUES,
     NAME,
     Parameter,
     Parameters,
@@ -26,10 +26,10 @@ from queryserver.sql.parameters import (
 from queryserver.sql.positions import Position, line_start, position_at, position_of
 from queryserver.sql.splitter_scan import has_unclear_quotes, lexis_of, parameter_marks
 
-_LONGEST_SHOWN = 60
-_SHORTEST_REPLACED = 8
-_MOST_MASKED = 300
-_LONGEST_MASKED_BY_PATTERN = 100
+_MAX_REPR_CHARACTERS = 60
+_MIN_MASKED_CHARACTERS = 8
+_MAX_MASKED_VALUES = 300
+_MAX_PATTERN_CHARACTERS = 100
 _BEHIND_WORDS = frozenset("_$)]}'\"`:")
 
 
@@ -92,8 +92,8 @@ class ScriptMarkers:
                 "parameters: where a quote of the text ends is not known for this connector; double the quote instead"
                 " of a backslash before it, or send that text as a value."
             )
-        if self.total > MOST_VALUES:
-            raise InvalidParameter(f"parameters: the text has {self.total} places; at most {MOST_VALUES} are allowed.")
+        if self.total > MAX_VALUES:
+            raise InvalidParameter(f"parameters: the text has {self.total} places; at most {MAX_VALUES} are allowed.")
         if parameters.by_name is None:
             if self.total != (count := len(parameters.by_position)):
                 raise InvalidParameter(f"parameters: the text has {self.total} places, and {count} values came.")
@@ -101,10 +101,10 @@ class ScriptMarkers:
         names = set(self.names)
         for name in self.names:
             if name not in parameters.by_name:
-                raise InvalidParameter(f"parameters: the place :{name[:_LONGEST_SHOWN]} has no value.")
+                raise InvalidParameter(f"parameters: the place :{name[:_MAX_REPR_CHARACTERS]} has no value.")
         for name in parameters.by_name:
             if name not in names:
-                raise InvalidParameter(f"parameters: the text has no place :{name[:_LONGEST_SHOWN]}.")
+                raise InvalidParameter(f"parameters: the text has no place :{name[:_MAX_REPR_CHARACTERS]}.")
 
 
 NO_MARKERS = ScriptMarkers()
@@ -161,11 +161,11 @@ class _Mask:
 
     def __init__(self, values: Sequence[Parameter]) -> None:
         texts = {parameter.value for parameter in values if isinstance(parameter.value, str) and parameter.value}
-        if len(texts) > _MOST_MASKED:
+        if len(texts) > _MAX_MASKED_VALUES:
             texts = set[str]()
         # Quotes within literals are doubled.
         forms = {form for text in texts for form in (text, text.replace("'", "''"), text.replace('"', '""'))}
-        self._long = tuple(form for form in forms if len(form) > _LONGEST_MASKED_BY_PATTERN)
+        self._long = tuple(form for form in forms if len(form) > _MAX_PATTERN_CHARACTERS)
         self._short = sorted(forms.difference(self._long), key=len, reverse=True)
         self._pattern: re.Pattern[str] | None = None
 
@@ -224,7 +224,9 @@ class BoundStatement:
                 number = numbers.setdefault(marker.name, len(values))
                 if number == len(values):
                     if marker.name not in values_sent.by_name:
-                        raise InvalidParameter(f"parameters: the place :{marker.name[:_LONGEST_SHOWN]} has no value.")
+                        raise InvalidParameter(
+                            f"parameters: the place :{marker.name[:_MAX_REPR_CHARACTERS]} has no value."
+                        )
                     values.append(values_sent.by_name[marker.name])
             self._numbers.append(number)
         self.values = tuple(values)
@@ -310,7 +312,7 @@ class BoundStatement:
             rendered, original = [self._rendered], [self.statement]
         for line, replacement in zip(rendered, original, strict=True):
             # A short line such as `1` also occurs in logs for other reasons.
-            if line != replacement and len(line.strip()) >= _SHORTEST_REPLACED:
+            if line != replacement and len(line.strip()) >= _MIN_MASKED_CHARACTERS:
                 text = text.replace(line, replacement).replace(line.strip(), replacement.strip())
         return self._mask.apply(text)
 

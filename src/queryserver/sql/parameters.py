@@ -17,20 +17,20 @@ from typing import Any, TypeAlias, cast
 
 from queryserver.errors.base import InvalidParameter
 
-MOST_VALUES = 10_000
-MOST_BYTES = 1024 * 1024
+MAX_VALUES = 10_000
+MAX_BYTES = 1024 * 1024
 """Limit on the JSON text of all values in a call."""
-MOST_WRITTEN_BYTES = 16 * 1024 * 1024
+MAX_WRITTEN_BYTES = 16 * 1024 * 1024
 """Limit on the JSON text of all values, counting a value once per occurrence, since engines may receive each."""
-MOST_ROWS = 10_000
-MOST_ROWS_VALUES = 200_000
-MOST_ROWS_BYTES = 4 * 1024 * 1024
+MAX_ROWS = 10_000
+MAX_ROWS_VALUES = 200_000
+MAX_ROWS_BYTES = 4 * 1024 * 1024
 """Limits on `parameter_rows`: number of rows, total number of values, and JSON text of the values."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_LONGEST_NAME = 128
-_MOST_DIGITS = 1_000
-_MOST_DEPTH = 8
+_MAX_NAME_CHARACTERS = 128
+_MAX_DIGITS = 1_000
+_MAX_DEPTH = 8
 _BIGINT = 2**63
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
@@ -175,7 +175,7 @@ def read_parameters(content: object) -> Parameters:
         named = cast("Mapping[str, Any]", content)
         _require_few(len(named))
         for name in named:
-            if len(name) > _LONGEST_NAME or not NAME.fullmatch(name):
+            if len(name) > _MAX_NAME_CHARACTERS or not NAME.fullmatch(name):
                 raise InvalidParameter("parameters: names are of letters, digits and _, and begin with no digit.")
         by_name = {name: _parameter(f":{name}", value) for name, value in named.items()}
         return Parameters(named, by_name=by_name)
@@ -191,16 +191,16 @@ def read_parameter_rows(content: object) -> Parameters:
     if not isinstance(content, list) or not content:
         raise InvalidParameter("parameter_rows must be a JSON list of at least one row.")
     rows, parsed, values = cast("list[Any]", content), list[Parameters](), 0
-    if len(rows) > MOST_ROWS:
-        raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS} rows.")
+    if len(rows) > MAX_ROWS:
+        raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS} rows.")
     for number, row in enumerate(rows, 1):
         with of_row(number):
             parsed.append(read_parameters(row))
             if parsed[-1].are_named != parsed[0].are_named:
                 raise InvalidParameter("parameters are a list in one row, and an object in another.")
         values += len(row)
-        if values > MOST_ROWS_VALUES:
-            raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_VALUES} values.")
+        if values > MAX_ROWS_VALUES:
+            raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_VALUES} values.")
     return Parameters(rows, parsed[0].by_position, parsed[0].by_name, tuple(parsed))
 
 
@@ -222,8 +222,8 @@ def digits_of(number: Decimal) -> tuple[int, int]:
 
 
 def _require_few(count: int) -> None:
-    if count > MOST_VALUES:
-        raise InvalidParameter(f"parameters: at most {MOST_VALUES} values.")
+    if count > MAX_VALUES:
+        raise InvalidParameter(f"parameters: at most {MAX_VALUES} values.")
 
 
 def _parameter(name: str, value: Any, depth: int = 0) -> Parameter:
@@ -267,8 +267,8 @@ def _typed(name: str, typed: Mapping[str, Any], depth: int) -> Parameter:
 
 
 def _elements(name: str, given: Any, depth: int) -> tuple[Parameter, ...]:
-    if depth >= _MOST_DEPTH:
-        raise InvalidParameter(f"parameters: {name} nests arrays more than {_MOST_DEPTH} deep.")
+    if depth >= _MAX_DEPTH:
+        raise InvalidParameter(f"parameters: {name} nests arrays more than {_MAX_DEPTH} deep.")
     if not isinstance(given, list):
         raise TypeError
     values = cast("list[Any]", given)
@@ -333,7 +333,7 @@ def _decimal(name: str, value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError
     text = str(value)
-    if len(text) > _MOST_DIGITS or not _DECIMAL.fullmatch(text):
+    if len(text) > _MAX_DIGITS or not _DECIMAL.fullmatch(text):
         raise ValueError
     try:
         return Decimal(text)

@@ -12,7 +12,7 @@ from typing import assert_never
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorLocation, LineColumn, Octet, Rest, Unit
 
 _DOTS = "..."
-_FEW = 1000
+_MAX_LINEAR_CHARACTERS = 1000
 # Thai and Lao vowels, Hangul jamo, regional indicators, skin tones.
 _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
 
@@ -96,7 +96,7 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
     if line < 1 or line - 1 > statement.count("\n"):
         return None
     start, stop, before = 0, len(statement), line - 1  # number of line ends between `start` and the line
-    while stop - start > _FEW:
+    while stop - start > _MAX_LINEAR_CHARACTERS:
         middle = (start + stop) // 2
         ends = statement.count("\n", start, middle)
         if ends >= before:

@@ -3,7 +3,7 @@
 from queryserver.sql.formatting import tokens
 from queryserver.sql.splitter_scan import first_keyword, has_unclear_quotes
 
-_LONGEST = 100_000  # tokenizing longer texts would block the event loop
+_MAX_CHARACTERS = 100_000  # tokenizing longer texts would block the event loop
 _COMMENTS = ("--", "/*", "#", "//")
 _NAME_QUOTES = ('"', "`", "[")
 _QUOTES = ("'", "$", *_NAME_QUOTES)
@@ -35,7 +35,7 @@ def only_reads(text: str, dialect: str) -> bool:
     Functions with known effects count as such words; the effects of user-defined functions are unknown. Functions with
     quoted names count as having effects, since escapes can hide their names.
     """
-    if len(text) > _LONGEST or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
+    if len(text) > _MAX_CHARACTERS or has_unclear_quotes(text, dialect) or first_keyword(text, dialect) not in _QUERIES:
         return False
     # MySQL and MariaDB execute these comments.
     if "/*!" in text or "/*M!" in text:

@@ -406,7 +406,7 @@ def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
 """Texts without a limit keyword this close to the end or start need not be tokenized."""
-_LONGEST_TEXT = 100_000  # limits in longer texts are ignored, as tokenizing would take more than 50 ms
+_MAX_CHARACTERS = 100_000  # limits in longer texts are ignored, as tokenizing would take more than 50 ms
 _TAIL_TOKENS = 12
 
 _NUMBER = r"([0-9]+(?:_[0-9]+)*)"
@@ -431,7 +431,7 @@ def literal_limit(text: str, dialect: str) -> int | None:
     """
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
-    if len(text) > _LONGEST_TEXT or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
+    if len(text) > _MAX_CHARACTERS or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
         return None
     is_comment = re.compile(r"--|/\*|#.").match
     significant = [token for token in tokens(text, dialect) if token and not is_comment(token)]

@@ -234,7 +234,7 @@ _SLASH_COMMENT = re.compile("(?<!:)//")
 _DELIMITER_LINE = re.compile(r"(?i:DELIMITER)[ \t]+(\S{1,15})(?!\S)[^\r\n]*")
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |$)")
 _ROUTINE = re.compile(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE)(?: |$)")
-_LONGEST_HEAD = 6
+_MAX_HEAD_WORDS = 6
 _WORD_CHARACTERS = 16
 # PostgreSQL: two literals separated by a line end are one literal, with the same escapes.
 _NEXT_PART = re.compile(r"(?:[ \t\f\v]++|--[^\r\n]*+){0,1024}+[\r\n](?:\s++|--[^\r\n]*+[\r\n]){0,1024}+'")
@@ -390,7 +390,7 @@ class _Scanner:
         script = self._script
         if script[position] in "cCeE":
             words, at = list[str](), position
-            while len(words) < _LONGEST_HEAD and (word := _WORD.match(script, at)):
+            while len(words) < _MAX_HEAD_WORDS and (word := _WORD.match(script, at)):
                 words.append(script[at : min(word.end(), at + _WORD_CHARACTERS)].upper())
                 at = self.skip_gap(word.end())
             head = " ".join(words)

@@ -10,7 +10,7 @@ import orjson
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.sealer import Sealer
 from queryserver.sql.markers import ScriptMarkers, StatementParameters
-from queryserver.sql.parameters import MOST_BYTES, MOST_ROWS_BYTES, MOST_WRITTEN_BYTES, Parameters, ParameterSupport
+from queryserver.sql.parameters import MAX_BYTES, MAX_ROWS_BYTES, MAX_WRITTEN_BYTES, Parameters, ParameterSupport
 from queryserver.sql.splitter import Choice, controls_transaction
 from queryserver.statements.model import StatementRecord
 
@@ -27,11 +27,11 @@ class ParameterSealer:
         """Seal the values. Raises InvalidParameter if they have too many bytes."""
         content = _content(parameters)
         if parameters.values.rows:
-            if len(content) > MOST_ROWS_BYTES:
-                raise InvalidParameter(f"parameter_rows: at most {MOST_ROWS_BYTES} bytes of JSON together.")
+            if len(content) > MAX_ROWS_BYTES:
+                raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_BYTES} bytes of JSON together.")
             return self._sealer.seal(content)
-        if len(content) > MOST_BYTES:
-            raise InvalidParameter(f"parameters: at most {MOST_BYTES} bytes of JSON together.")
+        if len(content) > MAX_BYTES:
+            raise InvalidParameter(f"parameters: at most {MAX_BYTES} bytes of JSON together.")
         return self._sealer.seal(content)
 
     def unseal(self, sealed: bytes) -> StatementParameters:
@@ -71,10 +71,10 @@ def check_parameters(parameters: Parameters, markers: ScriptMarkers, support: Pa
         sizes = {name: len(orjson.dumps(value)) for name, value in dict(row.original).items()}
         if (
             sum(sizes[name] * times for name, times in zip(markers.names, markers.occurrences, strict=True))
-            > MOST_WRITTEN_BYTES
+            > MAX_WRITTEN_BYTES
         ):
             raise InvalidParameter(
-                f"parameters: at most {MOST_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
+                f"parameters: at most {MAX_WRITTEN_BYTES} bytes of JSON, a value as often as its name stands."
             )
     return StatementParameters(parameters, markers.before)
 

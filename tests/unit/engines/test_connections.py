@@ -133,9 +133,9 @@ async def test_no_retry_without_remaining_time() -> None:
 
 
 async def test_no_pause_when_minimum_exceeds_remaining_time() -> None:
-    assert not await Retries(1).pause(least_s=2)
+    assert not await Retries(1).pause(min_s=2)
     begun = asyncio.get_running_loop().time()
-    assert await Retries(1).pause(least_s=0.2)
+    assert await Retries(1).pause(min_s=0.2)
     assert asyncio.get_running_loop().time() - begun >= 0.2
 
 

@@ -7,7 +7,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.sql.literals import HIVE, SPARKSQL
 from queryserver.sql.markers import StatementParameters, count_markers
-from queryserver.sql.parameters import MOST_VALUES, read_parameters
+from queryserver.sql.parameters import MAX_VALUES, read_parameters
 from queryserver.statements.parameters import ParameterSealer, check_parameters
 
 LONG = "x" * 100_000
@@ -22,8 +22,8 @@ def check(statement: str, values: object) -> None:
 
 @pytest.mark.parametrize(("times", "values"), [
     (100, {"a": LONG}),
-    (MOST_VALUES, {"a": 1}),
-    (MOST_VALUES, [1] * MOST_VALUES),
+    (MAX_VALUES, {"a": 1}),
+    (MAX_VALUES, [1] * MAX_VALUES),
 ])  # fmt: skip
 def test_value_may_be_used_by_many_markers(times: int, values: object):
     check("select " + ",".join([":a" if isinstance(values, dict) else "?"] * times), values)
@@ -62,7 +62,7 @@ def test_extreme_valid_values_are_accepted():
 @pytest.mark.parametrize(("times", "value", "says"), [
     (300, LONG, "16777216 bytes"),
     (9_000, ["x" * 2_000], "16777216 bytes"),
-    (MOST_VALUES + 1, 1, f"{MOST_VALUES + 1} places"),
+    (MAX_VALUES + 1, 1, f"{MAX_VALUES + 1} places"),
 ])  # fmt: skip
 def test_expanded_size_of_repeated_values_is_limited(times: int, value: object, says: str):
     """Engines without value binding receive the value once per marker."""

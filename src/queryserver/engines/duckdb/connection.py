@@ -51,7 +51,7 @@ from queryserver.sql.markers import BoundStatement
 # only if their size is known: reading numbers in batches of 16,384 rows is 1.3 times as fast.
 _VECTOR_ROWS, _ROWS_OF_KNOWN_SIZE = 2048, 16_384
 
-_MOST_JOINED = 2_000
+_MAX_JOINED_ROWS = 2_000
 """Maximum number of parameters in a statement that combines several rows."""
 
 _SMALL_BYTES = 1024 * 1024
@@ -226,7 +226,7 @@ class DuckdbConnection:
                 at += 1
                 continue
             first, kind, size = rows[at], alike(text, values), max(len(values), 1)
-            while (at := at + 1) < len(rows) and len(values) + size <= _MOST_JOINED:
+            while (at := at + 1) < len(rows) and len(values) + size <= _MAX_JOINED_ROWS:
                 other, more = marks_of(rows[at])
                 if alike(other, more) != kind:
                     break

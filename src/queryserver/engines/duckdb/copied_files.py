@@ -27,9 +27,9 @@ _SUFFIX = re.compile(r"(?:\.[A-Za-z0-9]{1,20}){1,2}$")
 
 SMALL_BYTES = 1024 * 1024
 """Files up to this size are buffered in this process until they are complete."""
-MOST_OPEN = 24
+MAX_OPEN_WRITES = 24
 """Maximum number of larger files open at the server, which permits a few more."""
-MOST_WAITING_BYTES = 32 * 1024 * 1024
+MAX_WAITING_BYTES = 32 * 1024 * 1024
 _AT_ONCE = 8
 
 
@@ -186,7 +186,7 @@ class CopiedFiles:
         """
         open_writes = sum(write.is_at_server for write in self._writes.values())
         waiting = sum(write.waiting_bytes for write in self._writes.values())
-        if open_writes < MOST_OPEN and waiting < MOST_WAITING_BYTES:
+        if open_writes < MAX_OPEN_WRITES and waiting < MAX_WAITING_BYTES:
             return None
         return next((write for write in self._writes.values() if write.is_closed), None)
 

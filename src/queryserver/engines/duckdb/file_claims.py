@@ -33,7 +33,7 @@ END_WAIT_S = 10.0
 After that, the waiting statement is refused.
 """
 _PROOFS_AT_ONCE = 8
-_KEPT_ERRORS = 1_000
+_MAX_ERRORS = 1_000
 """Number of callback errors stored until their statements retrieve them, which is usually immediately."""
 _MARK = "file callback "
 _MARKED = re.compile(rf"{_MARK}([0-9a-f]{{16}})")
@@ -227,7 +227,7 @@ class FileClaims:
         mark = token_hex(8)
         with self._changed:
             self._errors[mark] = error
-            while len(self._errors) > _KEPT_ERRORS:
+            while len(self._errors) > _MAX_ERRORS:
                 self._errors.popitem(last=False)
         return CallbackFailed(f"{_MARK}{mark}")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"result://([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?![\w-])", re.IGNORECASE)
 _UNKNOWN = re.compile(r"with name result://(\S+) does not exist", re.IGNORECASE)
 _QUOTED = frozenset({"string_const", "identifier"})
-_MOST_RESULTS = 100
+_MAX_RESULTS = 100
 _MAKERS = frozenset({"create", "prepare"})
 _STORED_KINDS = frozenset({"view", "macro", "function"})
 _CREATE_MODIFIERS = frozenset({"or", "replace", "temp", "temporary", "recursive", "materialized"})
@@ -54,8 +54,8 @@ class NamedResults:
         for operation_id in _named(tokens):
             if operation_id in self._tables or operation_id in self._failures:
                 continue
-            if len(self._tables) >= _MOST_RESULTS:
-                self._failures[operation_id] = ResultRefused(f"A statement reads at most {_MOST_RESULTS} results.")
+            if len(self._tables) >= _MAX_RESULTS:
+                self._failures[operation_id] = ResultRefused(f"A statement reads at most {_MAX_RESULTS} results.")
                 continue
             try:
                 self._open(operation_id)

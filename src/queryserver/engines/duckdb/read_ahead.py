@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1536 * 1024
 """No further bytes are fetched after larger chunks, because DuckDB has split a larger read and requests the rest
 itself.
 """
-_MOST_CHUNKS = 8
+_MAX_CHUNKS = 8
 """Maximum number of a file's chunks that are kept for the bytes after them."""
 _TRIALS = 6
 """Number of chunks after which no further bytes are fetched, if none of these bytes were used."""
@@ -173,7 +173,7 @@ class StoredBytes:
     def _chunk(self, offset: int, end: int) -> _Piece | None:
         """Create a chunk, which the caller fills; return None if there is no memory. The caller holds the lock."""
         self._trials += 1
-        while len(self._chunks) >= _MOST_CHUNKS:
+        while len(self._chunks) >= _MAX_CHUNKS:
             self._drop_chunk()
         if not self.reads.take(end - offset):
             return None

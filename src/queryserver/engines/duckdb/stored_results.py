@@ -51,7 +51,7 @@ _RECORD_BATCH = 3
 
 _OPEN_BYTES = 64 * 1024 * 1024
 """Size of the cache for pieces that are not in local files, and for converted pieces."""
-_LEAST_OPEN = 8
+_MIN_OPEN_FILES = 8
 _WAITING_FILES = 128
 _FILE_WEIGHT = _OPEN_BYTES // 128
 """Weight of an open file in this cache, which limits a result to 128 open files."""
@@ -173,7 +173,7 @@ class StoredResultTable:
         self._is_closed = False
         # Pieces that a scan reads concurrently stay cached regardless of their size, because each is read in many
         # parts.
-        self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_LEAST_OPEN)
+        self._open = LruCache[int, _Bytes](_OPEN_BYTES, weigh=lambda one: one.weight, least=_MIN_OPEN_FILES)
         numbers = range(len(result.pieces))
         heads = self._pieces.heads()
         known = {head: pa.ipc.read_schema(pa.py_buffer(head)).remove_metadata() for head in set(heads)}

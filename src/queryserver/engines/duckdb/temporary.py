@@ -57,8 +57,8 @@ def _locked(directory: Path, *, waits: bool = True) -> Generator[None]:
 class TemporaryRoom:
     """Limits one database's temporary files, which are in `directory`."""
 
-    def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, directory: Path, max_bytes: int, floor: DiskFloor) -> None:
+        self._max_bytes = max_bytes
         self._directory = directory
         self._floor = floor
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class TemporaryRoom:
 
         DuckDB refuses a limit below the current use; the previous limit then stays until less is in use.
         """
-        limit = self._most_bytes
+        limit = self._max_bytes
         if not self._floor.is_off:
             with suppress(OSError):
                 room = max(self._floor.room(self._directory, fresh=True), 0)  # a full disk has negative room
@@ -83,7 +83,7 @@ class TemporaryRoom:
         """Return the error behind a driver's message, if this limit caused it."""
         if "max_temp_directory_size" not in text:
             return None
-        if self._limit is not None and self._limit < self._most_bytes:
+        if self._limit is not None and self._limit < self._max_bytes:
             return errors.InsufficientStorage()
         return errors.StatementRejected(
             "Out of Memory Error: the temporary files of this database have reached their limit."

@@ -43,7 +43,7 @@ _RESULT_TYPES = {
     for name in names.split(", ")
 }
 
-MOST_LEVELS = 60
+MAX_LEVELS = 60
 """Maximum nesting depth of a column's type."""
 
 _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
@@ -62,11 +62,11 @@ def require_shallow(types: Sequence[DuckDBPyType]) -> None:
     Raises StatementRejected.
     """
     level = list(types)
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         level = [child for native in level for _, child in children_of(native)]
         if not level:
             return
-    raise StatementRejected(f"Not implemented Error: a column's type is nested deeper than {MOST_LEVELS} levels.")
+    raise StatementRejected(f"Not implemented Error: a column's type is nested deeper than {MAX_LEVELS} levels.")
 
 
 def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:

@@ -41,15 +41,15 @@ _OK = 200
 
 
 class Hs2Connection:
-    """Implements `PooledConnection` and makes one call at a time. Replies longer than `most_bytes` are discarded.
+    """Implements `PooledConnection` and makes one call at a time. Replies longer than `max_bytes` are discarded.
 
     If a caller is cancelled, the connection still waits for the reply and drops it, because closing the connection
     would end the session that was opened on it.
     """
 
-    def __init__(self, transport: transports.Transport, *, most_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, transport: transports.Transport, *, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._transport = transport
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._sequence = 0
@@ -111,7 +111,7 @@ class Hs2Connection:
         decode = partial(decode_reply, method, sequence=self._sequence)
         try:
             async with asyncio.timeout(limit_s):
-                return await self._transport.exchange(raw, transports.Expected(decode, self._most_bytes, largest_cell))
+                return await self._transport.exchange(raw, transports.Expected(decode, self._max_bytes, largest_cell))
         except (LoginRefused, ServerException, transports.Overlong):
             raise
         except LOST_IN_TRANSIT as error:
@@ -285,7 +285,7 @@ async def _body(response: httpx.Response, expected: transports.Expected[transpor
             await transports.skim(skimmer, piece)
             continue
         body += piece
-        if len(body) > expected.most_bytes:
+        if len(body) > expected.max_bytes:
             skimmer = transports.Skimmer(expected.largest_cell)
             await transports.skim(skimmer, body)
             body.clear()
@@ -381,7 +381,7 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
             tls = await asyncio.to_thread(client_tls, member.host, validate=validate, ca=ca)
         if address.http_path is not None:
             # Nothing is sent yet; the login is verified by the first call, OpenSession.
-            return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
+            return Hs2Connection(HttpTransport(address, login, resolved, tls), max_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(
                 resolved,
@@ -398,7 +398,7 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
             except BaseException:  # including cancellation: the connection must not stay open
                 writer.transport.abort()
                 raise
-            return Hs2Connection(transport, most_bytes=address.reply_max_bytes)
+            return Hs2Connection(transport, max_bytes=address.reply_max_bytes)
 
 
 async def _logged_in(

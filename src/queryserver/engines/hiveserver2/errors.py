@@ -21,7 +21,7 @@ from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCod
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.statement_texts import HIVE, IMPALA, SPARK, location_in
 
-LONGEST_LINE = 64 * 1024
+MAX_LINE_CHARACTERS = 64 * 1024
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"
 
 _PACKAGES = r"(?:[a-z][\w$]*\.)+"
@@ -76,7 +76,7 @@ class LogFilter:
     """Cleans the lines of one log. The caller must pass all lines in order, starting with the first.
 
     Stack frames and exception names are removed. Each cause message is kept only once, because servers repeat it for
-    every task attempt. Lines are truncated to LONGEST_LINE characters.
+    every task attempt. Lines are truncated to MAX_LINE_CHARACTERS characters.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class LogFilter:
 
     def line(self, line: str) -> str | None:
         """Clean the next line for display; return None if it should be dropped."""
-        line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+        line = line if len(line) <= MAX_LINE_CHARACTERS else f"{line[:MAX_LINE_CHARACTERS]}…"
         if _FRAME_LINE.fullmatch(line) or line.strip() in _HEADINGS:
             return None
         is_cause = (match := _CAUSE.match(line)) is not None

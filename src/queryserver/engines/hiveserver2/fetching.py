@@ -249,7 +249,7 @@ class Fetcher:
                 retries = retries or Retries(self._wire.limits.retry_s)
                 # After a timeout, the server may still be processing the call.
                 is_over = error.timed_out or error.is_refused or self._wire.is_released
-                if is_over or not await retries.pause(least_s=self._longest_s if error.sent else 0):
+                if is_over or not await retries.pause(min_s=self._longest_s if error.sent else 0):
                     raise
                 if error.sent:
                     await self._rewind()

@@ -12,7 +12,7 @@ import pyarrow as pa
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import (
     CALL_FAILURES,
-    LONGEST_LINE,
+    MAX_LINE_CHARACTERS,
     LogFilter,
     Purpose,
     call_errors,
@@ -27,7 +27,7 @@ from queryserver.engines.sessions import MAX_LOG_LINES
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
-_MOST_CHARACTERS = 8 * 1024 * 1024
+_MAX_LOG_CHARACTERS = 8 * 1024 * 1024
 _AT_ONCE = 32 * 1024  # filtering this many characters (at least one line) blocks the event loop for some 20 ms
 
 
@@ -76,12 +76,12 @@ class OperationLog:
         shown = [] if is_whole else self.lines
         filtered, is_full = 0, False
         for line in lines:
-            if is_full := len(shown) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
+            if is_full := len(shown) >= MAX_LOG_LINES or self._characters >= _MAX_LOG_CHARACTERS:
                 break
             if (clean := self._filter.line(line)) is not None:
                 shown.append(clean)
                 self._characters += len(clean)
-            filtered += min(len(line), LONGEST_LINE)
+            filtered += min(len(line), MAX_LINE_CHARACTERS)
             if filtered >= _AT_ONCE:
                 filtered = 0
                 await asyncio.sleep(0)

@@ -25,8 +25,8 @@ _LIST_HEADER = struct.Struct(">bi")
 _MAP_HEADER = struct.Struct(">bbi")
 _FRAME_LENGTH = struct.Struct(">I")
 _SEQUENCE_BYTES = 4
-_LONGEST_NAME = 100
-_DEEPEST = 16
+_MAX_NAME_BYTES = 100
+_MAX_DEPTH = 16
 _CELLS = (0, 3, 3)  # field numbers of the result, its `results` (TFetchResultsResp) and their `columns` (TRowSet)
 
 READ_BYTES = 4 * 1024 * 1024  # size of a stream's read buffer
@@ -88,7 +88,7 @@ class Skimmer:
 
     def _message(self) -> _Steps:
         _, length = _MESSAGE_HEADER.unpack((yield _MESSAGE_HEADER.size))
-        if length > _LONGEST_NAME:
+        if length > _MAX_NAME_BYTES:
             raise MalformedMessage("no thrift message")
         yield -(length + _SEQUENCE_BYTES)
         yield from self._struct(0)
@@ -101,7 +101,7 @@ class Skimmer:
             self._path.pop()
 
     def _value(self, kind: int, depth: int) -> _Steps:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise MalformedMessage("nested too deep")
         if kind in _SIZES:
             yield -_SIZES[kind]
@@ -151,12 +151,12 @@ class Overlong(Exception):
 class Expected(Generic[AnswerT_co]):
     """Specifies how a transport handles a reply.
 
-    `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `most_bytes` is not stored, but
+    `decode` raises IncompleteMessage for an incomplete reply. A reply longer than `max_bytes` is not stored, but
     skipped by a Skimmer with `largest_cell`.
     """
 
     decode: Callable[[bytes], AnswerT_co]
-    most_bytes: int
+    max_bytes: int
     largest_cell: int | None = None
 
 
@@ -194,8 +194,8 @@ class StreamTransport:
             return
         self._writer.transport.abort()
 
-    async def _more(self, most_bytes: int = READ_BYTES) -> bytes:
-        piece = await self._reader.read(most_bytes)
+    async def _more(self, max_bytes: int = READ_BYTES) -> bytes:
+        piece = await self._reader.read(max_bytes)
         if not piece:
             raise EOFError
         return piece
@@ -210,7 +210,7 @@ class FramedTransport(StreamTransport):
         (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
         if length > 2**31 - 1:  # servers write lengths as signed integers
             raise MalformedMessage("the answer is too long")
-        if length <= expected.most_bytes:
+        if length <= expected.max_bytes:
             return expected.decode(await self._reader.readexactly(length))
         skimmer = Skimmer(expected.largest_cell)
         while skimmer.size < length:
@@ -231,7 +231,7 @@ class BareTransport(StreamTransport):
         buffer = bytearray(await self._more())
         quiet_s = _QUIET_S
         loop = asyncio.get_running_loop()
-        while len(buffer) <= expected.most_bytes:
+        while len(buffer) <= expected.max_bytes:
             begun = loop.time()
             try:
                 return expected.decode(bytes(buffer))
@@ -239,7 +239,7 @@ class BareTransport(StreamTransport):
                 quiet_s = max(_QUIET_S, 4 * (loop.time() - begun))
             buffer += await self._more()
             with suppress(TimeoutError):
-                while len(buffer) <= expected.most_bytes:
+                while len(buffer) <= expected.max_bytes:
                     async with asyncio.timeout(quiet_s):
                         piece = await self._more()
                     buffer += piece

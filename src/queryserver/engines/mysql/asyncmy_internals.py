@@ -32,7 +32,7 @@ from queryserver.engines.mysql.values import Spec
 
 _COM_STMT_EXECUTE = 0x17
 _COM_RESET_CONNECTION = 0x1F
-_LONGEST_PART = 2**24 - 1
+_MAX_PACKET_BYTES = 2**24 - 1
 
 
 class Packet(MysqlPacket):
@@ -40,7 +40,7 @@ class Packet(MysqlPacket):
 
     def is_auth_switch_request(self) -> bool:
         """Check the length too: a row whose first value has 16 MiB or more starts with the same byte, but is longer."""
-        return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _LONGEST_PART
+        return bool(super().is_auth_switch_request()) and len(self.get_all_data()) < _MAX_PACKET_BYTES
 
 
 class RawConnection(Connection):

@@ -34,7 +34,7 @@ _BEFORE_EXPRESSION = re.compile(
     re.IGNORECASE,
 )
 """Keywords allowed before a marker in parentheses. After other words, `(?)` would be a call: `DATE (?)`, `MD5 (?)`."""
-_MOST_SCALE = 30
+_MAX_SCALE = 30
 """Maximum decimal scale in MySQL; in MariaDB it is 38."""
 
 
@@ -84,7 +84,7 @@ def mark(number: int, one: Parameter) -> str:
             return "CAST(? AS BINARY)"
         case Decimal() as value:
             precision, scale = digits_of(value)
-            return f"CAST(? AS DECIMAL({max(precision, scale + 1)},{scale}))" if scale <= _MOST_SCALE else "(?)"
+            return f"CAST(? AS DECIMAL({max(precision, scale + 1)},{scale}))" if scale <= _MAX_SCALE else "(?)"
         case _:
             return "(?)"
 

@@ -230,7 +230,7 @@ def long_binary_value(row: bytes, limit: int, specs: Sequence[Spec]) -> int | No
 
 _DATES = frozenset({FIELD_TYPE.DATE, FIELD_TYPE.NEWDATE})
 _DATETIMES = frozenset({FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP})
-_MOST_DIGITS = 6
+_MAX_FRACTION_DIGITS = 6
 
 
 def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
@@ -238,7 +238,7 @@ def binary_reader(field: Any, declared: DeclaredColumn) -> ColumnReader:
     code = field.type_code
     if code in _WIDTHS:
         return _misfit_reader(declared, _read_numbers)
-    digits = field.scale if 0 < field.scale <= _MOST_DIGITS else 0
+    digits = field.scale if 0 < field.scale <= _MAX_FRACTION_DIGITS else 0
     if code in _DATES:
         return _misfit_reader(declared, partial(_read_moments, date, date_text))
     if code in _DATETIMES:

@@ -159,7 +159,7 @@ _BATCH_BYTES = 512 * 1024
 _GAP_BITS = 44  # size of the random gap that keeps concurrent appends from assigning the same numbers
 _CLAIM_S = 300
 """A claim lasts at least this long. After a crash, it blocks the table name for at most twice as long."""
-_MOST_SWEPT = 20
+_MAX_RELEASED_CLAIMS = 20
 
 
 class PhoenixLoader:
@@ -294,7 +294,7 @@ class PhoenixLoader:
             f" AND SEQUENCE_NAME < {queries.escaped_literal(_claim(table, slot))}"
         )
         with suppress(errors.EngineError):
-            for (name,) in await queries.read_rows(self._session, sql, max_rows=_MOST_SWEPT):
+            for (name,) in await queries.read_rows(self._session, sql, max_rows=_MAX_RELEASED_CLAIMS):
                 if name.removeprefix(least[:-1]).isdecimal():  # other names belong to tables with the same prefix
                     await self._release(self._quoted(TableName(table.database, name)))
 

@@ -272,7 +272,7 @@ _BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL
 
 _GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java parses earlier dates in the Julian calendar
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 imported timestamps have no zone
-_LARGEST = 2**63 - 1
+_MAX_LONG = 2**63 - 1
 
 Write = Callable[[Any], bytes]
 
@@ -393,8 +393,8 @@ def _whole(rep: int, value: int) -> bytes:
 
 
 def _long(value: int) -> bytes:
-    if value > _LARGEST:
-        raise _Unfit(f"it is above {_LARGEST}")
+    if value > _MAX_LONG:
+        raise _Unfit(f"it is above {_MAX_LONG}")
     return _whole(_LONG, value)
 
 

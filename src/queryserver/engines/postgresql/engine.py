@@ -224,10 +224,10 @@ class PostgresqlAddress(DatabaseAddress):
 _START_S = 60
 """Timeout for the admin connection, which may start the server and even create its cluster (2 s when idle)."""
 _CALL_S = 10
-_MOST_CONNECTIONS = 20
+_MAX_CONNECTIONS = 20
 """Limit on connections per user."""
 
-_RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infinity'"
+_RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MAX_CONNECTIONS} VALID UNTIL 'infinity'"
 
 
 class UserLogins:

@@ -125,7 +125,7 @@ def _element(one: Parameter) -> str:
     return f'"{escaped}"'
 
 
-_MOST_PREPARED = 50
+_MAX_PREPARED = 50
 Prepare = Callable[[str, PostgresqlValues | None], Awaitable[tuple[PreparedStatement, tuple[Field, ...]]]]
 
 
@@ -166,7 +166,7 @@ async def _run(connection: Counting, statement: BoundStatement, prepare: Prepare
     for sql, rows in groupby(map(PostgresqlValues, statement.rows), PostgresqlValues.sql):
         alike, statement.row = list(rows), done
         if sql not in prepared:
-            if len(prepared) >= _MOST_PREPARED:
+            if len(prepared) >= _MAX_PREPARED:
                 prepared.clear()
             prepared[sql], _ = await prepare(sql, alike[0])
         with _numbered(connection, statement, done) as counts:

@@ -195,9 +195,9 @@ class MessageGuard(Tap):
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
         """Return the offset after the complete rows that can be passed unchanged, which are nearly the whole result."""
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
-        most_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
+        max_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
         rows, begin = 0, at
-        while size - at > _HEADER.size and at - begin <= most_bytes:
+        while size - at > _HEADER.size and at - begin <= max_bytes:
             kind, length = unpack(data, at)
             if kind != _DATA_ROW or length > most or at + length >= size:
                 break

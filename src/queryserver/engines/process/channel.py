@@ -19,9 +19,9 @@ import pyarrow as pa
 
 _HEAD = struct.Struct("<IQB")
 """The JSON size, the content size and the number of descriptors."""
-MOST_MESSAGE_BYTES = 32 * 1024 * 1024
-MOST_CONTENT_BYTES = 1024 * 1024 * 1024
-MOST_DESCRIPTORS = 64
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MAX_CONTENT_BYTES = 1024 * 1024 * 1024
+MAX_DESCRIPTORS = 64
 """The kernel's limit is 253 per message."""
 
 Content = bytes | bytearray | memoryview | pa.Buffer
@@ -50,12 +50,12 @@ def _head(message: Mapping[str, Any], contents: Sequence[Content], descriptors: 
 
 
 def _read_head(
-    head: bytes | bytearray, *, may_have_descriptors: bool, most_content_bytes: int = MOST_CONTENT_BYTES
+    head: bytes | bytearray, *, may_have_descriptors: bool, max_content_bytes: int = MAX_CONTENT_BYTES
 ) -> tuple[int, int, int]:
     message_bytes, content_bytes, descriptors = _HEAD.unpack(head)
-    if message_bytes > MOST_MESSAGE_BYTES or content_bytes > most_content_bytes:
+    if message_bytes > MAX_MESSAGE_BYTES or content_bytes > max_content_bytes:
         raise ChannelClosed
-    if descriptors > (MOST_DESCRIPTORS if may_have_descriptors else 0):
+    if descriptors > (MAX_DESCRIPTORS if may_have_descriptors else 0):
         raise ChannelClosed
     return message_bytes, content_bytes, descriptors
 
@@ -76,11 +76,11 @@ class AsyncChannel:
     If a send or receive fails or is cancelled midway, the channel is closed, because the stream is out of sync.
     """
 
-    def __init__(self, end: socket.socket, *, most_content_bytes: int = MOST_CONTENT_BYTES) -> None:
-        """`most_content_bytes` limits the content of a received frame."""
+    def __init__(self, end: socket.socket, *, max_content_bytes: int = MAX_CONTENT_BYTES) -> None:
+        """`max_content_bytes` limits the content of a received frame."""
         end.setblocking(False)
         self._socket = end
-        self._most_content_bytes = most_content_bytes
+        self._max_content_bytes = max_content_bytes
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self._calls = 0
@@ -101,7 +101,7 @@ class AsyncChannel:
         async with self._whole():
             head = await self._received(memoryview(bytearray(_HEAD.size)))
             message_bytes, content_bytes, _ = _read_head(
-                bytes(head), may_have_descriptors=False, most_content_bytes=self._most_content_bytes
+                bytes(head), may_have_descriptors=False, max_content_bytes=self._max_content_bytes
             )
             body = await self._received(memoryview(bytearray(message_bytes)))
             content = pa.allocate_buffer(content_bytes)
@@ -218,7 +218,7 @@ class Channel:
     def _received_head(self) -> tuple[bytes, Sequence[int]]:
         head, descriptors = b"", list[int]()
         while len(head) < _HEAD.size:
-            part, received, _, _ = socket.recv_fds(self._socket, _HEAD.size - len(head), MOST_DESCRIPTORS)
+            part, received, _, _ = socket.recv_fds(self._socket, _HEAD.size - len(head), MAX_DESCRIPTORS)
             if not part:
                 raise ChannelClosed
             head += part

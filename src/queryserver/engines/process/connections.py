@@ -115,7 +115,7 @@ class ProcessLoader:
             await self._connection.stop(self._call)
 
 
-_LEAST_SHARE = 2
+_MIN_SHARE = 2
 """Lower bound for the number of slots that one user may occupy."""
 
 _OPEN_TRIES = 3
@@ -141,7 +141,7 @@ class ProcessConnections:
         self._processes = processes
         self._file_key = file_key
         self._configuration = configuration
-        share = max(max_statements // 2, min(max_statements, _LEAST_SHARE))
+        share = max(max_statements // 2, min(max_statements, _MIN_SHARE))
         self._slots = FairSemaphore(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._open = set[ProcessSession | ProcessLoader]()
         self._is_closed = False

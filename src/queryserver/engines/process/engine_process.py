@@ -18,7 +18,7 @@ from typing import Any, Self
 import structlog
 
 from queryserver import errors
-from queryserver.engines.process.channel import MOST_CONTENT_BYTES, AsyncChannel, ChannelClosed, Content, Frame
+from queryserver.engines.process.channel import MAX_CONTENT_BYTES, AsyncChannel, ChannelClosed, Content, Frame
 from queryserver.engines.process.messages import error_message, error_of, packed
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
@@ -36,7 +36,7 @@ _STDERR_LINES = 20
 _LINE_BYTES = 2_000
 _CALL_BYTES = 64 * 1024 * 1024
 """Maximum content size of a call; files are written in pieces of a few MiB."""
-_MOST_CALLS = 32
+_MAX_CALLS = 32
 """Maximum number of one process's calls that the server handles concurrently."""
 
 _SILENT_S = 30.0
@@ -112,7 +112,7 @@ class EngineProcess:
         self._cause: Cause | None = None
         self._culprit = 0
         self._at_work_at_its_end: frozenset[int] | None = None
-        self._frame_bytes = MOST_CONTENT_BYTES
+        self._frame_bytes = MAX_CONTENT_BYTES
         self._silent_since: float | None = None
         """When the oldest unanswered request was sent, even if its client has given up."""
         self._tasks = set[asyncio.Task[None]]()
@@ -143,7 +143,7 @@ class EngineProcess:
         finally:
             for end in theirs:
                 end.close()
-        control, calls = (AsyncChannel(end, most_content_bytes=_CALL_BYTES) for end in ours)
+        control, calls = (AsyncChannel(end, max_content_bytes=_CALL_BYTES) for end in ours)
         started = cls(process, control, calls)
         try:
             await started._expected("ready")
@@ -186,7 +186,7 @@ class EngineProcess:
         """
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
-        channel = AsyncChannel(ours, most_content_bytes=self._frame_bytes)
+        channel = AsyncChannel(ours, max_content_bytes=self._frame_bytes)
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._control_sent(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
@@ -372,7 +372,7 @@ class EngineProcess:
 
     async def _serve_calls(self) -> None:
         """Handle the process's calls, each in its own task."""
-        slots = asyncio.Semaphore(_MOST_CALLS)
+        slots = asyncio.Semaphore(_MAX_CALLS)
         with suppress(ChannelClosed):
             while True:
                 frame = await self._calls.receive()

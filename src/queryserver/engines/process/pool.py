@@ -13,9 +13,9 @@ from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.statements import EngineUnavailable
 
-_FREE = 2.0
+_FREE_LOSSES = 2.0
 """Number of lost processes that have no consequences."""
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 300.0
+_FIRST_WAIT_S, _MAX_WAIT_S = 5.0, 300.0
 _HALF_LIFE_S = 600.0
 
 
@@ -54,8 +54,8 @@ class Losses:
         record = self._records.setdefault(user_id, _Record())
         record.score = record.score * 0.5 ** ((now - record.lost_at) / _HALF_LIFE_S) + share
         record.lost_at = now
-        if record.score > _FREE:
-            record.waits_until = now + min(_FIRST_WAIT_S * 2 ** (record.score - _FREE), _LONGEST_WAIT_S)
+        if record.score > _FREE_LOSSES:
+            record.waits_until = now + min(_FIRST_WAIT_S * 2 ** (record.score - _FREE_LOSSES), _MAX_WAIT_S)
 
 
 Configuration = Mapping[str, Any]
@@ -66,7 +66,7 @@ _TURN_S = 30.0
 _CHECK_AGAIN_S = 0.05
 _IDLE_S = 60.0
 """How long a process without sessions is kept for its user."""
-MOST_USERS = 64
+MAX_USERS = 64
 """Maximum number of processes for in-memory databases. An idle process takes some 50 MiB."""
 
 
@@ -99,13 +99,13 @@ class _Starting:
 class EngineProcesses:
     """Processes shared by a server's engines of one kind. Each engine calls `leave` when it is closed.
 
-    `program` is the Python source that a process runs. Once there are `most_users` processes for in-memory databases,
+    `program` is the Python source that a process runs. Once there are `max_users` processes for in-memory databases,
     an idle process is ended for a new user; if none is idle, the user waits.
     """
 
-    def __init__(self, program: str, *, most_users: int = MOST_USERS) -> None:
+    def __init__(self, program: str, *, max_users: int = MAX_USERS) -> None:
         self._program = program
-        self._most_users = most_users
+        self._max_users = max_users
         self._files = dict[Hashable, _DatabaseFile]()
         self._users = dict[tuple[object, int], _PooledProcess]()
         self._starting = dict[tuple[object, int], _Starting]()
@@ -207,7 +207,7 @@ class EngineProcesses:
         """Start a new process as soon as the limit allows it."""
         self._end_later(self._users.pop(key, None))
         give_up = asyncio.get_running_loop().time() + _TURN_S
-        while len(self._users) + self._starting_count >= self._most_users:
+        while len(self._users) + self._starting_count >= self._max_users:
             idle = next((one for one, pooled in self._users.items() if not pooled.uses), None)
             if idle is not None:
                 self._end_later(self._users.pop(idle))

@@ -13,7 +13,7 @@ from typing import Any
 
 from queryserver import errors
 from queryserver.engines.process.calls import FileMethod, ResultMethod, file_message
-from queryserver.engines.process.channel import MOST_DESCRIPTORS, Content
+from queryserver.engines.process.channel import MAX_DESCRIPTORS, Content
 from queryserver.engines.process.engine_process import Reply
 from queryserver.engines.process.messages import columns_message
 from queryserver.engines.reach import FileSink, OpenResult, StatementFiles, StatementResults, StoredFile
@@ -220,9 +220,9 @@ class _Write:
             await self._may_leave.wait()
 
 
-_MOST_OPEN = 1000
+_MAX_OPEN_RESULTS = 1000
 """Maximum number of results that one statement may open."""
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 """Maximum number of bytes of one read call. No segment is that large."""
 
 _ResultHandler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
@@ -280,8 +280,8 @@ class ResultRequests:
         operation_id = arguments["operation_id"]
         if not isinstance(operation_id, str):
             raise TypeError
-        if len(self._open) >= _MOST_OPEN:
-            raise errors.ResultRefused(f"A statement reads at most {_MOST_OPEN} results.")
+        if len(self._open) >= _MAX_OPEN_RESULTS:
+            raise errors.ResultRefused(f"A statement reads at most {_MAX_OPEN_RESULTS} results.")
         async with AsyncExitStack() as stack:
             opened = await stack.enter_async_context(self._results.open(operation_id))
             number = next(self._numbers)
@@ -293,7 +293,7 @@ class ResultRequests:
 
     async def _files(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)
-        first, count = int(arguments["first"]), min(int(arguments["count"]), MOST_DESCRIPTORS)
+        first, count = int(arguments["first"]), min(int(arguments["count"]), MAX_DESCRIPTORS)
         numbers = range(len(opened.pieces))[first : first + count]
         opening = [asyncio.create_task(opened.descriptor(number), name="result file") for number in numbers]
         try:
@@ -310,7 +310,7 @@ class ResultRequests:
     async def _read(self, arguments: Mapping[str, Any]) -> Reply:
         opened, _ = self._opened(arguments)
         piece, start, stop = (int(arguments[name]) for name in ("piece", "start", "stop"))
-        if not (0 <= piece < len(opened.pieces) and 0 <= start <= stop <= start + _MOST_BYTES):
+        if not (0 <= piece < len(opened.pieces) and 0 <= start <= stop <= start + _MAX_BYTES):
             raise ValueError
         return Reply(content=await opened.read(piece, start, stop))
 

@@ -250,7 +250,7 @@ _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 ResultT = TypeVar("ResultT")
 
 # Maximum number of rows to fetch between checks of their width, because the driver reads all of these rows.
-_MOST_STEP = 16
+_MAX_STEP_ROWS = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
 
@@ -454,7 +454,7 @@ class SqlalchemyAnswer(DriverAnswer):
             rows += part
             widths = [sum(map(getsizeof, row)) for row in part]
             size += sum(widths)
-            self._step = max(min(self._step * 2, _MOST_STEP, BATCH_BYTES // max(widths)), 1)
+            self._step = max(min(self._step * 2, _MAX_STEP_ROWS, BATCH_BYTES // max(widths)), 1)
         return rows
 
     def _drain(self) -> None:

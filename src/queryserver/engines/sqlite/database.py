@@ -194,7 +194,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA temp_store = MEMORY")
         else:
             keep_temporary_files_in(self._temporary, connection)
-        most_bytes = _MEMORY_DATABASE_BYTES if self._file is None else self._quota_bytes
+        max_bytes = _MEMORY_DATABASE_BYTES if self._file is None else self._quota_bytes
         for schema in ("main", "temp"):
             ((page_bytes,),) = connection.execute(f"PRAGMA {schema}.page_size")
-            connection.execute(f"PRAGMA {schema}.max_page_count = {max(most_bytes // page_bytes, 1):d}")
+            connection.execute(f"PRAGMA {schema}.max_page_count = {max(max_bytes // page_bytes, 1):d}")

@@ -4,7 +4,7 @@ import pytest
 from tests.timing import processor_s
 
 from queryserver.engines.hiveserver2.errors import (
-    LONGEST_LINE,
+    MAX_LINE_CHARACTERS,
     LogFilter,
     Purpose,
     ServerRefused,
@@ -249,4 +249,4 @@ def test_log_line_cleaning_takes_linear_time(unit: str) -> None:
     """A quadratic pattern would exceed the test's time limit."""
     without_internals(unit * (100_000 // len(unit)))
     for line in cleaned([unit * (100_000 // len(unit))]):
-        assert len(line) <= LONGEST_LINE + 1
+        assert len(line) <= MAX_LINE_CHARACTERS + 1

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from queryserver.api.schemas.fields import json_of, must
 from queryserver.platform.text import is_array
-from queryserver.sql.parameters import MOST_ROWS
+from queryserver.sql.parameters import MAX_ROWS
 
 
 def _parameters(value: Any, reading: ValidationInfo) -> Any:
@@ -55,7 +55,7 @@ ParameterRowsField: TypeAlias = Annotated[
                         "anyOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": True}]
                     },
                     "minItems": 1,
-                    "maxItems": MOST_ROWS,
+                    "maxItems": MAX_ROWS,
                 },
                 {"type": "null"},
             ]
@@ -64,6 +64,6 @@ ParameterRowsField: TypeAlias = Annotated[
     Field(
         description="Many rows of values, each as `parameters` would be: the statement, one that changes rows, runs"
         " once for each, in order. Where the engine has transactions all rows are of one: none is kept when one fails."
-        f" At most {MOST_ROWS:,} rows."
+        f" At most {MAX_ROWS:,} rows."
     ),
 ]

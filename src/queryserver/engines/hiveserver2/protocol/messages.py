@@ -43,7 +43,7 @@ _VERSION = 0x80010000
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3
 _HEADER = packing.Struct(">II")
 _MAX_ELEMENTS = 16 * 1024 * 1024
-_LONGEST_NAME = 100
+_MAX_NAME_BYTES = 100
 
 
 class MalformedMessage(Exception):
@@ -116,7 +116,7 @@ class _Reader:
         if len(self._raw) < _HEADER.size:
             raise IncompleteMessage
         version, length = _HEADER.unpack_from(self._raw)
-        if version & 0xFFFF0000 != _VERSION or length > _LONGEST_NAME:
+        if version & 0xFFFF0000 != _VERSION or length > _MAX_NAME_BYTES:
             raise MalformedMessage("no thrift message")
         end = _HEADER.size + length
         if len(self._raw) < end + 4:
