@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import EMPTY_ALLOWED, FORM_PATTERN, Flag
+from queryserver.api.schemas.requests.importer import ImportFields
 from queryserver.api.schemas.requests.storage import StorageFields
 
 REF = "#/components/schemas/{model}"
@@ -130,7 +130,7 @@ def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
     """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
     schema = model.model_json_schema()
     return [
-        _query_parameter(name, field, schema, takes_empty=issubclass(model, requests.ImportFields))
+        _query_parameter(name, field, schema, takes_empty=issubclass(model, ImportFields))
         for name, field in schema["properties"].items()
     ]
 
@@ -221,7 +221,7 @@ def add_bodies(schemas: dict[str, Any], models: Iterable[type[BaseModel]]) -> No
     named = {model.__name__: model for model in models}
     models_of = dict(sorted(named.items()))
     for name, schema in definitions_of(models_of.values()).items():
-        takes_empty = name in models_of and issubclass(models_of[name], requests.ImportFields)
+        takes_empty = name in models_of and issubclass(models_of[name], ImportFields)
         described = with_empty(schema) if takes_empty else schema
         schemas[name] = described if name in _WITHOUT_NULLS else with_null(described)
     for name, model in models_of.items():

@@ -15,7 +15,7 @@ from scripts.api_texts import texts
 from scripts.export_openapi import TARGET
 from tests.operations import read_operations, shape
 
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import parse
 from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import QueryServerError
@@ -239,7 +239,7 @@ def read_as(model: Any, one: Described, example: Mapping[str, Any]) -> Any:
         return parse_request(model, RequestFields({}, body), max_json_depth=64)
     if one.path.startswith("/api/v1/importer/"):
         return parse_import(model, example)
-    return requests.parse(model, example)
+    return parse(model, example)
 
 
 def test_each_scheme_matches_the_table():

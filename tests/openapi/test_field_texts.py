@@ -12,8 +12,8 @@ from scripts.api_schemas import FORM
 from tests.openapi.test_completeness import COMPONENTS, OPERATIONS, ROWS, Described, resolved
 from tests.operations import shape
 
-from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import JSON_DEPTH
+from queryserver.api.schemas.requests.importer import ImportFields
 from queryserver.platform.text import MAX_DEPTH, boolean_of
 
 BIG = 2**63 - 1
@@ -62,7 +62,7 @@ def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> 
 
 def is_read(model: type[BaseModel], name: str, text: str) -> bool:
     """Return whether the call's parser accepts this field."""
-    if text == "" and issubclass(model, requests.ImportFields):
+    if text == "" and issubclass(model, ImportFields):
         return not model.model_fields[name].is_required()
     value = [text] if name in getattr(model, "REPEATABLE", ()) else text
     try:

@@ -88,10 +88,6 @@ class PlatformRoute(APIRoute):
         return wrong_method(allow)
 
 
-StatementRoute = APIRoute
-"""A route whose failure `status` reflects the state of the statement (Contract editor 1.4)."""
-
-
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return a value for `responses=`: the statuses of a call in addition to the common ones of its kind."""
     return {status: {"model": wire.ErrorBody} for status in statuses}
@@ -150,3 +146,12 @@ class PathGroup(APIRouter):
     def _beginnings(self) -> tuple[str, ...]:
         """The prefixes of the paths up to their first parameter."""
         return tuple({route.path.partition("{")[0] for route in self.routes if isinstance(route, APIRoute)})
+
+
+def editor_group(tag: str = "editor") -> PathGroup:
+    """Create a router for editor calls, whose paths are written in full, since most have an alias below `/notebook`.
+
+    The exception handler of the application answers failures, with a `status` that depends on the error (Contract
+    editor 1.4).
+    """
+    return PathGroup(tag, prefix="", route_class=APIRoute)

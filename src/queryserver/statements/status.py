@@ -48,11 +48,11 @@ class StatementAccess:
 
     async def status(self, user: User, operation_id: UUID) -> StatementStatus:
         """Return the status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
-        status = await self.cancelable(user, operation_id)
+        status = await self.status_for_cancellation(user, operation_id)
         self._connectors.require_permission(user, status.connector)
         return status
 
-    async def cancelable(self, user: User, operation_id: UUID) -> StatementStatus:
+    async def status_for_cancellation(self, user: User, operation_id: UUID) -> StatementStatus:
         """Return the status for administrators and the owner, who may cancel even without the right to the connector.
 
         Raises OperationNotFound.
@@ -251,7 +251,7 @@ class StatementControl:
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
         """Cancel a statement and wait at most `cancel_wait` for its end. Raises OperationNotFound."""
-        status = await self.access.cancelable(user, operation_id)
+        status = await self.access.status_for_cancellation(user, operation_id)
         if status.state.is_terminal:
             return status
         return await self.stop(status, by=user.username)
@@ -269,7 +269,7 @@ class StatementControl:
 
         Raises OperationNotFound.
         """
-        status = settled = await self.access.cancelable(user, operation_id)
+        status = settled = await self.access.status_for_cancellation(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
         # A failed or canceled script may have statements with results.

@@ -13,8 +13,8 @@ from scripts.api_schemas import as_form, query_parameters
 from scripts.export_openapi import TARGET
 from tests.refusals import raises_code
 
-from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import FORM_PATTERN, Fields, Flag, Text, parse
+from queryserver.api.schemas.requests import editor, importer, metadata, platform, schedules, storage
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -99,7 +99,8 @@ class TestIntegers:
                 name,
                 TypeAdapter(field.annotation if not field.metadata else Annotated[field.annotation, *field.metadata]),
             )
-            for model in vars(requests).values()
+            for chapter in (editor, importer, metadata, platform, schedules, storage)
+            for model in vars(chapter).values()
             if isinstance(model, type) and issubclass(model, Fields)
             for name, field in model.model_fields.items()
             if name in sizes
@@ -329,19 +330,19 @@ class TestOperations:
     @pytest.mark.parametrize("fields", [{}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'}])
     def test_operation_id_is_required(self, model: type[OperationRequest], fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="operationId"):
-            _ = parse(model, fields).named
+            _ = parse(model, fields).id_and_guid
 
     def test_operation_id_precedes_the_guid(self):
         snippet = {"result": {"handle": {"guid": "g"}}}
-        assert parse(OperationRequest, {"snippet": snippet}).named == (None, "g")
-        assert parse(OperationRequest, {"operationId": "u", "snippet": snippet}).named == ("u", None)
+        assert parse(OperationRequest, {"snippet": snippet}).id_and_guid == (None, "g")
+        assert parse(OperationRequest, {"operationId": "u", "snippet": snippet}).id_and_guid == ("u", None)
 
     def test_only_cancel_and_close_read_the_notebook_uuid(self):
         fields = {"notebook": {"uuid": "n"}}
-        assert parse(EndRequest, fields).named == ("n", None)
-        assert parse(EndRequest, {"operationId": "u", **fields}).named == ("u", None)
+        assert parse(EndRequest, fields).id_and_guid == ("n", None)
+        assert parse(EndRequest, {"operationId": "u", **fields}).id_and_guid == ("u", None)
         with pytest.raises(MissingParameter):
-            _ = parse(CheckStatusRequest, fields).named
+            _ = parse(CheckStatusRequest, fields).id_and_guid
 
     def test_logs_accept_from_and_size_and_ignore_full_log(self):
         request = parse(LogsRequest, {"operationId": "u", "from": "3", "size": "10", "full_log": "x"})
@@ -370,12 +371,12 @@ class TestQueries:
         assert parameters.page * parameters.limit < 2**63
 
     def test_empty_flag_or_state_is_accepted_and_documented(self):
-        for model, name in ((HistoryParameters, "is_active"), (requests.TaskListParameters, "state")):
+        for model, name in ((HistoryParameters, "is_active"), (platform.TaskListParameters, "state")):
             parse(model, {name: ""})
             described = {one["name"]: one for one in query_parameters(model)}
             assert described[name]["allowEmptyValue"] is True
         with pytest.raises(InvalidParameter, match="state must be one of queued, "):
-            parse(requests.TaskListParameters, {"state": " "})
+            parse(platform.TaskListParameters, {"state": " "})
 
     @pytest.mark.parametrize("number", [2**63, 10**30])
     def test_history_numbers_have_no_maximum_in_parser_and_schema(self, number: int):
@@ -426,16 +427,16 @@ class TestScopes:
         ],
     )
     def test_form_pattern_accepts_the_same_scope_lists_as_the_parser(self, text: str, names: list[str] | None):
-        pattern = re.compile(as_form(requests.NewApiTokenRequest.model_json_schema(), repeats=frozenset())
+        pattern = re.compile(as_form(platform.NewApiTokenRequest.model_json_schema(), repeats=frozenset())
                              ["properties"]["scopes"]["pattern"])  # fmt: skip
         assert (pattern.search(text) is not None) == (names is not None)
         if names:
-            assert list(parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text}).scopes) == names
+            assert list(parse(platform.NewApiTokenRequest, {"name": "n", "scopes": text}).scopes) == names
 
     @pytest.mark.parametrize("text", ["Query", "query import", '["x"]', "query\x1c", [{}], [[]], [None], [1]])
     def test_unknown_scope_is_rejected_with_the_known_scopes(self, text: Any):
         with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, files:read, "):
-            parse(requests.NewApiTokenRequest, {"name": "n", "scopes": text})
+            parse(platform.NewApiTokenRequest, {"name": "n", "scopes": text})
 
     def test_form_pattern_is_absent_from_the_document(self):
         assert FORM_PATTERN not in TARGET.read_text(encoding="utf-8")

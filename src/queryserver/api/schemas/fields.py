@@ -125,7 +125,10 @@ EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
 """Added to the schema of a query parameter: empty text counts as absent although the schema does not allow it."""
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-"""Text exactly as decoded; other JSON types are refused."""
+"""Text exactly as decoded; other JSON types are refused.
+
+The services limit the length of names and descriptions, because commands and files set these values too.
+"""
 
 OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
@@ -135,12 +138,12 @@ OptionalText: TypeAlias = Annotated[
 RequiredText: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
 """Required text; blank text is refused by the handler."""
 
-Name: TypeAlias = Annotated[
+ConnectorReference: TypeAlias = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else _text(value)),
     WithJsonSchema({"type": ["string", "integer"]}),
 ]
-"""Text, or an integer in place of its decimal text: ids of connectors occur in both forms."""
+"""The id, key or dialect of a connector. An integer is read as its decimal text: clients send ids in both forms."""
 
 TextOrInteger: TypeAlias = Annotated[
     int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))

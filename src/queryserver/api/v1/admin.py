@@ -8,7 +8,7 @@ from queryserver.api.dependencies import Admin, NoFields, fields
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, contents, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import platform as requests
 from queryserver.api.service_dependencies import (
     ConfigurationCheckDep,
     ServerLogsDep,

@@ -9,7 +9,7 @@ from queryserver.api.dependencies import Admin, AnyUser, NoFields, QueryUser, fi
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import platform as requests
 from queryserver.api.service_dependencies import ConnectionTestsDep, StoredConnectorsDep
 from queryserver.connectors.instances import ShownInstance, ShownType, SubmittedConnector
 from queryserver.connectors.model import SettingValue

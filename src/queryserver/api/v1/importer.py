@@ -11,7 +11,7 @@ from queryserver.api.dependencies import Caller, ModelFields, services_of
 from queryserver.api.responses import json_response, utc_text, while_connected
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import importer as requests
 from queryserver.api.service_dependencies import (
     ConnectorsDep,
     DetectionDep,

@@ -14,10 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJs
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
+    ConnectorReference,
     Fields,
     Flag,
     Json,
-    Name,
     Nested,
     Number,
     OptionalText,
@@ -77,8 +77,8 @@ class SnippetResult(Fields):
 class SnippetConnector(Fields):
     """A connector, identified by its key or id."""
 
-    type: Name | None = None
-    id: Name | None = None
+    type: ConnectorReference | None = None
+    id: ConnectorReference | None = None
 
 
 def _setting_value(value: Any) -> str:
@@ -370,8 +370,8 @@ class OperationRequest(Fields):
     notebook: Json[NotebookFields] = NotebookFields()
 
     @property
-    def named(self) -> tuple[str | None, str | None]:
-        """The id of the operation, or else the token that identifies it. Raises MissingParameter."""
+    def id_and_guid(self) -> tuple[str | None, str | None]:
+        """The operation id if the call has one, otherwise the `guid` of a handle. Raises MissingParameter."""
         guid = None if self.operation_id else self.snippet.guid
         if not (self.operation_id or guid):
             raise MissingParameter("operationId is required.")
@@ -386,10 +386,10 @@ class EndRequest(OperationRequest):
     )
 
     @property
-    def named(self) -> tuple[str | None, str | None]:
+    def id_and_guid(self) -> tuple[str | None, str | None]:
         if self.notebook.uuid and not (self.operation_id or self.snippet.guid):
             return self.notebook.uuid, None
-        return super().named
+        return super().id_and_guid
 
 
 class CheckStatusRequest(OperationRequest):

@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails
 
 from queryserver.api.schemas.fields import (
     JSON_DEPTH,
+    ConnectorReference,
     Fields,
     Flag,
-    Name,
     RequiredText,
     Text,
     TextOrInteger,
@@ -137,12 +137,12 @@ _DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required witho
 
 class PreviewParameters(ColumnParameters):
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
-    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
+    connector: ConnectorReference | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 class SqlTypesParameters(ImportFields):
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
-    connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
+    connector: ConnectorReference | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 Model = TypeVar("Model", bound=Fields)
@@ -227,7 +227,9 @@ def _column(value: Any) -> ImportColumn:
 class CreateTableRequest(ColumnParameters):
     """Fields of create_table, in a form or as JSON. Separators may be written with backslash escapes."""
 
-    connector: Name = Field(description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1})
+    connector: ConnectorReference = Field(
+        description="Id of a connector, or its dialect.", json_schema_extra={"minLength": 1}
+    )
     database: Annotated[Text, AfterValidator(_named)] | None = None
     table: Annotated[RequiredText, AfterValidator(_named)]
     if_exists: Literal["error", "append", "replace"] = Field(

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from queryserver.api.schemas.fields import Fields, Flag, Json, Name, PageSize, Text, Whole, unquoted
+from queryserver.api.schemas.fields import ConnectorReference, Fields, Flag, Json, PageSize, Text, Whole, unquoted
 from queryserver.api.schemas.requests.editor import BigNumbersField, Snippet, SnippetConnector
 
 
@@ -37,7 +37,7 @@ class SampleRequest(MetadataRequest):
 class DescribeRequest(Fields):
     """Fields of describe (Contract editor 10.4)."""
 
-    source_type: Name | None = None
+    source_type: ConnectorReference | None = None
     connector: Json[SnippetConnector] | None = None
     refresh: Flag = Field(default=False, description="Ask the data source anew instead of the cache.")
 

@@ -13,10 +13,10 @@ from queryserver.api.schemas.fields import (
     FORM_PATTERN,
     INT64_MAX,
     MAX_ENTRIES,
+    ConnectorReference,
     Fields,
     Flag,
     Json,
-    Name,
     Nested,
     OptionalText,
     PageSize,
@@ -203,7 +203,7 @@ ScopeNames: TypeAlias = Annotated[
     ),
 ]
 ConnectorKeys: TypeAlias = Annotated[
-    ShortArray[tuple[Name, ...]] | None,
+    ShortArray[tuple[ConnectorReference, ...]] | None,
     BeforeValidator(_listed),
     Field(description="Ids of the connectors that it may use, as a JSON array; absent: all those of the user."),
 ]

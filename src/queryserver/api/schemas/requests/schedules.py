@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 
 from queryserver.api.schemas.fields import (
     MAX_ENTRIES,
+    ConnectorReference,
     Fields,
     Flag,
-    Name,
     OptionalText,
     PageSize,
     ShortArray,
@@ -78,7 +78,7 @@ class ScheduleFields(Fields):
     enabled: Flag | None = Field(default=None, description="The schedule runs at its times; true by default.")
     owner: Text | None = Field(default=None, description="Name of the user as whom it runs; the caller by default.")
     kind: Literal["statement", "task"] | None = Field(default=None, description="`statement` or `task`.")
-    connector: Annotated[Name | None, BeforeValidator(_or_nothing)] = Field(
+    connector: Annotated[ConnectorReference | None, BeforeValidator(_or_nothing)] = Field(
         default=None, description="Key or id of the connector that the statement runs on."
     )
     database: Blankable = Field(default=None, description="Current database of the statement.")

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from queryserver import errors
 from queryserver.api import responses
 from queryserver.api.dependencies import QueryUser, editor_fields
-from queryserver.api.routes import PathGroup, StatementRoute, contents, failures
+from queryserver.api.routes import contents, editor_group, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import SettingsDep, StatementReaderDep, StreamsDep
 from queryserver.api.v1.editor.shapes import details_of, failure_body, query_status, shown_jobs, shown_progress
 from queryserver.identity.limits import Streams
@@ -23,7 +23,7 @@ from queryserver.identity.model import User
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.status import StatementProgress, StatementReader, parse_operation_id
 
-router = PathGroup("editor", prefix="/api/v1/editor", route_class=StatementRoute)
+router = editor_group()
 
 _COMMENT_EVERY_S = 15.0
 # An event id contains the log position, so any instance can continue from it.
@@ -32,7 +32,7 @@ _EVENT_ID = re.compile(r"[0-9]{1,18}")
 
 
 @router.get(
-    "/events/{operation_id:name}",
+    "/api/v1/editor/events/{operation_id:name}",
     response_class=Response,
     responses=contents("text/event-stream", words={200: "Events."}) | failures(403),
 )

@@ -12,7 +12,7 @@ from fastapi import Depends, Request, Response
 from queryserver import errors
 from queryserver.api.responses import json_response, while_connected
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import (
     ConnectorsDep,
     RecipientsDep,

@@ -10,7 +10,7 @@ from fastapi import Depends, Response
 
 from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
 from queryserver.api.responses import json_response, model_from
-from queryserver.api.routes import PathGroup, StatementRoute, failures, names_of
+from queryserver.api.routes import editor_group, failures, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.metadata import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.service_dependencies import (
@@ -35,9 +35,9 @@ from queryserver.search.model import storage_path
 from queryserver.sql.types import SqlType
 from queryserver.statements.model import RecordedStatement
 
-router = PathGroup("editor", prefix="", route_class=StatementRoute)
+router = editor_group()
 # The paths start with the name of a connector.
-analyze_router = PathGroup("dialect", route_class=StatementRoute)
+analyze_router = editor_group("dialect")
 
 _AutocompleteRequest = Annotated[AutocompleteRequest, editor_fields(AutocompleteRequest)]
 _DescribeRequest = Annotated[DescribeRequest, editor_fields(DescribeRequest)]
@@ -446,7 +446,7 @@ _Analyzed = wire.AnalyzeResponse | wire.ErrorBody
 
 
 @analyze_router.post(
-    "/{dialect:name}/analyze/{database:segment}/{table:name}", response_model=_Analyzed, responses=_NOT_ALLOWED
+    "/api/v1/{dialect:name}/analyze/{database:segment}/{table:name}", response_model=_Analyzed, responses=_NOT_ALLOWED
 )
 async def analyze_table(
     dialect: str,
@@ -463,7 +463,7 @@ async def analyze_table(
 
 
 @analyze_router.post(
-    "/{dialect:name}/analyze/{database:segment}/{table:name}/{column:name}",
+    "/api/v1/{dialect:name}/analyze/{database:segment}/{table:name}/{column:name}",
     response_model=_Analyzed,
     responses=_NOT_ALLOWED,
 )

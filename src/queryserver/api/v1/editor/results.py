@@ -10,9 +10,9 @@ from fastapi import Request, Response
 
 from queryserver.api import responses
 from queryserver.api.dependencies import QueryUser, editor_fields
-from queryserver.api.routes import FILE, PathGroup, StatementRoute, contents, failures
+from queryserver.api.routes import FILE, contents, editor_group, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import (
     DownloadsDep,
     ResultReaderDep,
@@ -28,8 +28,8 @@ from queryserver.api.v1.editor.shapes import (
     failure_answer,
     failure_body,
     numbers_as_text,
-    operation_of,
     page_answer,
+    requested_operation_id,
 )
 from queryserver.files.downloads import Conditions, Part, Version, is_unchanged, only_part, requested_part, wants_part
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
@@ -144,7 +144,7 @@ class ResultFile:
         return headers | ({"X-Result-Truncated-Reason": reason.value} if reason else {})
 
 
-router = PathGroup("editor", prefix="", route_class=StatementRoute)
+router = editor_group()
 
 
 @router.post("/notebook/api/fetch_result_data", include_in_schema=False)
@@ -167,7 +167,7 @@ async def fetch_result_data(
     returns those columns as text, which `meta` indicates.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     wanted = PageRequest(request.rows, request.start_row, request.start_over, form, request.statement_id)
     page = await results.page(user, operation_id, wanted)
     if page.status.outcome is not None:
@@ -201,7 +201,7 @@ async def fetch_result_metadata(
     results: ResultReaderDep,
 ) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     status, columns, _ = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
         return await failure_answer(reader, status)
@@ -223,7 +223,7 @@ async def fetch_result_size(
     results: ResultReaderDep,
 ) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     status, _, size_bytes = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
         return await failure_answer(reader, status)

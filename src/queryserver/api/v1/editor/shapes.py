@@ -178,12 +178,13 @@ def shown_progress(status: StatementStatus) -> int:
             return status.progress
 
 
-async def operation_of(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
-    """Find the operation by `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
+async def requested_operation_id(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
+    """Return the operation id from `operationId`, the handle's `guid`, or (cancel and close) the notebook's uuid.
 
-    Raises MissingParameter, OperationNotFound. The services check the owner.
+    An `operationId` is only parsed: the service that takes the id checks that the operation exists, and its owner.
+    Raises MissingParameter, OperationNotFound.
     """
-    operation_id, guid = (request.operation_id, None) if request.operation_id else request.named
+    operation_id, guid = (request.operation_id, None) if request.operation_id else request.id_and_guid
     return await access.id_of(user, operation_id, guid)
 
 

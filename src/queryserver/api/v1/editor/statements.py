@@ -9,9 +9,9 @@ from fastapi import Request, Response
 
 from queryserver.api.dependencies import QueryUser, editor_fields
 from queryserver.api.responses import epoch_milliseconds, json_response, utc_text, while_connected
-from queryserver.api.routes import PathGroup, StatementRoute, failures
+from queryserver.api.routes import editor_group, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import (
     ConnectorsDep,
     FormattingDep,
@@ -23,7 +23,7 @@ from queryserver.api.service_dependencies import (
 )
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.execution import ExecutionDep
-from queryserver.api.v1.editor.shapes import operation_of
+from queryserver.api.v1.editor.shapes import requested_operation_id
 from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.engines.protocol import Credentials
 from queryserver.sql.parameters import read_parameters
@@ -32,9 +32,9 @@ from queryserver.statements.sessions import NewSession
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery
 
-router = PathGroup("editor", prefix="", route_class=StatementRoute)
+router = editor_group()
 # Its path ends with the name of any connector, so other calls below the same path must come first.
-query_router = PathGroup("editor", prefix="/api/v1/query", route_class=StatementRoute)
+query_router = editor_group()
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
 """States in which the result exists; for `success` it is an empty table."""
@@ -91,7 +91,9 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
 
 @router.post("/notebook/api/execute/{dialect:name}", include_in_schema=False)
 @router.post("/api/v1/editor/execute/{dialect:name}", response_model=_Executed, responses=failures(403, 409, 501))
-@query_router.post("/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501))
+@query_router.post(
+    "/api/v1/query/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501)
+)
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
 
@@ -109,7 +111,7 @@ async def cancel_statement(
     control: StatementControlDep,
 ) -> Response:
     """Cancel at the engine and wait up to `editor.cancel_wait_s` for its confirmation. Contract editor 7.2."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     status = await control.cancel(user, operation_id)
     return json_response(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
@@ -125,7 +127,7 @@ async def close_statement(
     control: StatementControlDep,
 ) -> Response:
     """Delete the result, or cancel the statement; logs and history stay. Contract editor 7.3."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     before = await control.close(user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."

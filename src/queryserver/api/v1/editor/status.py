@@ -6,17 +6,17 @@ from fastapi import Response
 
 from queryserver.api import responses
 from queryserver.api.dependencies import NoEditorFields, QueryUser, editor_fields
-from queryserver.api.routes import PathGroup, StatementRoute, failures
+from queryserver.api.routes import editor_group, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import editor as requests
 from queryserver.api.service_dependencies import StatementAccessDep, StatementReaderDep
 from queryserver.api.v1.editor.shapes import (
     details_of,
     error_position,
     failed_part,
     failure_answer,
-    operation_of,
     query_status,
+    requested_operation_id,
     shown_handle,
     shown_jobs,
     shown_progress,
@@ -25,7 +25,7 @@ from queryserver.api.v1.editor.shapes import (
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import parse_operation_id
 
-router = PathGroup("editor", prefix="", route_class=StatementRoute)
+router = editor_group()
 
 _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
@@ -45,7 +45,7 @@ async def check_status(
     reader: StatementReaderDep,
 ) -> Response:
     """The state of an operation, immediately or when it ends within `wait` seconds. Spec §4, Contract editor 4.2."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
     if status.outcome is not None:
         return await failure_answer(reader, status)
@@ -62,7 +62,7 @@ async def get_logs(
     reader: StatementReaderDep,
 ) -> Response:
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
-    operation_id = await operation_of(access, user, request)
+    operation_id = await requested_operation_id(access, user, request)
     status, log = await reader.logs(user, operation_id, start=request.start or 0, size=request.size)
     return responses.json_response(
         wire.LogsResponse(

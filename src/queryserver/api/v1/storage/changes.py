@@ -9,7 +9,7 @@ from queryserver.api.bodies import parse_in_thread_if_large
 from queryserver.api.responses import json_response
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import (
     AttributesDep,
     CreationsDep,

@@ -16,7 +16,7 @@ from queryserver.api import bodies
 from queryserver.api.dependencies import FieldsReader, caller, services_of
 from queryserver.api.errors import respond
 from queryserver.api.routes import PathGroup, RouteHandler
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.schemas.requests.storage import (
     NAME_FIELDS,
     PATH_FIELDS,

@@ -10,7 +10,7 @@ from fastapi import Depends, Request, Response
 from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream
 from queryserver.api.routes import FILE, contents, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import FileDownloadsDep, FileSystemsDep, SettingsDep, StoresDep
 from queryserver.api.v1.storage.dependencies import FilesReader, PathText, storage_fields, storage_group
 from queryserver.api.v1.storage.shapes import EntryShapes

@@ -11,7 +11,7 @@ from queryserver.api.errors import http_status
 from queryserver.api.responses import json_response
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import LongOperationsDep
 from queryserver.api.v1.storage.dependencies import FilesWriter, storage_fields, storage_group
 from queryserver.errors.base import QueryServerError

@@ -8,7 +8,7 @@ from fastapi import Depends, Response
 
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import LongOperationsDep, MovesDep, StoresDep
 from queryserver.api.v1.storage.dependencies import FilesWriter, IsBulk, storage_fields, storage_group
 from queryserver.api.v1.storage.operations import CONTINUES, Final, LongCall, answer_each

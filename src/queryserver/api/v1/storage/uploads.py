@@ -10,7 +10,7 @@ from fastapi import Depends, Response
 from queryserver.api.responses import json_response, utc_text
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import (
     FileUploadsDep,
     MetricsDep,

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from queryserver.api.responses import json_response, while_connected
 from queryserver.api.routes import failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.service_dependencies import (
     ExcerptsDep,
     FileSystemsDep,

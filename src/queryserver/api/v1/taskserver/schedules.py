@@ -9,7 +9,7 @@ from queryserver.api.dependencies import Admin, NoFields, fields
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas import requests
+from queryserver.api.schemas.requests import schedules as requests
 from queryserver.api.service_dependencies import MailsDep, SchedulesDep, UsersDep
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
 from queryserver.identity.model import Scope, User
