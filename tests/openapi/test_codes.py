@@ -8,8 +8,11 @@ import pytest
 from scripts.api_texts import error_codes, statuses_by_code, texts
 from tests.openapi.test_completeness import DOCUMENT
 
+from queryserver import errors
+from queryserver.api.errors import STATUS
 from queryserver.connectors.options import OptionsRefused
-from queryserver.errors.base import ConfigurationError
+from queryserver.errors import base, files, statements
+from queryserver.errors.base import KINDS, ConfigurationError, QueryServerError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
 # How code refers to a code without an error class: as a response value, an outcome, a refused download.
@@ -22,6 +25,20 @@ _WRITTEN = re.compile(
     r"""|\(["'](?!queryserver_)([a-z_]+)["'], ["'][A-Z][^"']*\.["']\)"""
     r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
 )
+
+# The importer answers 400 to invalid files and targets; the outcome of a statement is answered with 200.
+SEVERAL_STATUSES = {
+    "connector_not_found": {400, 404},
+    "file_too_large": {400, 413},
+    "insufficient_storage": {200, 507},
+    "not_supported": {400, 501},
+    "operation_not_found": {200, 404},
+    "permission_denied": {200, 400, 403},
+    "quota_exceeded": {400, 409, 429},
+    "row_too_large": {200, 413},
+}
+# Codes that no response contains: the base class of 401 is answered without a code, the other two as internal errors.
+UNDOCUMENTED = {"configuration_error", "not_authenticated", "schema_mismatch"}
 
 
 @pytest.fixture
@@ -89,3 +106,35 @@ def test_guide_covers_what_a_client_needs_first():
     assert named <= paths
     codes = {one["code"] for one in DOCUMENT["x-error-codes"]}
     assert {"quota_exceeded", "statement_timeout", "expired"} <= codes & set(re.findall(r"`([a-z_]+)`", guide))
+
+
+def error_classes() -> list[type[QueryServerError]]:
+    """Return the classes of the error tree, in the order of their modules."""
+    return [
+        value
+        for module in (base, files, statements)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, QueryServerError) and value.__module__ == module.__name__
+    ]
+
+
+def test_no_error_name_is_defined_twice():
+    for module in (base, files, statements):
+        for name, value in vars(module).items():
+            if not name.startswith("_"):
+                assert getattr(errors, name) is value, f"{module.__name__}.{name}"
+
+
+def test_docstring_of_the_package_lists_every_error_class():
+    assert errors.__doc__ is not None
+    tree = errors.__doc__.partition("QueryServerError\n")[2]
+    assert set(re.findall(r"[A-Z]\w+", tree)) == {error.__name__ for error in error_classes()} - {"QueryServerError"}
+
+
+def test_each_error_code_is_documented_and_has_one_status():
+    statuses: dict[str, set[int]] = {}
+    for code, error in [*((error.code, error) for error in error_classes()), *KINDS]:
+        status = next(STATUS[parent] for parent in error.__mro__ if parent in STATUS)
+        statuses.setdefault(code, set()).add(status)
+    assert statuses.keys() - texts().codes.keys() == UNDOCUMENTED
+    assert {code: found for code, found in statuses.items() if len(found) > 1} == SEVERAL_STATUSES

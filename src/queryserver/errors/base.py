@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 _MOST_NAMES = 20
 _MOST_NAME_CHARACTERS = 100
@@ -31,6 +31,7 @@ class QueryServerError(Exception):
 
 P = ParamSpec("P")
 ErrorT = TypeVar("ErrorT", bound=QueryServerError)
+FixedT = TypeVar("FixedT", bound=QueryServerError)
 
 
 def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
@@ -42,29 +43,28 @@ def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping
 
 
 class ErrorKind(Generic[P, ErrorT]):
-    """An error code for a class. Calling it creates an error of the class with this code from the same arguments."""
+    """An error code for a class. Calling the kind creates an error of the class with this code.
 
-    def __init__(self, error: Callable[P, ErrorT], code: str) -> None:
-        self.error = error
+    Its arguments are those of the class. If the kind has a `message`, they are the values of its `{}`, as in
+    `str.format`.
+    """
+
+    @overload
+    def __init__(self, error: Callable[P, ErrorT], code: str) -> None: ...
+
+    @overload
+    def __init__(self: "ErrorKind[..., FixedT]", error: Callable[[str], FixedT], code: str, message: str) -> None: ...
+
+    def __init__(self, error: Callable[..., ErrorT], code: str, message: str | None = None) -> None:
         self.code = code
+        self._error = error
+        self._message = message
         KINDS.append((code, cast("type[ErrorT]", error)))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ErrorT:
-        error = self.error(*args, **kwargs)
+        error = self._error(*args, **kwargs) if self._message is None else self._error(self._message.format(*args))
         error.code = self.code
         return error
-
-
-class FixedError(Generic[ErrorT]):
-    """An error code for a class, with a fixed message. Calling it fills in the message's `{}` like `str.format`."""
-
-    def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
-        self.code = code
-        self._kind = ErrorKind(error, code)
-        self._message = message
-
-    def __call__(self, *values: object) -> ErrorT:
-        return self._kind(self._message.format(*values))
 
 
 KINDS: list[tuple[str, type[QueryServerError]]] = []
@@ -142,7 +142,7 @@ class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
 
 
 # The header is repeated or does not have exactly one value after `Bearer`.
-bad_authorization_header = FixedError(
+bad_authorization_header = ErrorKind(
     NotAuthenticated, "bad_authorization_header", "Authorization header must contain two space-delimited values"
 )
 
@@ -247,8 +247,8 @@ class UnknownGroup(NotFound, code="unknown_group"):
         super().__init__(f"Group {name} does not exist.")
 
 
-unknown_user = FixedError(NotFound, "unknown_user", "User {} does not exist.")
-task_not_found = FixedError(NotFound, "task_not_found", "Task {:.100} does not exist.")
+unknown_user = ErrorKind(NotFound, "unknown_user", "User {} does not exist.")
+task_not_found = ErrorKind(NotFound, "task_not_found", "Task {:.100} does not exist.")
 
 
 class Conflict(QueryServerError, code="conflict"):
@@ -266,14 +266,14 @@ class VersionConflict(Conflict, code="version_conflict"):
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
 
 
-schedule_not_found = FixedError(NotFound, "schedule_not_found", "There is no schedule {}.")
+schedule_not_found = ErrorKind(NotFound, "schedule_not_found", "There is no schedule {}.")
 schedule_running = ErrorKind(Conflict, "schedule_running")
 task_server_disabled = ErrorKind(NotSupported, "task_server_disabled")
 smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
-service_account = FixedError(Conflict, "service_account", "{} is a service account: it can have API tokens only.")
-api_token_not_found = FixedError(NotFound, "api_token_not_found", "There is no API token {}.")
+service_account = ErrorKind(Conflict, "service_account", "{} is a service account: it can have API tokens only.")
+api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "There is no API token {}.")
 
 
 # Limits on callers

@@ -3,7 +3,6 @@
 from queryserver.errors.base import (
     Conflict,
     ErrorKind,
-    FixedError,
     InvalidRequest,
     NotFound,
     NotSupported,
@@ -59,7 +58,7 @@ class SymlinkNotFollowed(PermissionDenied, code="symlink_not_followed"): ...
 
 storage_access_denied = ErrorKind(PermissionDenied, "storage_access_denied")
 upload_disabled = ErrorKind(PermissionDenied, "upload_disabled")
-bucket_listing_denied = FixedError(PermissionDenied, "bucket_listing_denied", "Bucket listing is not allowed: {}")
+bucket_listing_denied = ErrorKind(PermissionDenied, "bucket_listing_denied", "Bucket listing is not allowed: {}")
 
 
 # Missing entries, and entries in a state that does not permit the call
@@ -121,7 +120,7 @@ class DecompressionLimit(PayloadTooLarge, code="decompression_limit"):
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
 too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
 # The argument is the limit `max_file_size_upload_limit` in bytes.
-file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
+file_too_large = ErrorKind(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
 
 
 class VerificationFailed(QueryServerError, code="verification_failed"):
@@ -199,9 +198,9 @@ import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
 table_exists = ErrorKind(InvalidRequest, "table_exists")
 replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
 # The file does not exist or belongs to another user (Contract importer 2.7).
-import_file_not_found = FixedError(InvalidRequest, "file_not_found", "File not found.")
+import_file_not_found = ErrorKind(InvalidRequest, "file_not_found", "File not found.")
 # The connector does not exist or belongs to other users.
-import_connector_not_found = FixedError(InvalidRequest, "connector_not_found", "There is no connector {:.100}.")
+import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found", "There is no connector {:.100}.")
 _import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
 
 

@@ -12,7 +12,6 @@ from typing import Self, TypeAlias
 from queryserver.errors.base import (
     Conflict,
     ErrorKind,
-    FixedError,
     InvalidRequest,
     NotFound,
     NotSupported,
@@ -153,13 +152,13 @@ result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
 # The process of an engine exceeded its memory, whether or not that ended the process; or it ended for another reason.
-engine_memory_exceeded = FixedError(
+engine_memory_exceeded = ErrorKind(
     EngineError,
     "engine_memory_exceeded",
     "The statement needs more memory than the process of the database may have: work on less data at a time. What was"
     " committed is kept.",
 )
-engine_process_lost = FixedError(
+engine_process_lost = ErrorKind(
     EngineError,
     "engine_process_lost",
     "The process of the database has ended while the statement ran. What was committed is kept; the next statement"
@@ -215,17 +214,15 @@ class NoMoreStatements(Conflict, code="no_more_statements"):
 
 
 previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
-idempotency_conflict = FixedError(
-    Conflict, "idempotency_conflict", "This idempotency key was used for another request."
-)
+idempotency_conflict = ErrorKind(Conflict, "idempotency_conflict", "This idempotency key was used for another request.")
 # Only the beginning of the text is still stored.
-statement_text_expired = FixedError(
+statement_text_expired = ErrorKind(
     Conflict,
     "statement_text_expired",
     "The text of this script is not stored any more: long texts are kept for"
     " `editor.statement_text_retention_h` hours after their end. Send the script again.",
 )
-session_not_found = FixedError(NotFound, "session_not_found", "Session {} does not exist.")
+session_not_found = ErrorKind(NotFound, "session_not_found", "Session {} does not exist.")
 
 
 # Data sources and their objects
@@ -247,10 +244,10 @@ class TableNotFound(MetadataNotFound, code="table_not_found"):
 
 
 # The arguments are the database (or schema); the table and column; the path; the function.
-database_not_found = FixedError(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
-column_not_found = FixedError(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
-nested_path_not_found = FixedError(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
-function_not_found = FixedError(MetadataNotFound, "function_not_found", "Function {:.100} does not exist.")
+database_not_found = ErrorKind(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
+column_not_found = ErrorKind(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
+nested_path_not_found = ErrorKind(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
+function_not_found = ErrorKind(MetadataNotFound, "function_not_found", "Function {:.100} does not exist.")
 
 
 # Connectors (Contract platform 1.4)
@@ -292,7 +289,7 @@ secret_required = ErrorKind(ConnectorRefused, "secret_required")
 immutable_field = ErrorKind(ConnectorRefused, "immutable_field")
 connector_in_use = ErrorKind(Conflict, "connector_in_use")
 interface_not_supported = ErrorKind(NotSupported, "interface_not_supported")
-connector_not_found = FixedError(NotFound, "connector_not_found", "Connector {!s:.100} does not exist.")
+connector_not_found = ErrorKind(NotFound, "connector_not_found", "Connector {!s:.100} does not exist.")
 
 
 # The metadata search
