@@ -15,7 +15,6 @@ from queryserver import errors
 from queryserver.platform.database import CoalescingReader, Connection, Database
 from queryserver.results.model import Segment
 from queryserver.statements import model, script_repository
-from queryserver.statements.insertion import insert
 from queryserver.statements.rows import (
     END_COLUMNS,
     HISTORY_FIELDS,
@@ -27,6 +26,7 @@ from queryserver.statements.rows import (
     end_of,
     error_position_of,
     fields,
+    insert,
     record_of,
     status_of,
     times_of,

@@ -11,8 +11,7 @@ from uuid import UUID
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
 from queryserver.statements import assignments, model
-from queryserver.statements.insertion import insert
-from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, part_of, record_of
+from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_of, record_of
 from queryserver.statements.states import StatementState
 
 _LOCK = """
