@@ -10,10 +10,9 @@ from uuid import UUID
 import pytest
 
 from queryserver.formats.columns import Column, ResultType
-from queryserver.results.model import Segment
-from queryserver.statements.assignments import ClaimScope, EngineCheckpoint, Lease, Outcome, Resumption
-from queryserver.statements.intake import SlotLimits
+from queryserver.results.segments import Segment
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import ClaimScope, EngineCheckpoint, Lease, Outcome, Resumption, SlotLimits
 from queryserver.statements.states import StatementState
 
 ME, OTHER = "me", "other"

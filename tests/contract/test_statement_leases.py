@@ -23,11 +23,9 @@ from queryserver.identity.model import ApiTokenLimits, Scope, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.results.model import Segment
-from queryserver.statements.assignments import EngineCheckpoint, Lease, Outcome
-from queryserver.statements.intake import SlotLimits
+from queryserver.results.segments import Segment
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import NewStatement, StatementHandle
+from queryserver.statements.model import EngineCheckpoint, Lease, NewStatement, Outcome, SlotLimits, StatementHandle
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords

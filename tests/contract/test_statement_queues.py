@@ -12,9 +12,8 @@ from tests.unit.statements.driving import Fleet, until
 from queryserver.identity.model import User
 from queryserver.platform.embedded.valkey import ValkeyServer
 from queryserver.platform.settings.sections import TaskServerSettings
-from queryserver.statements.dispatcher import StatementDispatcher
-from queryserver.statements.intake import Intake
-from queryserver.statements.runner import Runner
+from queryserver.statements.runner import Runner, StatementDispatcher
+from queryserver.statements.running_statements import Intake
 from queryserver.statements.states import StatementState
 from queryserver.tasks.broker import RedisBroker
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
 from queryserver.results import blocks
-from queryserver.results.model import Segment
+from queryserver.results.segments import Segment
 
 
 class MemoryResults:

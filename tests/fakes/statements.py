@@ -13,19 +13,22 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
-from queryserver.results.model import Segment
-from queryserver.statements.assignments import (
+from queryserver.results.segments import Segment
+from queryserver.statements.model import (
     Assignment,
     ClaimScope,
     EngineCheckpoint,
     Lease,
+    NewStatement,
     Outcome,
     PartEnd,
     Resumption,
+    SlotLimits,
+    StatementRecord,
+    StatementStatus,
+    StatementTimes,
     assignment_of,
 )
-from queryserver.statements.intake import SlotLimits
-from queryserver.statements.model import NewStatement, StatementRecord, StatementStatus, StatementTimes
 from queryserver.statements.session_repository import SessionRecord
 from queryserver.statements.states import StatementState
 

@@ -33,7 +33,7 @@ from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.threads import renewed
 from queryserver.sql.markers import BoundStatement
-from queryserver.statements.assignments import Assignment
+from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 T = TypeVar("T")

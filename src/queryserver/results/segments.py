@@ -20,7 +20,6 @@ from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
 from queryserver.results.blocks import BlockIndex
 from queryserver.results.disk_cache import DiskCache
-from queryserver.results.model import Segment
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -92,6 +91,18 @@ _WHOLE = -1
 """Stands for all of a segment's blocks."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stored segment of a result, with rows [start_row, start_row + rows); `size_bytes` is its size in the store."""
+
+    number: int
+    start_row: int
+    rows: int
+    size_bytes: int
+    fence: int = 0
+    """The fence number of the runner that stored the segment."""
 
 
 @dataclass(frozen=True, slots=True)

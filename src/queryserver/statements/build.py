@@ -27,10 +27,8 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatting import ScriptFormatter
 from queryserver.sql.splitter import StatementChooser
-from queryserver.statements.dispatcher import CANCEL, StatementDispatcher, StatementRecorder
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import statement_ends
 from queryserver.statements.open_sessions import Reach
@@ -40,13 +38,14 @@ from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.result_tables import ResultTables
 from queryserver.statements.retention import RetentionSweep, alone_in_cleaning
-from queryserver.statements.runner import Runner, RunnerHooks
+from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
+from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.session_options import SessionChooser, SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.statements.submission import ImportSubmissions, Submissions
+from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
 
 log = structlog.get_logger(__name__)
 

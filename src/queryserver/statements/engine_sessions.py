@@ -16,8 +16,8 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
-from queryserver.statements.assignments import Assignment
 from queryserver.statements.execution import AttachedOperation
+from queryserver.statements.model import Assignment
 from queryserver.statements.open_sessions import NO_REACH, OpenSession, OpenSessions, Reach, SessionReach, SessionShares
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecord, SessionRecords

@@ -35,14 +35,13 @@ from queryserver.formats.columns import bounded
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
-from queryserver.results.model import Segment
-from queryserver.results.segments import ResultStore
+from queryserver.results.segments import ResultStore, Segment
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import bind, changes_data
-from queryserver.statements.assignments import Assignment, Outcome
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import storable
+from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import SEGMENT_AGE_S, LeaseLost, ResultCaps, RunRecord, Spool
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, Truncation

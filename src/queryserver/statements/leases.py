@@ -18,20 +18,21 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, NamedQuery, Row
 from queryserver.platform.sealer import Sealer
-from queryserver.results.model import Segment
+from queryserver.results.segments import Segment
 from queryserver.statements import lease_queries as queries
 from queryserver.statements import script_repository
-from queryserver.statements.assignments import (
+from queryserver.statements.model import (
     Assignment,
     ClaimScope,
     EngineCheckpoint,
     Lease,
+    NewStatement,
+    OnEnd,
     Outcome,
     PartEnd,
     Resumption,
+    SlotLimits,
 )
-from queryserver.statements.intake import SlotLimits
-from queryserver.statements.model import NewStatement, OnEnd
 from queryserver.statements.parameters import ParameterSealer
 from queryserver.statements.rows import end_of
 from queryserver.statements.states import LimitSource

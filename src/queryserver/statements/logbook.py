@@ -9,8 +9,7 @@ import structlog
 
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
-from queryserver.statements.assignments import Resumption
-from queryserver.statements.model import OnEnd, StatementEnd
+from queryserver.statements.model import OnEnd, Resumption, StatementEnd
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

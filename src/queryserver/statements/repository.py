@@ -13,7 +13,7 @@ import structlog
 
 from queryserver import errors
 from queryserver.platform.database import CoalescingReader, Connection, Database
-from queryserver.results.model import Segment
+from queryserver.results.segments import Segment
 from queryserver.statements import model, script_repository
 from queryserver.statements.rows import (
     END_COLUMNS,

@@ -27,8 +27,7 @@ from queryserver.platform.byte_budget import ByteBudget, Reservation
 from queryserver.platform.database import Database
 from queryserver.platform.threads import Tasks
 from queryserver.results import blocks
-from queryserver.results.model import Segment
-from queryserver.results.segments import ResultStore
+from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.signals import StateSignals

@@ -17,8 +17,7 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
 from queryserver.platform.threads import renewed
-from queryserver.results.model import Segment
-from queryserver.results.segments import ResultStore
+from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import ResultReader

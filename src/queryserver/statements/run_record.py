@@ -16,11 +16,10 @@ from queryserver.formats.columns import Column
 from queryserver.formats.value_sizes import ROW_CELLS, first_large_row, first_large_value, has_nested, parts
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.results.model import Segment
-from queryserver.results.segments import ResultStore
-from queryserver.statements.assignments import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, assignment_of
+from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
+from queryserver.statements.model import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, TruncationReason
 

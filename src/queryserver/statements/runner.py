@@ -1,9 +1,9 @@
-"""Runs a process's statements: components, heartbeat and sweeps of the runner (Contract platform 10.2)."""
+"""Runs statements in this process, or notifies another process that one waits (Contract platform 10.2)."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -13,19 +13,30 @@ import structlog
 
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.statements import EngineError
+from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
+from queryserver.platform.database import Notices
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
-from queryserver.statements.claims import StatementClaims
+from queryserver.statements.claims import QueueConsumer, StatementClaims
 from queryserver.statements.engine_sessions import ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution
-from queryserver.statements.intake import Broker, DataLeases, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.lease_queries import ENDED
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Lease, NewStatement, assignment_of
 from queryserver.statements.open_sessions import NO_REACH, OpenSessions, Reach
-from queryserver.statements.running_statements import RunningStatements
+from queryserver.statements.running_statements import (
+    Broker,
+    DataLeases,
+    Intake,
+    RunnerInstance,
+    RunnerLimits,
+    RunningStatements,
+)
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.shutdown import RunnerShutdown
@@ -33,97 +44,11 @@ from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)
 
-# Messages wake a worker regardless of the statement they name.
-_ANY_STATEMENT = UUID(int=0)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class QueueConsumer:
-    """Takes statements from the queue while this worker has free slots. Does nothing in other processes."""
-
-    instance: RunnerInstance
-    leases: StatementLeases
-    connectors: Connectors
-    data: DataLeases
-    claims: StatementClaims
-    running: RunningStatements
-    editor: EditorSettings
-    limits: RunnerLimits
-    broker: Broker | None
-    _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _wakened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _announced: int = field(default=0, init=False)
-
-    @property
-    def room(self) -> int:
-        """Return how many more statements of any user this worker can take now."""
-        return max(self._free_slots - self.limits.reserved - self._announced, 0)
-
-    @property
-    def _free_slots(self) -> int:
-        if self.instance.intake is not Intake.QUEUED or self.instance.is_draining:
-            return 0
-        return max(self.limits.capacity - self.running.active, 0)
-
-    @property
-    def _has_reserved_slots_only(self) -> bool:
-        return 0 < self._free_slots <= self.limits.reserved
-
-    def take_one(self) -> None:
-        """Wake the consumer, because a statement waits or a slot became free."""
-        if self.instance.intake is Intake.QUEUED:
-            self._announced += 1
-            self._wakened.set()
-
-    async def take(self, most: int) -> int:
-        """Start up to `most` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
-        async with self._taking:
-            free = min(most, self._free_slots)
-            if free <= 0:
-                return 0
-            free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
-            # The claim is not canceled with the caller, because a claimed but idle statement would block its slot.
-            taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
-            return await asyncio.shield(taking)
-
-    async def _take(self, most: int, most_of_busy: int) -> int:
-        assignments = await self.leases.claim_waiting(
-            owner=self.instance.owner,
-            lease=self.editor.lease_timeout,
-            connectors=self.connectors.runnable_by(self.data.names),
-            slots=self.limits.slots,
-            most=most,
-            most_of_busy=most_of_busy,
-        )
-        for assignment in assignments:
-            try:
-                await self.claims.start(assignment)
-            except DatabaseUnavailable:
-                log.warning(
-                    "claimed and not started; its lease runs out", operation_id=str(assignment.lease.statement_id)
-                )
-        return len(assignments)
-
-    async def consume(self) -> None:
-        """Take statements whenever one is announced or a slot becomes free. Never returns."""
-        while True:
-            await self._wakened.wait()
-            self._wakened.clear()
-            announced, self._announced = max(self._announced, 1), 0
-            try:
-                started = await self.take(announced)
-                if not started and self.broker and self._has_reserved_slots_only:
-                    # A user or connector may be below its limit again, so a worker with other free slots must check.
-                    self.broker.statement_waits(_ANY_STATEMENT, fence=0)
-            except DatabaseUnavailable:
-                log.warning("nothing taken from the queue; the sweep will")
-            except Exception:  # last resort of a task: the next free slot must be used
-                log.exception("nothing taken from the queue")
-
-    async def take_for_reserved_slots(self) -> None:
-        """Check the queue if only reserved slots are free, since messages wake workers with other free slots."""
-        if self._has_reserved_slots_only:
-            await self.take(self._free_slots)
+CANCEL = "cancel"
+"""Notice about a recorded cancel request; the subject is the statement id."""
+CLOSE_SESSION = "close-session"
+"""Notice about a closed session; the subject is the session id."""
+_WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +262,88 @@ class Runner:
 
         noting_outages.__name__ = action.__name__
         await every(period.total_seconds(), noting_outages)
+
+
+class StatementDispatcher:
+    """Starts recorded statements in this process, or notifies the other instances that they wait.
+
+    Notices are delivered at least once, and the claim in the record lets only one process run the statement. Lost
+    notices are harmless: a runner's sweep finds the statement.
+    """
+
+    def __init__(self, runner: Runner, notices: Notices, broker: Broker | None = None) -> None:
+        """`broker` is set if workers run the statements."""
+        self._runner = runner
+        self._notices = notices
+        self._broker = broker
+        self.owner = runner.owner
+        """The name of this process as an owner of statements."""
+        self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
+        """Return the owner of a new statement if it runs in this process, else None. Raises Stopping.
+
+        `data` names the data that its connector opens exclusively (`Connectors.data_of`).
+        """
+        runner = self._runner
+        runner.instance.require_open()
+        if runner.instance.intake is not Intake.OWN:
+            return runner.owner if session_owner == runner.owner or runner.data.holds(data) else None
+        if session_owner not in (None, runner.owner) or not (data is None or await runner.data.may_hold(data)):
+            return None
+        return runner.owner
+
+    async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
+        """Start a statement that was recorded with the owner of this process, or announce one without an owner.
+
+        Never raises. `is_bound` is passed to `announce`.
+        """
+        if new.owner is None:
+            await self.announce(new.id, is_bound=is_bound)
+            return
+        lease = Lease(new.id, new.owner, fence=1, operation_id=new.operation_id)
+        ends_at = time.monotonic() + new.timeout.total_seconds()
+        self._runner.statements.start(assignment_of(new, lease, history_id=history_id, ends_at=ends_at), user)
+
+    async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
+        """Notify the other instances that a statement waits. Never raises.
+
+        With `is_bound`, only the instance that holds the statement's session or data can run it.
+        """
+        if self._broker is not None and not is_bound:
+            self._broker.statement_waits(statement_id, fence=0)
+        else:
+            await self._notices.publish(_WAITING, str(statement_id))
+
+    async def cancel(self, statement_id: UUID, owner: str | None) -> None:
+        """Notify the runner `owner` of a recorded cancel request. Never raises."""
+        if not self._runner.statements.cancel(statement_id) and owner != self._runner.owner:
+            await self._notices.publish(CANCEL, str(statement_id))
+
+    def notified(self, kind: str, subject: str) -> None:
+        """Act on a notice from any instance, including this one."""
+        if kind in {CANCEL, ENDED}:
+            if kind == CANCEL:
+                self._runner.statements.cancel(UUID(subject))
+            # Cancel requests also end statements that were never sent.
+            self._runner.signals.notify(UUID(subject))
+        else:
+            self._received.put_nowait((kind, subject))
+
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        return background(self._act(), "statement-notices")
+
+    async def _act(self) -> None:
+        """Process notices one by one, because the statements of a session run in the order of their announcement."""
+        while True:
+            kind, subject = await self._received.get()
+            try:
+                if kind == _WAITING:
+                    if not await self._runner.claims.claim(UUID(subject)):
+                        self._runner.queue.take_one()
+                elif kind == CLOSE_SESSION:
+                    await self._runner.close_session(int(subject))
+            except (DatabaseUnavailable, EngineError) as error:
+                log.warning("notice not processed; the sweep will do its work", kind=kind, code=error.code)
+            except Exception:  # last resort of a task: later notices must still be processed
+                log.exception("notice failed", kind=kind)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
-from queryserver.statements import assignments, model
+from queryserver.statements import model
 from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_of, record_of
 from queryserver.statements.states import StatementState
 
@@ -112,7 +112,7 @@ async def begin(connection: Connection, operation_id: UUID) -> bool:
 async def continue_or_end(
     connection: Connection,
     script: Row,
-    outcome: assignments.Outcome,
+    outcome: model.Outcome,
     next_statement: model.NewStatement | None,
     retention: timedelta,
 ) -> tuple[model.StatementRecord | None, Row | None]:
@@ -123,20 +123,20 @@ async def continue_or_end(
     if outcome.state not in {StatementState.AVAILABLE, StatementState.SUCCESS}:
         return None, await _end(connection, script, outcome, retention, is_of_statement=True)
     if next_statement is None:
-        return None, await _end(connection, script, assignments.Outcome(StatementState.SUCCESS), retention)
+        return None, await _end(connection, script, model.Outcome(StatementState.SUCCESS), retention)
     if script["is_canceled"]:
         return None, await _end(connection, script, canceled_by(script["canceled_by"]), retention)
     try:
         recorded = await insert(connection, next_statement)
     except errors.TooManyRequests as error:
-        refused = assignments.Outcome(StatementState.FAILED, error_code="rejected", message=error.message)
+        refused = model.Outcome(StatementState.FAILED, error_code="rejected", message=error.message)
         return None, await _end(connection, script, refused, retention)
     await connection.execute(_PROGRESS, script["id"])
     return recorded, None
 
 
-def canceled_by(name: str | None) -> assignments.Outcome:
-    return assignments.Outcome(StatementState.CANCELED, message=f"Canceled by {name}." if name else "Canceled.")
+def canceled_by(name: str | None) -> model.Outcome:
+    return model.Outcome(StatementState.CANCELED, message=f"Canceled by {name}." if name else "Canceled.")
 
 
 async def end_canceled(connection: Connection, script: Row, by: str) -> Row | None:
@@ -149,7 +149,7 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
 
     In any snapshot an active operation has an active statement, unless a process of an older version has ended it.
     """
-    outcome = assignments.Outcome(
+    outcome = model.Outcome(
         StatementState.FAILED,
         error_code="outcome_unknown",
         message="A server of another version has ended a statement of this script: the others were not run.",
@@ -162,7 +162,7 @@ async def end_broken(connection: Connection) -> Sequence[Row]:
 async def _end(
     connection: Connection,
     script: Row,
-    outcome: assignments.Outcome,
+    outcome: model.Outcome,
     retention: timedelta | None,
     *,
     is_of_statement: bool = False,

@@ -15,26 +15,15 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters, find_markers
 from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, literal_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
-from queryserver.statements.assignments import Assignment
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.logbook import Logbook
-from queryserver.statements.model import NewStatement, StatementHandle, effective_row_limit, opaque_token
+from queryserver.statements.model import Assignment, NewStatement, StatementHandle, effective_row_limit, opaque_token
 from queryserver.statements.states import LimitSource
 
 T = TypeVar("T")
 
 OPERATION_OWNER = "script"
 """Owner of operation rows, which processes never claim."""
-
-
-def warning_of(index: int, count: int) -> str | None:
-    """Return the warning that only one statement of a script runs; None for the last one."""
-    if index == count - 1:
-        return None
-    return (
-        f"Only statement {index + 1} of {count} of this script is run. Continue with operationId, or execute the script"
-        " with run_all=true."
-    )
 
 
 def require_short(choice: Choice, limits: EditorSettings) -> None:

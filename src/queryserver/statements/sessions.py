@@ -20,11 +20,10 @@ from queryserver.errors.base import DatabaseUnavailable, NotSupported, too_many_
 from queryserver.errors.statements import EngineTimeout, EngineUnavailable, UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
-from queryserver.statements.dispatcher import CLOSE_SESSION
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.model import new_session_guid
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import Runner
+from queryserver.statements.runner import CLOSE_SESSION, Runner
 from queryserver.statements.session_options import SessionCredentials, filter_settings
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 from queryserver.statements.signals import StateSignals

@@ -16,10 +16,16 @@ from queryserver.platform.shutdown import (
     stop_step,
 )
 from queryserver.statements.execution import Execution
-from queryserver.statements.intake import Broker, DataLeases, RunnerInstance, RunnerLimits
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import OpenSessions
-from queryserver.statements.running_statements import RunningStatements, unless_database_unavailable
+from queryserver.statements.running_statements import (
+    Broker,
+    DataLeases,
+    RunnerInstance,
+    RunnerLimits,
+    RunningStatements,
+    unless_database_unavailable,
+)
 from queryserver.statements.signals import StateSignals
 
 log = structlog.get_logger(__name__)

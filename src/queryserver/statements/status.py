@@ -12,9 +12,9 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
-from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.signals import StateSignals, Watch
 from queryserver.statements.states import StatementState
 

@@ -11,24 +11,36 @@ from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.splitter import Choice, PreviousStatement, StatementChooser, is_short, statement_hash
+from queryserver.sql.splitter import (
+    Choice,
+    PreviousStatement,
+    StatementChooser,
+    is_short,
+    read_only_refusal,
+    statement_hash,
+)
 from queryserver.statements import model
-from queryserver.statements.dispatcher import StatementRecorder
+from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
     IdempotencyKey,
+    Lease,
     NewStatement,
+    Outcome,
     RecordedStatement,
     StatementHandle,
     new_session_guid,
     opaque_token,
 )
 from queryserver.statements.parameters import ParameterSealer, check_for_statement
-from queryserver.statements.scripts import operation_of, require_short, warning_of
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.runner import StatementDispatcher
+from queryserver.statements.scripts import operation_of, require_short
 from queryserver.statements.session_options import SessionChooser, SessionCredentials, StatementSession, filter_settings
-from queryserver.statements.states import LimitSource
+from queryserver.statements.states import LimitSource, StatementState
 from queryserver.statements.status import StatementAccess
 
 Choose = Coroutine[Any, Any, Choice | None]
@@ -131,6 +143,57 @@ class _Request:
             [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
             *(["run_all"] if fields.run_all else []),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementRecorder:
+    """Records statements before anything is sent to an engine, then dispatches them."""
+
+    records: StatementRecords
+    leases: StatementLeases
+    dispatcher: StatementDispatcher
+    ends_are_mailed: bool = False
+    """Whether owners get mail about long-running statements (Contract platform 10.5)."""
+
+    def notification(self, url: str | None) -> Mapping[str, Any] | None:
+        """Return the `notify` value of a new statement, which `tasks/deliveries.py` uses when the statement ends."""
+        return {"url": url} if url or self.ends_are_mailed else None
+
+    async def record(
+        self,
+        user: User,
+        connector: Connector,
+        new: NewStatement,
+        *,
+        audited_as: str,
+        is_bound: bool,
+        part: NewStatement | None = None,
+    ) -> RecordedStatement:
+        """Record and start a statement, or reject a statement that changes data of a read-only connector.
+
+        `audited_as` is the operation in the audit log. With `is_bound`, only the process that holds the statement's
+        session or data can run it. If `new` is the operation of a script, `part` is its first statement.
+        """
+        first = part or new
+        refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
+        if refusal is not None and first.owner is None and not is_bound:
+            first = replace(first, owner=self.dispatcher.owner)  # no worker is needed to reject it
+        recorded = await self.records.record(first) if part is None else await self.records.record(new, first)
+        if recorded.replayed:
+            return recorded
+        AUDIT.record(user.username, audited_as, connector.key, facts={"operation_id": str(new.id)})
+        if refusal is not None and first.owner is not None:
+            await self._refuse(first, first.owner, refusal, start_line=1 + len(new.log_lines))
+            return RecordedStatement(await self.records.read(new.id) or recorded.record, replayed=False)
+        history_id = recorded.record.status.history_id
+        await self.dispatcher.dispatch(first, user, history_id=history_id, is_bound=is_bound)
+        return recorded
+
+    async def _refuse(self, new: NewStatement, owner: str, message: str, *, start_line: int) -> None:
+        """End a recorded statement without running it."""
+        lease = Lease(new.id, owner, fence=1, operation_id=new.operation_id)
+        outcome = Outcome(StatementState.FAILED, error_code="rejected", message=message)
+        await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[message], start_line=start_line)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -359,6 +422,16 @@ class Submissions:
             sealed_parameters=None if values is None else self.parameters.seal(values),
             parameter_count=0 if values is None else choice.markers.own,
         )
+
+
+def warning_of(index: int, count: int) -> str | None:
+    """Return the warning that only one statement of a script runs; None for the last one."""
+    if index == count - 1:
+        return None
+    return (
+        f"Only statement {index + 1} of {count} of this script is run. Continue with operationId, or execute the script"
+        " with run_all=true."
+    )
 
 
 def _handle(script: str, choice: Choice, session: StatementSession) -> model.StatementHandle:

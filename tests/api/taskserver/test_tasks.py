@@ -18,7 +18,7 @@ from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.roles import Role
-from queryserver.statements.intake import Intake
+from queryserver.statements.running_statements import Intake
 from queryserver.tasks.instances import Load
 from queryserver.tasks.model import TaskName
 

@@ -38,7 +38,7 @@ from queryserver.imports.session import (
     few_bad_rows,
     read_ahead,
 )
-from queryserver.statements.assignments import Assignment, Lease
+from queryserver.statements.model import Assignment, Lease
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
 ROWS = 5000

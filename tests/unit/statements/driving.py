@@ -17,10 +17,10 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements.assignments import Assignment
 from queryserver.statements.execution import AttachedOperation, Execution
-from queryserver.statements.intake import Broker, Intake, RunnerInstance, RunnerLimits
+from queryserver.statements.model import Assignment
 from queryserver.statements.runner import Runner, RunnerHooks
+from queryserver.statements.running_statements import Broker, Intake, RunnerInstance, RunnerLimits
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.signals import StateSignals
 from queryserver.statements.states import StatementState

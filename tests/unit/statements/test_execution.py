@@ -20,7 +20,7 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position
-from queryserver.statements.assignments import Outcome
+from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState, TruncationReason
 
 FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED

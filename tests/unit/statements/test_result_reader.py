@@ -18,7 +18,7 @@ from queryserver.errors.statements import PageRowTooLarge
 from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
-from queryserver.results.model import Segment
+from queryserver.results.segments import Segment
 from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
 from queryserver.statements.signals import StateSignals

@@ -13,7 +13,7 @@ from queryserver.engines.protocol import OperationHandle, SessionOptions
 from queryserver.sql.literals import HIVE
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
-from queryserver.statements.assignments import EngineCheckpoint, Resumption
+from queryserver.statements.model import EngineCheckpoint, Resumption
 from queryserver.statements.states import StatementState
 
 pytestmark = pytest.mark.item(25)

@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
 
-from queryserver.results.model import Segment
-from queryserver.statements.assignments import EngineCheckpoint
+from queryserver.results.segments import Segment
+from queryserver.statements.model import EngineCheckpoint
 from queryserver.statements.states import StatementState
 
 DEAD = "a-dead-process"

@@ -15,11 +15,11 @@ from tests.refusals import raises_code
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import RowTooLarge
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.results.model import Segment
+from queryserver.results.segments import Segment
 from queryserver.statements import run_record as spooling
-from queryserver.statements.assignments import Assignment, Lease
 from queryserver.statements.execution import with_pauses
 from queryserver.statements.logbook import Logbook, clean, storable
+from queryserver.statements.model import Assignment, Lease
 from queryserver.statements.run_record import ResultCaps, RunRecord, Spool
 from queryserver.statements.states import TruncationReason
 

@@ -17,9 +17,9 @@ from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.shutdown import REST_S
-from queryserver.statements.assignments import Assignment
-from queryserver.statements.dispatcher import StatementDispatcher
-from queryserver.statements.intake import Intake, RunnerLimits
+from queryserver.statements.model import Assignment
+from queryserver.statements.runner import StatementDispatcher
+from queryserver.statements.running_statements import Intake, RunnerLimits
 from queryserver.statements.states import StatementState
 
 OTHER = "another-process"

@@ -18,10 +18,10 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.statements.assignments import Lease, Outcome
-from queryserver.statements.dispatcher import StatementDispatcher
 from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Lease, Outcome
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.signals import StateChangePoller, StateSignals
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader

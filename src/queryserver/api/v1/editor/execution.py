@@ -31,10 +31,9 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements.model import RecordedStatement, StatementRecord, StatementStatus
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
-from queryserver.statements.scripts import warning_of
 from queryserver.statements.states import StatementState
 from queryserver.statements.status import StatementReader, parse_operation_id
-from queryserver.statements.submission import Submission, Submissions
+from queryserver.statements.submission import Submission, Submissions, warning_of
 from queryserver.tasks.mail import Recipients
 
 _WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
