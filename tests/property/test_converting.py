@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from queryserver.formats.columns import BaseType, ColumnType
-from queryserver.formats.conversion import CellMisfit, arrow_type, convert, converter, is_null
+from queryserver.formats.conversion import InvalidCell, arrow_type, cell_converter, convert, is_null
 from queryserver.formats.table_files import QuotedText
 
 _TRICKY = (
@@ -50,19 +50,19 @@ _TYPES = [
 
 def _one_by_one(cells: list[str | None], column: ColumnType) -> tuple[list[object], list[int]]:
     is_text = pa.types.is_string(arrow_type(column))
-    convert_one = converter(column)
+    convert_one = cell_converter(column)
     values: list[object] = []
-    misfits: list[int] = []
+    invalid_rows: list[int] = []
     for row, cell in enumerate(cells):
         value = None
         # In a block, a null cell is already None; an empty one, or one that says null, was quoted.
         if cell is not None and not is_null(QuotedText(cell), is_text=is_text):
             try:
                 value = convert_one(cell)
-            except CellMisfit:
-                misfits.append(row)
+            except InvalidCell:
+                invalid_rows.append(row)
         values.append(value)
-    return pa.array(values, arrow_type(column)).to_pylist(), misfits
+    return pa.array(values, arrow_type(column)).to_pylist(), invalid_rows
 
 
 def _comparable(values: list[object]) -> list[object]:
@@ -76,7 +76,7 @@ def test_column_converts_like_its_cells(cells: list[str | None], offset: int) ->
     array = pa.array([None, "7", "", *cells], pa.string()).slice(offset)
     for column in _TYPES:
         converted = convert(array, column)
-        values, misfits = _one_by_one(array.to_pylist(), column)
+        values, invalid_rows = _one_by_one(array.to_pylist(), column)
         assert converted.values.type == arrow_type(column)
         assert (column, _comparable(converted.values.to_pylist())) == (column, _comparable(values))
-        assert (column, list(converted.misfits)) == (column, misfits)
+        assert (column, list(converted.invalid_rows)) == (column, invalid_rows)

@@ -17,7 +17,7 @@ from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
 from queryserver.engines.sessions import run
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied
-from queryserver.formats.cells import RenderedRows, memory_of, render_page
+from queryserver.formats.cells import RenderedRows, render_page, rendering_memory
 from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.byte_budget import ByteBudget
@@ -148,7 +148,7 @@ class Samples:
         loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
 
         def measure() -> int:
-            return sum(map(memory_of, answer.rows))
+            return sum(map(rendering_memory, answer.rows))
 
         size_bytes = measure() if is_narrow else await loop.run_in_executor(self.threads, measure)
         if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:

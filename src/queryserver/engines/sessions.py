@@ -18,7 +18,7 @@ from queryserver.engines.connections import ConnectionPool, ConnectionT, Databas
 from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
 from queryserver.engines.values import Rows
 from queryserver.formats.columns import Column
-from queryserver.formats.value_sizes import parts
+from queryserver.formats.value_sizes import split_batch
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql.markers import BoundStatement
 
@@ -154,7 +154,7 @@ class StreamedOperation:
             rows = ()
             if self.source.is_open:
                 self._chunk.learn(batch)
-            for piece in (batch,) if batch.nbytes <= BATCH_BYTES else parts(batch, BATCH_BYTES):
+            for piece in (batch,) if batch.nbytes <= BATCH_BYTES else split_batch(batch, BATCH_BYTES):
                 yield piece
             del batch
             if not is_ahead:

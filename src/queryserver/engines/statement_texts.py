@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
-from queryserver.formats.value_sizes import parts
+from queryserver.formats.value_sizes import split_batch
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
 """Number of characters searched in a message. Some messages repeat a statement of several megabytes."""
@@ -136,4 +136,4 @@ class ChunkSize:
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Slice a batch in order, without copying, into parts of at most `BATCH_BYTES` or a single row."""
-    return parts(batch, BATCH_BYTES) if batch.num_rows else iter(())
+    return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())

@@ -1,6 +1,6 @@
-"""Avro as JSON Lines, block by block.
+"""Conversion of Avro files to JSON Lines, block by block.
 
-Runs in the confined worker process, whose memory is limited: nothing here imports Arrow.
+Runs in the confined worker process, whose memory is limited, so this module does not import Arrow.
 """
 
 import bz2
@@ -36,20 +36,20 @@ _METADATA = parse_schema({"type": "map", "values": "bytes"})
 
 _FLOAT = struct.Struct("<f")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
-_DIGITS_OF_A_FLOAT = range(6, 10)
+_FLOAT_DIGITS = range(6, 10)
 _MAX_DECIMAL_BYTES = 1024
 _MAX_SCALE = 1000
 
 
 class AvroFile:
-    """A file that is open at its beginning. It needs `read` alone."""
+    """An Avro file that is read sequentially: `file` needs only `read`, and must be at its beginning."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises DecompressionFailed, CodecNotAvailable."""
+        """Read the header. Raises DecompressionFailed or CodecNotAvailable."""
         self._file = file
         if file.read(len(_MAGIC)) != _MAGIC:
             raise DecompressionFailed("The file holds no avro data.")
-        with _broken_data():
+        with _translate_errors():
             metadata = cast("Mapping[str, bytes]", schemaless_reader(file, _METADATA, None))
         self._sync = file.read(_SYNC_BYTES)
         if len(self._sync) < _SYNC_BYTES:
@@ -60,23 +60,23 @@ class AvroFile:
         self._unpack = _CODECS[codec]
         try:
             self.schema: Any = parse_json(metadata.get("avro.schema", b"").decode(errors="replace"))
-            self._shown = parse_schema(_shown_schema(self.schema))
+            self._shown = parse_schema(_reader_schema(self.schema))
         except (SchemaParseException, InvalidJson, LookupError, TypeError, ValueError, AttributeError):
             raise DecompressionFailed("The avro schema is broken.") from None
         except RecursionError:
             raise DecompressionFailed("The avro schema is nested too deeply.") from None
 
     def lines(self) -> Iterator[bytes]:
-        """The values, a line each, with its end. Raises DecompressionFailed."""
+        """Yield each value as a line of JSON with a line end. Raises DecompressionFailed."""
         while (count := self._next_count()) is not None:
-            with _broken_data():
+            with _translate_errors():
                 packed = cast("bytes", schemaless_reader(self._file, "bytes", None))
             try:
                 block = io.BytesIO(self._unpack(packed))
             except (zlib.error, OSError, EOFError, ValueError, lzma.LZMAError, cramjam.DecompressionError):
                 raise DecompressionFailed("The avro data are broken: a block cannot be unpacked.") from None
             for _ in range(count):
-                with _broken_data():
+                with _translate_errors():
                     value = schemaless_reader(block, self._shown, None, handle_unicode_errors="replace")
                     line = orjson.dumps(
                         value, default=lambda content: b64encode(content).decode(), option=orjson.OPT_APPEND_NEWLINE
@@ -88,7 +88,7 @@ class AvroFile:
                 raise DecompressionFailed("The avro data are broken: a block lacks its mark.")
 
     def _next_count(self) -> int | None:
-        """How many values the next block has; None behind the last block."""
+        """Return the number of values in the next block, or None after the last block."""
         head = self._file.read(1)
         while head and head[-1] & 0x80 and len(head) < _MAX_VARINT_BYTES:
             byte = self._file.read(1)
@@ -97,7 +97,7 @@ class AvroFile:
             head += byte
         if not head:
             return None
-        with _broken_data():
+        with _translate_errors():
             count = cast("int", schemaless_reader(io.BytesIO(head), "long", None))
         if count < 0:
             raise DecompressionFailed("The avro data hold a negative length.")
@@ -105,8 +105,8 @@ class AvroFile:
 
 
 @contextmanager
-def _broken_data() -> Generator[None]:
-    """Errors of fastavro and orjson. Raises DecompressionFailed."""
+def _translate_errors() -> Generator[None]:
+    """Translate errors of fastavro and orjson to DecompressionFailed."""
     try:
         yield
     except (EOFError, LookupError, OverflowError, TypeError, ValueError, struct.error):
@@ -116,7 +116,7 @@ def _broken_data() -> Generator[None]:
 
 
 def _snappy(block: bytes) -> bytes:
-    """Behind the data of the block stands the CRC-32 of what they unpack to."""
+    """Decompress a block, which ends with the CRC-32 of the decompressed data."""
     unpacked = bytes(cramjam.snappy.decompress_raw(block[:-4]))
     if zlib.crc32(unpacked) != int.from_bytes(block[-4:]):
         raise ValueError(block[-4:])
@@ -135,52 +135,52 @@ _CODECS: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType(
 )
 
 
-def _shown_schema(schema: Any) -> Any:
-    """The schema with the logical types of `_FORMS` and without any other, without defaults, aliases and texts."""
+def _reader_schema(schema: Any) -> Any:
+    """Reduce a schema to names, types and the logical types of `_LOGICAL_READERS`."""
     if isinstance(schema, str):
-        return {"type": schema, "logicalType": _form(schema, "")} if schema in {"float", "double"} else schema
+        return {"type": schema, "logicalType": _logical_name(schema, "")} if schema in {"float", "double"} else schema
     if isinstance(schema, list):
-        return [_shown_schema(branch) for branch in cast("list[Any]", schema)]
+        return [_reader_schema(branch) for branch in cast("list[Any]", schema)]
     declared = cast("Mapping[str, Any]", schema)
     kind = declared["type"]
     if not isinstance(kind, str):
-        return _shown_schema(kind)
+        return _reader_schema(kind)
     named = {key: declared[key] for key in ("name", "namespace") if key in declared}
     match kind:
         case "record" | "error":
-            fields = [{"name": field["name"], "type": _shown_schema(field["type"])} for field in declared["fields"]]
+            fields = [{"name": field["name"], "type": _reader_schema(field["type"])} for field in declared["fields"]]
             return {"type": "record", **named, "fields": fields}
         case "enum":
             return {"type": kind, **named, "symbols": declared["symbols"]}
         case "array":
-            return {"type": kind, "items": _shown_schema(declared["items"])}
+            return {"type": kind, "items": _reader_schema(declared["items"])}
         case "map":
-            return {"type": kind, "values": _shown_schema(declared["values"])}
+            return {"type": kind, "values": _reader_schema(declared["values"])}
         case _:
-            return _shown_plain(kind, declared, named)
+            return _reader_schema_of_primitive(kind, declared, named)
 
 
-def _shown_plain(kind: str, declared: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
-    """Primitive types, fixed ones and names of others."""
+def _reader_schema_of_primitive(kind: str, declared: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """Reduce a primitive type, a fixed type or a reference to a named type."""
     size = {"size": declared["size"]} if kind == "fixed" else {}
-    form = _form(kind, str(declared.get("logicalType", "")))
+    form = _logical_name(kind, str(declared.get("logicalType", "")))
     scale = declared.get("scale", 0)
-    is_form = f"{kind}-{form}" in _FORMS
+    is_form = f"{kind}-{form}" in _LOGICAL_READERS
     if kind in {"bytes", "fixed"} and is_form and type(scale) is int and 0 <= scale <= _MAX_SCALE:
         return {"type": kind, **named, **size, "logicalType": form, "scale": scale}
     if kind == "fixed":
         return {"type": kind, **named, **size}
-    return {"type": kind, "logicalType": form} if is_form and kind != "bytes" else _shown_schema(kind)
+    return {"type": kind, "logicalType": form} if is_form and kind != "bytes" else _reader_schema(kind)
 
 
-def _form(kind: str, logical: str) -> str:
-    """Our own name for a logical type, so that fastavro uses no other reader."""
+def _logical_name(kind: str, logical: str) -> str:
+    """Return a private name for a logical type, so that fastavro does not use its own reader for it."""
     return f"shown-{kind if kind in {'float', 'double'} else logical}"
 
 
 def _float(value: float, *_schemas: object) -> object:
     if math.isfinite(value):
-        for digits in _DIGITS_OF_A_FLOAT:
+        for digits in _FLOAT_DIGITS:
             shorter = float(f"{value:.{digits}g}")
             with suppress(OverflowError):
                 if _FLOAT.unpack(_FLOAT.pack(shorter))[0] == value:
@@ -195,7 +195,7 @@ def _double(value: float, *_schemas: object) -> object:
 
 
 def _decimal(content: bytes, schema: Mapping[str, Any], _reader_schema: object) -> str | bytes:
-    """A decimal in big-endian two's complement."""
+    """Read a decimal in big-endian two's complement."""
     if len(content) > _MAX_DECIMAL_BYTES:
         return content
     number = Decimal(int.from_bytes(content, "big", signed=True)).as_tuple()
@@ -229,7 +229,7 @@ def _timestamp(value: int, *_schemas: object, per_second: int, zone: str) -> str
 
 
 _UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
-_FORMS: dict[str, Callable[..., Any]] = {
+_LOGICAL_READERS: dict[str, Callable[..., Any]] = {
     "float-shown-float": _float,
     "double-shown-double": _double,
     "bytes-shown-decimal": _decimal,
@@ -243,5 +243,5 @@ _FORMS: dict[str, Callable[..., Any]] = {
         for unit, per_second in _UNITS.items()
     },
 }
-"""By type and logical type; any other logical type is shown as its type."""
-LOGICAL_READERS.update(_FORMS)
+"""Readers by type and logical type. Values of other logical types are shown as their underlying type."""
+LOGICAL_READERS.update(_LOGICAL_READERS)

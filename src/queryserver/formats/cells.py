@@ -1,7 +1,7 @@
-"""Arrow columns as JSON cells, in the raw and in the Hue form (Contract editor 6.3).
+"""Conversion of Arrow columns to JSON cells, in the raw form and in Hue's form (Contract editor 6.3).
 
-Work goes column by column: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only nested
-and odd values become Python objects one by one. The file goes from pages over columns to values: nested, then numbers.
+Columns are converted as a whole: Arrow turns a column into numbers, booleans or text (`text_forms.py`) in C++. Only
+nested values and unions are converted one by one in Python.
 """
 
 import html
@@ -19,36 +19,36 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.arrow import is_binary, is_text, kernels, union_places
+from queryserver.formats.arrow import field_names, is_binary, is_text, kernels, union_offsets
 from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType
 from queryserver.formats.text_forms import text_form
-from queryserver.formats.value_sizes import parts, plain_bytes
+from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
-# Rows are turned into JSON in blocks of about this many Arrow bytes, so that a page that is cut at `max_bytes`
-# never has much more than that in memory as Python values: some 50 bytes for a text of one letter.
+# Rows are rendered in blocks of about this many Arrow bytes. This limits the Python values in memory when a page is cut
+# at `max_bytes`: a text of one letter takes some 50 bytes in Python.
 BLOCK_BYTES = 2 * 1024 * 1024
-_VALUES_FACTOR = 12
-_JSON_FACTOR = 4
-_LONGER = {False: r"[\x00-\x07\x0b\x0e-\x1f]", True: "[&<>\"' ]"}
-_LONGER_BY = {False: len(r"\u0000") - 1, True: len("&lt;") - 1}
+_PYTHON_BYTES_PER_BYTE = 12
+_JSON_BYTES_PER_BYTE = 4
+_ESCAPED_CHARACTERS = {False: r"[\x00-\x07\x0b\x0e-\x1f]", True: "[&<>\"' ]"}
+_ESCAPE_GROWTH = {False: len(r"\u0000") - 1, True: len("&lt;") - 1}
 _SMALL = frozenset({ResultType.BOOLEAN, ResultType.TINYINT, ResultType.SMALLINT, ResultType.INT})
 _NESTED = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
-Values: TypeAlias = Callable[[pa.Array], list[object]]
-"""What makes the raw cells of a child array, or of one of integers."""
+CellConverter: TypeAlias = Callable[[pa.Array], list[object]]
+"""Converts a child array, or an array of integers, to raw cells."""
 
-# A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
+# A double keeps 15 digits of a number of usual magnitude, and orjson reads every fraction as a double.
 _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
-_MAX_BRACKETS = 250
-"""orjson writes 254 levels."""
-EXACT_IN_A_DOUBLE = 2**53 - 1
-"""The largest integer that no other one is read as (JavaScript: Number.MAX_SAFE_INTEGER)."""
+_MAX_NESTED_LEVELS = 250
+"""orjson writes at most 254 levels."""
+MAX_SAFE_INTEGER = 2**53 - 1
+"""Up to here a double represents every integer exactly (JavaScript: Number.MAX_SAFE_INTEGER)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedRows:
-    """Rows as JSON, in pieces: with commas between them they are the members of the array of rows.
+    """Rows as JSON in pieces. Joined by commas, the pieces are the elements of the array of rows.
 
-    `is_cut`: the row after them was above the limit.
+    `is_cut`: the next row would have exceeded the limit.
     """
 
     pieces: tuple[bytes, ...]
@@ -72,15 +72,15 @@ def render_page(
     max_bytes: int,
     big_numbers_as_text: bool = False,
 ) -> RenderedRows:
-    """The rows of all batches as JSON, as many as fit into `max_bytes`.
+    """Render as many rows of the batches as fit into `max_bytes`.
 
-    Batches of one result may differ in their Arrow types. About 7 ms for 10,000 rows of 10 simple columns.
+    The batches may differ in their Arrow types. Takes about 7 ms for 10,000 rows of 10 simple columns.
     """
     pieces: list[bytes] = []
     rows, left = 0, max_bytes - len("[]")
     filled = (batch for batch in batches if batch.num_rows)
-    for block in chain.from_iterable(parts(batch, BLOCK_BYTES, plain_bytes) for batch in filled):
-        if block.num_rows == 1 and block.nbytes > BLOCK_BYTES and _least_bytes(block, escape=escape) > left:
+    for block in chain.from_iterable(split_batch(batch, BLOCK_BYTES, decoded_bytes) for batch in filled):
+        if block.num_rows == 1 and block.nbytes > BLOCK_BYTES and _min_json_bytes(block, escape=escape) > left:
             return RenderedRows(tuple(pieces), rows, is_cut=True)
         values = [
             cell_values(block.column(i), column, escape=escape, big_numbers_as_text=big_numbers_as_text)
@@ -90,7 +90,7 @@ def render_page(
         json = orjson.dumps(cells)[1:-1]
         taken = len(cells)
         if len(json) > left:
-            json, taken = _head(cells, left)
+            json, taken = _fitting_rows(cells, left)
         if taken:
             pieces.append(json)
         rows += taken
@@ -100,60 +100,64 @@ def render_page(
     return RenderedRows(tuple(pieces), rows)
 
 
-def memory_of(rows: pa.Table | pa.RecordBatch, max_bytes: int | None = None) -> int:
-    """Bytes that the rendering of rows takes, about: the rows, a block of them as values, at most `max_bytes` of JSON
-    and a copy of it.
+def rendering_memory(rows: pa.Table | pa.RecordBatch, max_bytes: int | None = None) -> int:
+    """Estimate the bytes of memory that rendering takes: the rows, one block as Python values, and two copies of the
+    JSON of at most `max_bytes`.
     """
     size = rows.nbytes
-    json = _JSON_FACTOR * size
-    return size + _VALUES_FACTOR * min(size, BLOCK_BYTES) + (json if max_bytes is None else min(json, 2 * max_bytes))
+    json = _JSON_BYTES_PER_BYTE * size
+    return (
+        size
+        + _PYTHON_BYTES_PER_BYTE * min(size, BLOCK_BYTES)
+        + (json if max_bytes is None else min(json, 2 * max_bytes))
+    )
 
 
-def joined_rows(pages: Sequence[RenderedRows]) -> RenderedRows:
-    """The rows of several pages, in their order, as one."""
+def join_pages(pages: Sequence[RenderedRows]) -> RenderedRows:
+    """Join the rows of several pages, in order."""
     pieces = tuple(piece for page in pages for piece in page.pieces)
     return RenderedRows(pieces, sum(page.rows for page in pages), is_cut=any(page.is_cut for page in pages))
 
 
-def _head(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, int]:
-    """The first rows whose JSON is at most `left` bytes, and how many they are."""
+def _fitting_rows(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, int]:
+    """Return the JSON of the first rows, at most `left` bytes, and the number of these rows."""
     rows = [orjson.dumps(row) for row in cells]
     ends = accumulate(len(row) + len(",") for row in rows)
     taken = sum(1 for _ in takewhile(lambda end: end - len(",") <= left, ends))
     return b",".join(rows[:taken]), taken
 
 
-def _least_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
-    """JSON bytes that the texts of the block take, known without making them: some characters become six."""
+def _min_json_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
+    """Return a lower bound for the JSON bytes of the block's texts, with escaped characters, without rendering them."""
     least = 0
     for column in block.columns:
         if is_text(column.type) or is_binary(column.type):
             octets = column.cast(pa.large_binary())
             least += kernels.sum(kernels.binary_length(octets)).as_py() or 0
             if is_text(column.type):
-                longer = kernels.sum(kernels.count_substring_regex(octets, _LONGER[escape])).as_py() or 0
-                least += longer * _LONGER_BY[escape]
+                longer = kernels.sum(kernels.count_substring_regex(octets, _ESCAPED_CHARACTERS[escape])).as_py() or 0
+                least += longer * _ESCAPE_GROWTH[escape]
     return least
 
 
 def cell_values(
     array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False, big_numbers_as_text: bool = False
 ) -> list[object]:
-    """The values of one column as str, int, float, bool, None, list and dict, ready for any JSON writer.
+    """Convert one column to str, int, float, bool, None, list and dict, for any JSON writer.
 
-    Floats are finite, integers have 64 bits at most, keys of objects are text.
-    `big_numbers_as_text`: integers of 64 bits are text as well; outside of the types NUMBERS_AS_TEXT only those that a
-    double does not keep.
+    Floats are finite, integers have at most 64 bits, and keys of objects are text. With `big_numbers_as_text`, 64-bit
+    integers become text: all of them in columns of the types NUMBERS_AS_TEXT, elsewhere only those that a double cannot
+    represent.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if not big_numbers_as_text or column.type in _SMALL:
-        return _cells(array, column.type, escape=escape, numbers=as_numbers)
-    numbers = as_texts if column.type in NUMBERS_AS_TEXT else as_texts_where_needed
+        return _cells(array, column.type, escape=escape, numbers=integers_as_numbers)
+    numbers = integers_64_as_text if column.type in NUMBERS_AS_TEXT else unsafe_integers_as_text
     return _cells(array, column.type, escape=escape, numbers=numbers)
 
 
-def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Values) -> list[object]:
+def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: CellConverter) -> list[object]:
     array = _unwrapped(array)
     kind = array.type
     if types.is_union(kind):
@@ -161,16 +165,16 @@ def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Valu
         return union_values(array, partial(_cells, declared=member, escape=escape, numbers=numbers))
     values = _values(array, numbers)
     if declared in _NESTED and is_text(kind):
-        values = json_values(values, big_numbers_as_text=numbers is not as_numbers)
+        values = json_values(values, big_numbers_as_text=numbers is not integers_as_numbers)
     elif declared is ResultType.DECIMAL and types.is_integer(kind):
         values = array.cast(pa.string()).to_pylist()
-    elif declared is ResultType.BOOLEAN and types.is_integer(kind):  # sqlite has no booleans of its own
+    elif declared is ResultType.BOOLEAN and types.is_integer(kind):  # SQLite stores booleans as integers
         values = [bool(value) if value in (0, 1) else value for value in values]
-    return escaped_values(values, array) if escape else values
+    return escape_for_hue(values, array) if escape else values
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:
-    """The array without dictionary, run ends and extension type."""
+    """Decode dictionaries, run ends and extension types to plain arrays."""
     kind = array.type
     if types.is_dictionary(kind):
         return _unwrapped(array.dictionary_decode())
@@ -185,8 +189,8 @@ def _unwrapped(array: pa.Array) -> pa.Array:
     return _unwrapped(array.storage)
 
 
-def _values(array: pa.Array, numbers: Values) -> list[object]:
-    """Raw form, by the Arrow type alone."""
+def _values(array: pa.Array, numbers: CellConverter) -> list[object]:
+    """Convert an array to raw cells according to its Arrow type alone."""
     array = _unwrapped(array)
     kind = array.type
     if types.is_integer(kind):
@@ -202,12 +206,12 @@ def _values(array: pa.Array, numbers: Values) -> list[object]:
     return [None if value is None else str(value) for value in array.to_pylist()]
 
 
-def escaped_values(values: list[object], array: pa.Array) -> list[object]:
-    """Raw cells as Hue's clients expect them. `array` is what they were made of."""
+def escape_for_hue(values: list[object], array: pa.Array) -> list[object]:
+    """Convert raw cells to the form that Hue's clients expect. `array` is the source of the cells."""
     if is_binary(array.type):
         return ["NULL" if value is None else _escaped(value.decode(errors="replace")) for value in array.to_pylist()]
     if types.is_floating(array.type):
-        # repr() of a float is the shortest text that reads back; it also has Hue's words nan, inf and -inf.
+        # repr() of a float is the shortest text that reads back as the same float, and writes nan, inf and -inf as Hue.
         return ["NULL" if value is None else repr(float(value)) for value in values]  # type: ignore[arg-type]
     return [
         "NULL" if value is None
@@ -222,8 +226,8 @@ def _escaped(text: str) -> str:
     return html.escape(text, quote=True).replace(" ", "&nbsp;")
 
 
-def nested_values(array: pa.Array, values: Values) -> list[object]:
-    """JSON arrays and objects; every child array is turned into cells once, as a column of its own."""
+def nested_values(array: pa.Array, values: CellConverter) -> list[object]:
+    """Convert nested values to lists and dicts. Each child array is converted once, as a whole column."""
     kind = array.type
     if types.is_union(kind):
         return union_values(array, values)
@@ -244,16 +248,16 @@ def nested_values(array: pa.Array, values: Values) -> list[object]:
 
 
 def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
-    """The values that JSON texts stand for; a text that is no JSON stays as it is.
+    """Parse texts as JSON; a text that is not valid JSON stays unchanged.
 
-    The texts have no types: with `big_numbers_as_text` the integers that a double does not keep are text.
+    With `big_numbers_as_text`, integers that a double cannot represent become text.
     """
-    exact = partial(_integer, least=-EXACT_IN_A_DOUBLE, greatest=EXACT_IN_A_DOUBLE)
+    exact = partial(_integer, least=-MAX_SAFE_INTEGER, greatest=MAX_SAFE_INTEGER)
     integer = exact if big_numbers_as_text else _integer
     return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
 
 
-def _struct_values(array: pa.Array, values: Values) -> Iterable[object]:
+def _struct_values(array: pa.Array, values: CellConverter) -> Iterable[object]:
     names = field_names(array.type)
     if not names:
         return ({} for _ in range(len(array)))
@@ -261,20 +265,8 @@ def _struct_values(array: pa.Array, values: Values) -> Iterable[object]:
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def field_names(kind: pa.StructType) -> list[str]:
-    """Names of a struct's fields: `field0`, `field1`, … where there are none, `_2`, … at repeated ones."""
-    names: dict[str, None] = {}
-    for index in range(kind.num_fields):
-        wanted = name = kind.field(index).name or f"field{index}"
-        number = 2
-        while name in names:
-            name, number = f"{wanted}_{number}", number + 1
-        names[name] = None
-    return list(names)
-
-
-def _children(array: Any, child: pa.Array, values: Values) -> Iterable[list[object]]:
-    """The child's cells, divided as the lists of `array` are. Only the part that `array` uses is converted."""
+def _children(array: Any, child: pa.Array, values: CellConverter) -> Iterable[list[object]]:
+    """Convert the part of the child array that `array` uses, and divide its cells into lists."""
     bounds = _bounds(array)
     first = min((start for start, _ in bounds), default=0)
     last = max((end for _, end in bounds), default=0)
@@ -293,24 +285,24 @@ def _bounds(array: Any) -> list[tuple[int, int]]:
     return list(pairwise(offsets))
 
 
-def union_values(array: pa.Array, values: Values) -> list[object]:
+def union_values(array: pa.Array, values: CellConverter) -> list[object]:
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
-    return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
+    return [members[code][place] for code, place in zip(*union_offsets(array), strict=True)]
 
 
 def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
     try:
-        if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_BRACKETS:
+        if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_NESTED_LEVELS:
             return orjson.loads(text)
         value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=int)  # int refuses NaN
-        orjson.dumps(value)  # half a surrogate pair, too many levels: nothing that JSON could be made of again
+        orjson.dumps(value)  # fails for lone surrogates and too many levels, which could not be written again
     except (ValueError, TypeError, RecursionError):
         return text
     return value
 
 
 def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> int | str:
-    """Integers beyond these are text, as those wider than 64 bits are in a column."""
+    """Parse an integer; one outside the range stays text, as integers wider than 64 bits do in a column."""
     if len(digits) > len(str(greatest)) + 1:
         return digits
     number = int(digits)
@@ -318,7 +310,7 @@ def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> i
 
 
 def _fraction(number: str) -> float | str:
-    """Numbers that a double does not keep are text, as decimals of a column are."""
+    """Parse a fraction; one that a double cannot represent stays text, as decimals do in a column."""
     value = float(number)
     try:
         is_exact = Decimal(repr(value)) == Decimal(number)
@@ -329,7 +321,7 @@ def _fraction(number: str) -> float | str:
 
 def float_values(array: pa.Array) -> list[object]:
     if types.is_float32(array.type):
-        # Through text: 0.1 as a float of 32 bits is 0.1, and not the 0.10000000149011612 of a mere widening.
+        # The cast goes through text, so that a 32-bit 0.1 stays 0.1 and does not become 0.10000000149011612.
         array = array.cast(pa.string()).cast(pa.float64())
     elif types.is_float16(array.type):
         array = array.cast(pa.float64())
@@ -340,20 +332,20 @@ def float_values(array: pa.Array) -> list[object]:
     return [value if value is None or math.isfinite(value) else names[str(value)] for value in values]
 
 
-def as_numbers(array: pa.Array) -> list[object]:
+def integers_as_numbers(array: pa.Array) -> list[object]:
     return array.to_pylist()
 
 
-def as_texts(array: pa.Array) -> list[object]:
-    """Those of a type of 64 bits as text, whatever their values: a column has one form."""
+def integers_64_as_text(array: pa.Array) -> list[object]:
+    """Convert all integers of a 64-bit type to text, so that the column has one form."""
     return array.cast(pa.string()).to_pylist() if array.type.bit_width == 64 else array.to_pylist()
 
 
-def as_texts_where_needed(array: pa.Array) -> list[object]:
+def unsafe_integers_as_text(array: pa.Array) -> list[object]:
     values = array.to_pylist()
     if array.type.bit_width < 64 or not len(array):
         return values
     bounds = kernels.min_max(array).as_py()
-    if max(-(bounds["min"] or 0), bounds["max"] or 0) <= EXACT_IN_A_DOUBLE:
+    if max(-(bounds["min"] or 0), bounds["max"] or 0) <= MAX_SAFE_INTEGER:
         return values
-    return [str(value) if value is not None and abs(value) > EXACT_IN_A_DOUBLE else value for value in values]
+    return [str(value) if value is not None and abs(value) > MAX_SAFE_INTEGER else value for value in values]

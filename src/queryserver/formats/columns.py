@@ -1,4 +1,4 @@
-"""Columns: types of results and the form of their cells (Contract editor 6.3), types of files and tables."""
+"""Columns: the types of results, files and tables, and the form of cells (Contract editor 6.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class BaseType(StrEnum):
-    """Types of columns, whatever the dialect calls them (Contract importer 12.4)."""
+    """Column types independent of the dialect (Contract importer 12.4)."""
 
     INT8 = "Int8"
     INT16 = "Int16"
@@ -36,7 +36,10 @@ class BaseType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column: digits of `DECIMAL` only; `length` of `STRING` in characters, None: any."""
+    """The type of a column.
+
+    Only `DECIMAL` has `precision` and `scale`. `length` limits a `STRING`, in characters; None means unlimited.
+    """
 
     base: BaseType
     precision: int | None = None
@@ -48,12 +51,12 @@ STRING = ColumnType(BaseType.STRING)
 NULL = ColumnType(BaseType.NULL)
 
 
-_NAME_CHARACTERS = 1000
-_TEXT_CHARACTERS = 10_000
+_MAX_NAME_CHARACTERS = 1000
+_MAX_TEXT_CHARACTERS = 10_000
 
 
 class ResultType(StrEnum):
-    """`meta.type`: one list of names for every dialect."""
+    """`meta.type`: the same names for all dialects."""
 
     BOOLEAN = "BOOLEAN_TYPE"
     TINYINT = "TINYINT_TYPE"
@@ -92,7 +95,7 @@ PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
     ResultType.TIMESTAMP: pa.timestamp("us"),
     ResultType.BINARY: pa.binary(),
 }
-"""Types whose values Arrow holds as the engines mean them; those of the others are text unless an engine knows more."""
+"""Arrow types that represent the values exactly. All other types are text, unless an engine has a better type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,36 +108,37 @@ class Column:
     comment: str = ""
 
 
-def bounded(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The same columns with texts of at most 1,000 (names) and 10,000 characters.
+def limit_texts(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Shorten names to 1,000 characters, and type texts and comments to 10,000.
 
-    Some engines name an expression by its own text: SQLite's name of `1 /* 9 MB */` has 9 MB, and is stored twice.
+    Some engines use the text of an expression as its name: SQLite's name of `1 /* 9 MB */` has 9 MB and would be stored
+    twice.
     """
     return tuple(
         Column(
-            _cut(column.name, _NAME_CHARACTERS),
+            _shorten(column.name, _MAX_NAME_CHARACTERS),
             column.type,
-            _cut(column.native_type, _TEXT_CHARACTERS),
-            _cut(column.comment, _TEXT_CHARACTERS),
+            _shorten(column.native_type, _MAX_TEXT_CHARACTERS),
+            _shorten(column.comment, _MAX_TEXT_CHARACTERS),
         )
         for column in columns
     )
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
 class CellForm:
-    """How the cells of an answer are written (Contract editor 6.3)."""
+    """How cells are written in a response (Contract editor 6.3)."""
 
     is_escaped: bool = False
     big_numbers_as_text: bool = False
-    """Numbers that may have more digits than a double keeps are text."""
+    """Whether numbers that may have more digits than a double are written as text."""
 
 
 NUMBERS_AS_TEXT = frozenset(
     ResultType(f"{name}_TYPE") for name in ("BIGINT", "DECIMAL", "ARRAY", "MAP", "STRUCT", "UNION")
 )
-"""Types of columns whose integers of 64 bits, and decimals, are text with `big_numbers_as_text`: all of them."""
+"""Column types whose 64-bit integers and decimals are always text with `big_numbers_as_text`, whatever their value."""

@@ -17,7 +17,7 @@ from queryserver.formats.arrow import without_dictionaries
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
-from queryserver.formats.value_sizes import parts, plain_bytes
+from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
@@ -63,7 +63,7 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
-            yield from map(without_dictionaries, parts(batch, 2 * _BATCH_BYTES, plain_bytes))
+            yield from map(without_dictionaries, split_batch(batch, 2 * _BATCH_BYTES, decoded_bytes))
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:

@@ -1,4 +1,4 @@
-"""Bytes of the values of Arrow arrays: which value or row is too large, and batches cut by size."""
+"""Sizes of Arrow values in bytes: finding values and rows that are too large, and splitting batches by size."""
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -7,29 +7,29 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.arrow import is_binary, is_text, kernels, union_places
+from queryserver.formats.arrow import is_binary, is_text, kernels, union_offsets
 
 Rows = TypeVar("Rows", bound=pa.RecordBatch | pa.Table)
 
-ROW_CELLS = 2
-"""A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""
+ROW_SIZE_FACTOR = 2
+"""The maximum size of a row, as a multiple of the maximum size of a cell (`editor.cell_max_bytes`)."""
 MEMBER_BYTES = 8
-"""Of each member of a list, map or struct: at least this much, and besides the bytes of text, binary and lists."""
+"""The minimum size of a member of a list, map or struct; added to the size of a text, binary or nested member."""
 STRUCT_BYTES = 32
-"""Of each struct, besides its members and the names of its fields."""
+"""The overhead of a struct, added to the sizes of its members and its field names."""
 _LENGTH = pa.int64()
 
 
-def has_nested(schema: pa.Schema) -> bool:
-    """Whether values of a column may count more than the column's own bytes."""
+def has_nested_types(schema: pa.Schema) -> bool:
+    """Whether the values of a column may be larger than the column's `nbytes`."""
     return any(map(_is_nested, schema.types))
 
 
-def first_large_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int, int] | None:
-    """Row and column of the first value above the limit, both from 0; None when there is none."""
+def first_oversized_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int, int] | None:
+    """Return the row and column, both from 0, of the first value above the limit; None if there is none."""
     found = None
     for column, array in enumerate(batch.columns):
-        # A plain column's own size is known without reading it, and is never below the size of one of its values.
+        # `nbytes` of a plain column is known without reading it, and no value is larger.
         if array.nbytes <= limit_bytes and not _is_nested(array.type):
             continue
         if (row := _first_above(value_sizes(array), limit_bytes)) is not None:
@@ -37,41 +37,41 @@ def first_large_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int, int
     return found
 
 
-def first_large_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
-    """The first row, from 0, whose values are together above the limit; None when there is none."""
-    if batch.nbytes <= limit_bytes and not has_nested(batch.schema):
+def first_oversized_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
+    """Return the first row, from 0, whose values together exceed the limit; None if there is none."""
+    if batch.nbytes <= limit_bytes and not has_nested_types(batch.schema):
         return None
     return _first_above(row_sizes(batch), limit_bytes)
 
 
 def row_sizes(batch: pa.RecordBatch) -> pa.Array:
-    """Bytes of each row."""
+    """Return the size of each row in bytes."""
     return _sum([value_sizes(array) for array in batch.columns], batch.num_rows)
 
 
-def parts(batch: Rows, most_bytes: int, bytes_of: Callable[[Any], int] = attrgetter("nbytes")) -> Iterator[Rows]:
-    """The batch in order, cut without copying into parts of at most so many bytes, or of one row."""
+def split_batch(batch: Rows, most_bytes: int, bytes_of: Callable[[Any], int] = attrgetter("nbytes")) -> Iterator[Rows]:
+    """Slice the batch, without copying, into parts of at most `most_bytes` or of a single row."""
     if batch.num_rows <= 1 or sum(map(bytes_of, batch.columns)) <= most_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from parts(batch.slice(0, half), most_bytes, bytes_of)
-    yield from parts(batch.slice(half), most_bytes, bytes_of)
+    yield from split_batch(batch.slice(0, half), most_bytes, bytes_of)
+    yield from split_batch(batch.slice(half), most_bytes, bytes_of)
 
 
-def plain_bytes(array: pa.Array | pa.ChunkedArray) -> int:
-    """What the values take as plain Arrow values, about: each as if it were in no dictionary."""
+def decoded_bytes(array: pa.Array | pa.ChunkedArray) -> int:
+    """Estimate the size of the values without dictionary encoding."""
     if isinstance(array, pa.ChunkedArray):
-        return sum(map(plain_bytes, array.chunks))
+        return sum(map(decoded_bytes, array.chunks))
     kind = array.type
-    # `nbytes` of a slice counts the text of the whole array behind a view.
+    # For view types, `nbytes` of a slice counts the text of the whole array.
     if types.is_dictionary(kind) or types.is_string_view(kind) or types.is_binary_view(kind):
         return kernels.sum(value_sizes(array)).as_py() or 0
     return array.nbytes
 
 
 def value_sizes(array: pa.Array) -> pa.Array:
-    """Bytes of each value; NULL may count 0 or what its place takes."""
+    """Return the size of each value in bytes. NULL counts as 0 or as the fixed size of its slot."""
     kind: Any = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return value_sizes(array.storage)
@@ -81,13 +81,13 @@ def value_sizes(array: pa.Array) -> pa.Array:
         runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, value_sizes(array.values))
         return kernels.run_end_decode(runs).slice(array.offset, len(array))
     if types.is_fixed_size_binary(kind):
-        return _same(kind.byte_width, len(array))
+        return _constant(kind.byte_width, len(array))
     if is_text(kind) or is_binary(kind):
         return _lengths(array)
     if types.is_union(kind):
         members = [value_sizes(array.field(number)).to_pylist() for number in range(kind.num_fields)]
         sizes = dict(zip(kind.type_codes, members, strict=True))
-        return pa.array([sizes[code][place] for code, place in zip(*union_places(array), strict=True)], _LENGTH)
+        return pa.array([sizes[code][place] for code, place in zip(*union_offsets(array), strict=True)], _LENGTH)
     if types.is_struct(kind):
         names = sum(len(field.name.encode(errors="replace")) for field in kind.fields)
         members = [_member_sizes(array.field(number)) for number in range(kind.num_fields)]
@@ -96,7 +96,7 @@ def value_sizes(array: pa.Array) -> pa.Array:
         return _list_sizes(array, kernels.add(_member_sizes(array.keys), _member_sizes(array.items)))
     if types.is_nested(kind):
         return _list_sizes(array, _member_sizes(array.values))
-    return _same(1 if types.is_null(kind) else max(kind.bit_width // 8, 1), len(array))
+    return _constant(1 if types.is_null(kind) else max(kind.bit_width // 8, 1), len(array))
 
 
 def _member_sizes(array: pa.Array) -> pa.Array:
@@ -107,7 +107,7 @@ def _member_sizes(array: pa.Array) -> pa.Array:
 
 
 def _list_sizes(array: Any, items: pa.Array) -> pa.Array:
-    """Sums of the sizes of the child's items, as `array` divides them into lists."""
+    """Sum the sizes of the child's items for each list of `array`."""
     kind = array.type
     if types.is_fixed_size_list(kind):
         places = range(array.offset, array.offset + len(array))
@@ -117,7 +117,7 @@ def _list_sizes(array: Any, items: pa.Array) -> pa.Array:
         starts, ends = array.offsets, kernels.add(array.offsets, array.sizes)
     else:
         starts, ends = array.offsets[:-1], array.offsets[1:]
-    ends_before = pa.concat_arrays([_same(0, 1), kernels.cumulative_sum(items)])
+    ends_before = pa.concat_arrays([_constant(0, 1), kernels.cumulative_sum(items)])
     return kernels.subtract(ends_before.take(ends), ends_before.take(starts))
 
 
@@ -132,19 +132,19 @@ def _is_nested(kind: pa.DataType) -> bool:
         return _is_nested(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _is_nested(kind.storage_type)
-    if types.is_union(kind):  # in each row it is one of its members
+    if types.is_union(kind):  # each value is a value of one member
         return any(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     return types.is_nested(kind)
 
 
 def _sum(sizes: list[pa.Array], rows: int) -> pa.Array:
-    total = _same(0, rows)
+    total = _constant(0, rows)
     for one in sizes:
         total = kernels.add(total, one)
     return total
 
 
-def _same(value: int, rows: int) -> pa.Array:
+def _constant(value: int, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, _LENGTH), rows)
 
 

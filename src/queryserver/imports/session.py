@@ -22,10 +22,10 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
 from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.conversion import BadRow, Portion, RowConverter
+from queryserver.formats.conversion import BadRow, ConvertedRows, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.formats.table_files import FileType, TypedText
-from queryserver.formats.value_sizes import parts
+from queryserver.formats.value_sizes import split_batch
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.imports.plans import ImportPlan, read_plan
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 MAX_BYTES = 1024 * 1024 * 1024
 """Disk space for the converted rows of one import."""
 EXPLAINED_ROWS = 100
-"""Maximum number of bad rows explained in the log."""
+"""Maximum number of bad rows explanations in the log."""
 
 EXPLAINED_COLUMNS = 100
 """Maximum number of columns whose NULL words are listed in the log."""
@@ -177,7 +177,7 @@ class _Import:
     async def _count(self) -> "ImportCounts":
         """Convert and count the file in a first pass. Raises rejected_by_rule if too many rows are bad."""
         conversion = Conversion(self.plan, self.file, self.workbooks, self.threads, self._report_counting)
-        counted = await conversion.count(explain=EXPLAINED_ROWS, scratch=self.scratch)
+        counted = await conversion.count(max_explanations=EXPLAINED_ROWS, scratch=self.scratch)
         lines = self.report.lines
         if first := self.plan.reading.skipped.first:
             unit = "line" if self.plan.reading.is_text else "row"
@@ -186,9 +186,9 @@ class _Import:
             unit, mark = "line" if counted.comments == 1 else "lines", self.plan.reading.skipped.comment
             lines.append(f"Left out {counted.comments} comment {unit}: {mark}")
         lines.append(f"Read {counted.rows} rows of {self.plan.shown}, {counted.bad} of them bad.")
-        lines.extend(f"Bad row: {row}" for row in counted.explained)
-        if counted.bad > len(counted.explained):
-            lines.append(f"{counted.bad - len(counted.explained)} more bad rows are not listed.")
+        lines.extend(f"Bad row: {row}" for row in counted.explanations)
+        if counted.bad > len(counted.explanations):
+            lines.append(f"{counted.bad - len(counted.explanations)} more bad rows are not listed.")
         lines.extend(self._nulls(counted))
         if counted.undecodable:
             lines.append(f"{counted.undecodable} characters could not be decoded and became U+FFFD.")
@@ -196,7 +196,7 @@ class _Import:
         if most == "few":
             most = few_bad_rows(counted.rows)
         if most is not None and counted.bad > most:
-            first = "; ".join(str(row) for row in counted.explained[:_EXPLAINED_IN_MESSAGE])
+            first = "; ".join(str(row) for row in counted.explanations[:_EXPLAINED_IN_MESSAGE])
             raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
 
@@ -223,7 +223,7 @@ class _Import:
         loaded = 0
         async with aclosing(self.scratch.batches()) as batches:
             async for batch in batches:
-                for piece in parts(batch, _BATCH_BYTES):
+                for piece in split_batch(batch, _BATCH_BYTES):
                     yield piece
                 loaded += batch.num_rows
                 self._report_loading(loaded, counted.rows - counted.bad)
@@ -263,15 +263,15 @@ class ImportCounts:
     """Number of undecodable characters."""
     comments: int = 0
     """Number of skipped comment lines."""
-    explained: list[BadRow] = field(default_factory=list[BadRow])
+    explanations: list[BadRow] = field(default_factory=list[BadRow])
     nulls: Counter[str] = field(default_factory=Counter[str])
     """Number of cells with a NULL word, by column name."""
 
-    def add(self, portion: Portion) -> None:
+    def add(self, portion: ConvertedRows) -> None:
         self.nulls.update(portion.nulls)
         self.rows += portion.rows
         self.bad += portion.bad
-        self.explained.extend(portion.explained)
+        self.explanations.extend(portion.explanations)
 
     def agrees_with(self, other: "ImportCounts") -> bool:
         return (self.rows, self.bad, self.undecodable) == (other.rows, other.bad, other.undecodable)
@@ -287,12 +287,14 @@ class Conversion:
     threads: Executor
     on_read: Callable[[int], None]
 
-    async def count(self, *, explain: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
+    async def count(self, *, max_explanations: int, scratch: "ScratchRows | None" = None) -> ImportCounts:
         """Convert the file, and add good rows to `scratch`; returns counts, and reasons for the first bad rows."""
         counted = ImportCounts()
         # If no rows are kept, columns that accept any text need not be converted.
-        columns = [column for column in self.plan.columns if scratch is not None or not column.takes_all]
-        async with aclosing(read_ahead(self._portions(RowConverter(columns, explain=explain), counted))) as portions:
+        columns = [column for column in self.plan.columns if scratch is not None or not column.accepts_any_cell]
+        async with aclosing(
+            read_ahead(self._portions(RowConverter(columns, max_explanations=max_explanations), counted))
+        ) as portions:
             async for portion in portions:
                 counted.add(portion)
                 if scratch is not None:
@@ -301,15 +303,15 @@ class Conversion:
 
     async def batches(self, counted: ImportCounts) -> AsyncGenerator[pa.RecordBatch]:
         """Yield the good rows in batches of a few MiB."""
-        converter = RowConverter(self.plan.columns, explain=0)
+        converter = RowConverter(self.plan.columns, max_explanations=0)
         async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
                 counted.add(portion)
                 if portion.batch.num_rows:
-                    for batch in parts(portion.batch, _BATCH_BYTES):
+                    for batch in split_batch(portion.batch, _BATCH_BYTES):
                         yield batch
 
-    def _portions(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[Portion]:
+    def _portions(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[ConvertedRows]:
         reading = self.plan.reading
         if reading.records is not None:
             return self._of_records(converter, reading.records)
@@ -317,7 +319,7 @@ class Conversion:
             return self._of_workbook(converter, reading.sheet)
         return self._of_text(converter, counted)
 
-    async def _of_records(self, converter: RowConverter, kind: FileType) -> AsyncGenerator[Portion]:
+    async def _of_records(self, converter: RowConverter, kind: FileType) -> AsyncGenerator[ConvertedRows]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
         async with (
             self.file.on_disk() as path,
@@ -328,7 +330,7 @@ class Conversion:
                 record += portion.rows.num_rows
                 self.on_read(portion.rows.num_rows)
 
-    async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[Portion]:
+    async def _of_workbook(self, converter: RowConverter, sheet: str) -> AsyncGenerator[ConvertedRows]:
         run, record = asyncio.get_running_loop().run_in_executor, 1
         read = partial(self.workbooks.rows, skip=self.plan.reading.skipped.first)
         async with self.file.on_disk() as path, aclosing(read(path, sheet)) as portions:
@@ -341,7 +343,7 @@ class Conversion:
                 record += len(data)
                 self.on_read(len(data))
 
-    async def _of_text(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[Portion]:
+    async def _of_text(self, converter: RowConverter, counted: ImportCounts) -> AsyncGenerator[ConvertedRows]:
         run, has_header = asyncio.get_running_loop().run_in_executor, self.plan.reading.has_header
         async with aclosing(read_ahead(self._blocks(counted))) as blocks:
             async for block in blocks:

@@ -31,7 +31,7 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.formats.columns import bounded
+from queryserver.formats.columns import limit_texts
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
@@ -373,7 +373,7 @@ class Execution:
     async def _read_rows(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         self._is_reading = True
         engine_columns = await session.columns(handle)
-        columns = bounded(engine_columns)
+        columns = limit_texts(engine_columns)
         settings, assignment = self.settings, self.assignment
         may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # parses the whole text
 

@@ -19,7 +19,7 @@ from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.formats.arrow import decode
-from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
+from queryserver.formats.cells import RenderedRows, join_pages, render_page, rendering_memory
 from queryserver.formats.columns import CellForm, Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
@@ -425,7 +425,7 @@ class ResultReader:
         bytes_left = self.batch_max_bytes
         async with aclosing(self._slices(stored, start_row, request.rows)) as slices:
             async for table in slices:
-                measure = partial(memory_of, table, bytes_left)
+                measure = partial(rendering_memory, table, bytes_left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
                 needed = self.batch_max_bytes - bytes_left + memory
                 if reservation is not None and not reservation.grow(needed):
@@ -449,7 +449,7 @@ class ResultReader:
                     break
         if not pages:
             raise PathNotFound("The rows of this result are gone.")
-        rendered = pages[0] if len(pages) == 1 else joined_rows(pages)
+        rendered = pages[0] if len(pages) == 1 else join_pages(pages)
         if rendered.is_cut and rendered.rows == 0:
             raise PageRowTooLarge(row=start_row, limit_bytes=self.batch_max_bytes)
         return rendered

@@ -13,7 +13,13 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.formats.arrow import encode
 from queryserver.formats.columns import Column
-from queryserver.formats.value_sizes import ROW_CELLS, first_large_row, first_large_value, has_nested, parts
+from queryserver.formats.value_sizes import (
+    ROW_SIZE_FACTOR,
+    first_oversized_row,
+    first_oversized_value,
+    has_nested_types,
+    split_batch,
+)
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore, Segment
@@ -319,7 +325,7 @@ class Spool:
             batch = batch.slice(0, room)
         size_bytes = batch.nbytes
         if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
-            self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
+            self._checked_schema, self._has_nested = batch.schema, has_nested_types(batch.schema)
         if size_bytes > self.caps.cell_bytes or self._has_nested:
             self._require_small_cells(batch)
         if self._kept_bytes + size_bytes > self.caps.size_bytes:
@@ -332,15 +338,15 @@ class Spool:
             return []
         if is_one or size_bytes <= _SEGMENT_BYTES:
             return [(batch, size_bytes)]
-        return [(piece, piece.nbytes) for piece in parts(batch, _SEGMENT_BYTES)]
+        return [(piece, piece.nbytes) for piece in split_batch(batch, _SEGMENT_BYTES)]
 
     def _require_small_cells(self, batch: pa.RecordBatch) -> None:
         limit = self.caps.cell_bytes
-        if (large := first_large_value(batch, limit)) is not None:
+        if (large := first_oversized_value(batch, limit)) is not None:
             row, column = large
             raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
-        if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
-            raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
+        if (large := first_oversized_row(batch, ROW_SIZE_FACTOR * limit)) is not None:
+            raise errors.RowTooLarge(limit_bytes=ROW_SIZE_FACTOR * limit, row=self.rows + large)
 
     async def _flush(self) -> None:
         if not self._pending:

@@ -33,7 +33,7 @@ from queryserver.formats.table_files import (
     FileType,
     TypedText,
 )
-from queryserver.formats.value_sizes import parts
+from queryserver.formats.value_sizes import split_batch
 from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, Strange, batch_frame, frame
 
@@ -95,12 +95,12 @@ class ColumnarFile:
         for part in self._parts:
             # Reads a few MiB at a time, as far as the types indicate, even if the file's batches are large.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
-            for rows in chain.from_iterable(parts(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
+            for rows in chain.from_iterable(split_batch(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
                 columns = [settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
                 names = [str(place) for place in range(len(columns))]
                 whole = pa.RecordBatch.from_arrays([one.values for one in columns], names=names)
                 begin = 0
-                for part_of_it in parts(whole, _PORTION_BYTES, _bytes_of):
+                for part_of_it in split_batch(whole, _PORTION_BYTES, _bytes_of):
                     yield self._portion(part_of_it, columns, begin)
                     begin += part_of_it.num_rows
 

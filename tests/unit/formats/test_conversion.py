@@ -7,7 +7,14 @@ from decimal import Decimal
 import pytest
 
 from queryserver.formats.columns import STRING, BaseType, ColumnType
-from queryserver.formats.conversion import CellMisfit, Portion, RowConverter, TargetColumn, converter, is_null
+from queryserver.formats.conversion import (
+    ConvertedRows,
+    InvalidCell,
+    RowConverter,
+    TargetColumn,
+    cell_converter,
+    is_null,
+)
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.formats.table_files import CellKind, Delimiters, QuotedText, TypedText
 
@@ -36,7 +43,7 @@ moment = datetime.fromisoformat
         (B.STRING, " a ", " a "), (B.STRING, "007", "007"), (B.NULL, "x", "x")],
 )  # fmt: skip
 def test_valid_cell_is_converted(base: BaseType, cell: str, value: object) -> None:
-    found = converter(ColumnType(base))(cell)
+    found = cell_converter(ColumnType(base))(cell)
     assert found == value
     assert type(found) is type(value)
 
@@ -55,24 +62,24 @@ def test_valid_cell_is_converted(base: BaseType, cell: str, value: object) -> No
         (B.DURATION, ("1", "1:60", "1:00:60"))])  # fmt: skip
 def test_invalid_cell_is_rejected(base: BaseType, cells: tuple[str, ...]) -> None:
     for cell in cells:
-        with pytest.raises(CellMisfit):
-            converter(ColumnType(base))(cell)
+        with pytest.raises(InvalidCell):
+            cell_converter(ColumnType(base))(cell)
 
 
 def test_decimals_accept_lossless_values_only() -> None:
-    convert = converter(ColumnType(B.DECIMAL, 5, 2))
+    convert = cell_converter(ColumnType(B.DECIMAL, 5, 2))
     assert [convert(cell) for cell in ("1.5", "-999.99", "1.500", "12", "1e1")] == [
         Decimal("1.50"), Decimal("-999.99"), Decimal("1.50"), Decimal("12.00"), Decimal("10.00"),
     ]  # fmt: skip
     for cell in ("1.555", "1000", "nan", "x"):
-        with pytest.raises(CellMisfit):
+        with pytest.raises(InvalidCell):
             convert(cell)
 
 
 @pytest.mark.security("T29")
 def test_error_shows_the_start_of_a_cell_on_one_line() -> None:
-    with pytest.raises(CellMisfit) as raised:
-        converter(ColumnType(B.INT32))("line\none" + "x" * 5000)
+    with pytest.raises(InvalidCell) as raised:
+        cell_converter(ColumnType(B.INT32))("line\none" + "x" * 5000)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 100
 
@@ -96,12 +103,14 @@ def blocks_of(text: str, width: int) -> list[Block]:
     return [*reader.feed(text.encode()), *reader.finish()]
 
 
-def converted(text: str, *columns: TargetColumn, has_header: bool = True, explain: int = 100) -> list[Portion]:
-    converter = RowConverter(columns, explain=explain)
+def converted(
+    text: str, *columns: TargetColumn, has_header: bool = True, max_explanations: int = 100
+) -> list[ConvertedRows]:
+    converter = RowConverter(columns, max_explanations=max_explanations)
     return [converter.block(block, has_header=has_header) for block in blocks_of(text, 2)]
 
 
-def rows(portions: list[Portion]) -> list[list[object]]:
+def rows(portions: list[ConvertedRows]) -> list[list[object]]:
     return [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
 
 
@@ -120,7 +129,7 @@ def test_bad_rows_are_omitted_and_explained() -> None:
     (portion,) = converted("id,name\nx,a\n1,b\n2,c,d\n3,\n", ID, strict)
     assert rows([portion]) == [[1, "b"]]
     assert (portion.rows, portion.bad) == (4, 3)
-    assert [str(bad) for bad in portion.explained] == [
+    assert [str(bad) for bad in portion.explanations] == [
         'record 2, column "id": "x" is not an integer',
         "record 4: the row has more fields than the file has columns",
         'record 5, column "name": the value is missing, and the column takes no NULL',
@@ -128,12 +137,12 @@ def test_bad_rows_are_omitted_and_explained() -> None:
 
 
 def test_explanations_of_bad_rows_are_limited() -> None:
-    (portion,) = converted("id\n" + "x\n" * 20, ID, explain=3)
-    assert (portion.bad, len(portion.explained)) == (20, 3)
+    (portion,) = converted("id\n" + "x\n" * 20, ID, max_explanations=3)
+    assert (portion.bad, len(portion.explanations)) == (20, 3)
 
 
 def test_rows_are_counted_without_target_columns() -> None:
-    assert NAME.takes_all
+    assert NAME.accepts_any_cell
     (portion,) = converted("id,name\n1,a\n1,2,3\n")
     assert (portion.rows, portion.bad) == (2, 1)
 
@@ -145,6 +154,6 @@ def test_workbook_cells_keep_their_workbook_class() -> None:
         [TypedText("", CellKind.NULL), TypedText("", CellKind.NULL)],
         [TypedText("true", CellKind.BOOLEAN), TypedText("12", CellKind.TEXT)],
     ]
-    portion = RowConverter([ID, NAME], explain=10).cells(cells, 2)
+    portion = RowConverter([ID, NAME], max_explanations=10).cells(cells, 2)
     assert rows([portion]) == [[1, "null"], [None, None]]
-    assert [(bad.record, bad.column) for bad in portion.explained] == [(4, "id")]
+    assert [(bad.record, bad.column) for bad in portion.explanations] == [(4, "id")]

@@ -3,7 +3,13 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.formats.value_sizes import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
+from queryserver.formats.value_sizes import (
+    MEMBER_BYTES,
+    STRUCT_BYTES,
+    first_oversized_row,
+    first_oversized_value,
+    value_sizes,
+)
 
 TEXT = "x" * 100
 
@@ -46,15 +52,15 @@ def test_value_sizes(name: str) -> None:
 
 def test_first_large_value_is_found_by_row_then_column() -> None:
     batch = pa.record_batch({"a": ["", "", TEXT], "b": ["", TEXT, TEXT], "c": [1, 2, 3]})
-    assert first_large_value(batch, 99) == (1, 1)
-    assert first_large_value(batch.slice(2), 99) == (0, 0)
-    assert first_large_value(batch, 100) is None
-    assert first_large_row(batch, 199) == 2
-    assert first_large_row(batch, 216) is None
+    assert first_oversized_value(batch, 99) == (1, 1)
+    assert first_oversized_value(batch.slice(2), 99) == (0, 0)
+    assert first_oversized_value(batch, 100) is None
+    assert first_oversized_row(batch, 199) == 2
+    assert first_oversized_row(batch, 216) is None
 
 
 def test_list_members_without_arrow_bytes_still_count() -> None:
     batch = pa.record_batch({"a": pa.array([[None] * 1000], pa.list_(pa.null()))})
-    assert first_large_value(batch, 1000) == (0, 0)
+    assert first_oversized_value(batch, 1000) == (0, 0)
     batch = pa.record_batch({"a": pa.array([[True] * 1000])})
-    assert first_large_value(batch, 1000) == (0, 0)
+    assert first_oversized_value(batch, 1000) == (0, 0)

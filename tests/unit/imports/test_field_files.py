@@ -62,7 +62,7 @@ def load(content: bytes, **given: Any) -> Loaded:
     columns = [
         TargetColumn(at, str(at), STRING, null_words=tuple(preview["columns"][at]["null_words"])) for at in range(width)
     ]
-    converter = RowConverter(columns, explain=0)
+    converter = RowConverter(columns, max_explanations=0)
     portions = [converter.block(block, has_header=has_header) for block in (*reader.feed(content), *reader.finish())]
     rows = [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
     return Loaded(metadata, has_header, preview, rows, sum(portion.bad for portion in portions))

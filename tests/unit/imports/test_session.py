@@ -198,8 +198,8 @@ async def test_both_passes_yield_the_same_rows() -> None:
     content = b"n,text\n" + b"".join(b"%d,%s\n" % (n, b"x" if n % 100 else b"a,b") for n in range(5000))
     seen: list[int] = []
     made = conversion(content, seen, piece_bytes=1000)
-    counted = await made.count(explain=3)
-    assert (counted.rows, counted.bad, len(counted.explained)) == (5000, 50, 3)
+    counted = await made.count(max_explanations=3)
+    assert (counted.rows, counted.bad, len(counted.explanations)) == (5000, 50, 3)
     assert sum(seen) == len(content)
     again = ImportCounts()
     numbers = [number async for batch in made.batches(again) for number in batch.column(0).to_pylist()]
@@ -218,7 +218,7 @@ async def test_batches_are_limited_to_about_four_mib() -> None:
 async def test_reading_errors_propagate() -> None:
     made = conversion(b"n,text\n1,a\n2," + b"x" * (MAX_FIELD_CHARACTERS + 1) + b"\n", [])
     with raises_code("record_too_long"):
-        await made.count(explain=1)
+        await made.count(max_explanations=1)
 
 
 async def test_one_item_is_read_ahead_and_the_source_closes_with_its_reader() -> None:

@@ -19,8 +19,8 @@ from queryserver.engines.process.calls import CalledFiles
 from queryserver.engines.threaded import DriverAnswer
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
+from queryserver.formats.arrow import with_members
 from queryserver.formats.columns import Column
-from queryserver.formats.nested_arrays import with_members
 
 _INTERRUPT_AGAIN_S = 0.05
 _PER_THREAD = "per_thread_output"

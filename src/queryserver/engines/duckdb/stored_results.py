@@ -22,11 +22,9 @@ from pyarrow import types
 from queryserver import errors
 from queryserver.engines.process.calls import CalledResult
 from queryserver.errors.base import QueryServerError
-from queryserver.formats.arrow import is_binary, is_text
+from queryserver.formats.arrow import is_binary, is_text, is_text_union, member_types, text_union_value_type
 from queryserver.formats.columns import Column
 from queryserver.formats.download.columnar import common_schema, fitted
-from queryserver.formats.nested_arrays import member_types
-from queryserver.formats.odd_values import is_odd, usual_type
 from queryserver.platform.lru_cache import LruCache
 
 MAGIC = b"ARROW1"
@@ -421,8 +419,8 @@ def _is_scannable(kind: Any) -> bool:
 
 
 def _has_odd_decimals(kind: pa.DataType) -> bool:
-    if is_odd(kind):
-        return types.is_decimal(usual_type(kind))
+    if is_text_union(kind):
+        return types.is_decimal(text_union_value_type(kind))
     return types.is_nested(kind) and any(map(_has_odd_decimals, member_types(kind)))
 
 

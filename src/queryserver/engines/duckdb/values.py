@@ -12,10 +12,9 @@ from duckdb.sqltypes import DuckDBPyType
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import RowTooLarge, StatementRejected, cell_too_large
+from queryserver.formats.arrow import member_types, text_union, with_members
 from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.nested_arrays import member_types, with_members
-from queryserver.formats.odd_values import with_odd_values
-from queryserver.formats.value_sizes import ROW_CELLS, first_large_row, first_large_value
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR, first_oversized_row, first_oversized_value
 
 _RESULT_TYPES = {
     name: result
@@ -120,7 +119,7 @@ _INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
 def sound(
     batch: pa.RecordBatch, columns: tuple[Column, ...], natives: Sequence[DuckDBPyType | None] = ()
 ) -> pa.RecordBatch:
-    """Return the batch with the names of `columns`, out-of-range dates (`with_odd_values`) as text, and dense unions.
+    """Return the batch with the names of `columns`, out-of-range dates (`text_union`) as text, and dense unions.
 
     Dates are in range from year 1 to 9999. `natives` has DuckDB's types for columns that are read as text or have such
     members.
@@ -184,7 +183,7 @@ def _calendar(array: pa.Array, ticks: pa.Array, first: int, last: int, text: Cal
     outside = [tick is not None and not first <= tick <= last for tick in ticks.to_pylist()]
     texts = [text(tick) if out else None for tick, out in zip(ticks.to_pylist(), outside, strict=True)]
     inside = pc.call_function("if_else", [pa.array(outside), pa.scalar(None, array.type), array])
-    return with_odd_values(inside, pa.array(texts, pa.string()))
+    return text_union(inside, pa.array(texts, pa.string()))
 
 
 def _extremes(array: pa.Array) -> tuple[Any, Any]:
@@ -249,8 +248,8 @@ def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_b
     """
     if batch.nbytes <= cell_max_bytes:
         return
-    if (cell := first_large_value(batch, cell_max_bytes)) is not None:
+    if (cell := first_oversized_value(batch, cell_max_bytes)) is not None:
         row, column = cell
         raise cell_too_large(limit_bytes=cell_max_bytes, row=rows_before + row, column=columns[column].name)
-    if (row := first_large_row(batch, ROW_CELLS * cell_max_bytes)) is not None:
-        raise RowTooLarge(limit_bytes=ROW_CELLS * cell_max_bytes, row=rows_before + row)
+    if (row := first_oversized_row(batch, ROW_SIZE_FACTOR * cell_max_bytes)) is not None:
+        raise RowTooLarge(limit_bytes=ROW_SIZE_FACTOR * cell_max_bytes, row=rows_before + row)

@@ -18,7 +18,7 @@ from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.arrow import kernels
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 
 _MAX_DIGITS = 38
 
@@ -256,7 +256,7 @@ class Fetcher:
                 continue
             except Overlong as error:
                 if self._rows == 1:
-                    limit = ROW_CELLS * self._wire.cell_max_bytes
+                    limit = ROW_SIZE_FACTOR * self._wire.cell_max_bytes
                     raise RowTooLarge(limit_bytes=limit, row=self._passed) from error
                 # Retry with fewer rows per fetch, from the start.
                 self._most_rows = self._rows = max(min(self._rows * BATCH_BYTES // error.size, self._rows // 2), 1)

@@ -10,7 +10,7 @@ from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import RETRY_S
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.errors.statements import CredentialsRequired
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql import literals
@@ -173,7 +173,7 @@ class Hs2Address:
     @property
     def reply_max_bytes(self) -> int:
         """The size limit of a reply: the largest row, plus an allowance for batches of many small rows."""
-        return max(ROW_CELLS * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
+        return max(ROW_SIZE_FACTOR * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
 
     @property
     def wants_credentials(self) -> bool:

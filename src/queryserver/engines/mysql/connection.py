@@ -32,7 +32,7 @@ from queryserver.engines.mysql.values import (
 from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, location_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.splitter_scan import first_word
@@ -328,8 +328,8 @@ class MysqlConnection(RawConnection):
                 raise errors.cell_too_large(
                     limit_bytes=limit, row=self._row_count, column=_text(self.fields[column].name)
                 )
-        if self._packet_bytes + need > ROW_CELLS * limit:
-            raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
+        if self._packet_bytes + need > ROW_SIZE_FACTOR * limit:
+            raise errors.RowTooLarge(limit_bytes=ROW_SIZE_FACTOR * limit, row=self._row_count if self.fields else None)
 
     async def drain(self) -> None:
         """Read and discard the last statement's remaining results."""

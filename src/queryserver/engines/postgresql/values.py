@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
 from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
+from queryserver.formats.arrow import text_union
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
-from queryserver.formats.odd_values import with_odd_values
 
 
 class ValueKind(Enum):
@@ -315,7 +315,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     """Convert values decoded by the connection's codecs, where dates and timestamps are integers and `numeric` is text.
 
-    Values that do not fit the Arrow type become odd values (`with_odd_values`).
+    Values that do not fit the Arrow type become odd values (`text_union`).
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
@@ -346,7 +346,7 @@ def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
         inside = pc.call_function("if_else", [is_usual, texts, pa.scalar(None, pa.string())]).cast(wanted)
     except pa.ArrowInvalid as error:
         raise Unfit from error
-    return with_odd_values(inside, pc.call_function("if_else", [is_usual, pa.scalar(None, pa.string()), texts]))
+    return text_union(inside, pc.call_function("if_else", [is_usual, pa.scalar(None, pa.string()), texts]))
 
 
 def _matches(texts: pa.Array, pattern: str) -> pa.Array:
@@ -381,7 +381,7 @@ def _moved(
     texts = [None if one is None or limits[0] <= one <= limits[1] else write(one) for one in values]
     inside = pa.array([one if text is None else None for one, text in zip(values, texts, strict=True)], storage)
     moved = pc.call_function("add", [inside, pa.scalar(offset, storage)])
-    return with_odd_values(moved.cast(wanted), pa.array(texts, pa.string()))
+    return text_union(moved.cast(wanted), pa.array(texts, pa.string()))
 
 
 NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})

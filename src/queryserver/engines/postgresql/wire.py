@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 
 NO_MODIFIER = -1
 
@@ -219,9 +219,9 @@ class MessageGuard(Tap):
             self._bytes += length
             if limit is not None and length > limit:
                 self._cells = _Cells(limit)
-                self._is_dropped = self._is_dropped or length > ROW_CELLS * limit
-        elif limit is not None and length > ROW_CELLS * limit:
-            self._refuse(TooLarge(ROW_CELLS * limit, None, None))
+                self._is_dropped = self._is_dropped or length > ROW_SIZE_FACTOR * limit
+        elif limit is not None and length > ROW_SIZE_FACTOR * limit:
+            self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, None, None))
 
     def _is_swallowed(self, kind: bytes) -> bool:
         """Whether to hide a message from asyncpg, because asyncpg has already received the chunk's end."""
@@ -239,8 +239,8 @@ class MessageGuard(Tap):
         limit = self._cell_bytes or 0
         if column is not None:
             self._refuse(TooLarge(limit, self._rows - 1, column))
-        elif cells.seen_bytes > ROW_CELLS * limit:
-            self._refuse(TooLarge(ROW_CELLS * limit, self._rows - 1, None))
+        elif cells.seen_bytes > ROW_SIZE_FACTOR * limit:
+            self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, self._rows - 1, None))
 
     def _refuse(self, refusal: TooLarge) -> None:
         self.refusal = refusal

@@ -23,7 +23,7 @@ from queryserver.engines.process.messages import error_message, error_of, packed
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +158,7 @@ class EngineProcess:
         If `configuration` has `cell_max_bytes`, this also limits the sessions' frames.
         """
         if (cell_max_bytes := configuration.get("cell_max_bytes")) is not None:
-            self._frame_bytes = ROW_CELLS * cell_max_bytes + _FRAME_BYTES
+            self._frame_bytes = ROW_SIZE_FACTOR * cell_max_bytes + _FRAME_BYTES
         try:
             await self._control.send({"kind": "configure", "parent": os.getpid(), **configuration})
             await self._expected("opened")

@@ -23,7 +23,7 @@ from queryserver.engines.sqlite.connection import (
 from queryserver.engines.sqlite.facts import HEAP_BYTES, TEMPORARY_DIRECTORY
 from queryserver.engines.table_writer import TableWriter
 from queryserver.formats.columns import BaseType
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 from queryserver.platform.disk_floor import DiskFloor
 
 _kernels: Any = pyarrow.compute
@@ -174,7 +174,7 @@ class SqliteDatabase:
             connection = apsw.Connection(str(self._file or MEMORY), flags=flags)
             try:
                 self._prepare(connection)
-                value_bytes = _LOADED_VALUE_BYTES if is_loader else ROW_CELLS * self._cell_max_bytes
+                value_bytes = _LOADED_VALUE_BYTES if is_loader else ROW_SIZE_FACTOR * self._cell_max_bytes
                 connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes)
             except BaseException:  # the connection must not stay open after any failure
                 connection.close()

@@ -16,7 +16,7 @@ from queryserver.engines.connections import Retries
 from queryserver.engines.statement_texts import without_token
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
-from queryserver.formats.value_sizes import ROW_CELLS
+from queryserver.formats.value_sizes import ROW_SIZE_FACTOR
 
 _EXCHANGES_PER_ANSWER = 4
 
@@ -26,7 +26,7 @@ def body_limit(cell_max_bytes: int) -> int:
 
     A page has 1 MiB plus up to one row, whose JSON is at most about twice as large. Segments have 16 MiB by default.
     """
-    return max(2 * ROW_CELLS * cell_max_bytes, 64 * 1024 * 1024)
+    return max(2 * ROW_SIZE_FACTOR * cell_max_bytes, 64 * 1024 * 1024)
 
 
 ResultT = TypeVar("ResultT")
@@ -132,7 +132,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
             pieces.append(piece)
             size += len(piece)
             if size > body_limit(cell_max_bytes):
-                raise RowTooLarge(limit_bytes=ROW_CELLS * cell_max_bytes)
+                raise RowTooLarge(limit_bytes=ROW_SIZE_FACTOR * cell_max_bytes)
     finally:
         await response.aclose()
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -7,13 +7,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.formats.arrow import is_binary, is_text
-from queryserver.formats.cells import field_names
+from queryserver.formats.arrow import (
+    field_names,
+    is_binary,
+    is_text,
+    is_text_union,
+    member_types,
+    text_union_to_native,
+    text_union_value_type,
+    with_members,
+)
 from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 from queryserver.formats.download.encoder import Drain, Encoder, unique_names
 from queryserver.formats.download.texts import texts
-from queryserver.formats.nested_arrays import member_types, with_members
-from queryserver.formats.odd_values import held_in, is_odd, usual_type
 from queryserver.formats.text_forms import text_form
 
 _TEXT = pa.string()
@@ -59,7 +65,7 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
         return array
     if kind == _TEXT:
         return texts(array, column)
-    if is_odd(array.type) or pa.types.is_nested(kind):
+    if is_text_union(array.type) or pa.types.is_nested(kind):
         try:
             return _refitted(array, kind)
         except ValueError as error:
@@ -79,8 +85,8 @@ def _refitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_dictionary(array.type):
         return _refitted(array.dictionary_decode(), kind)
-    if is_odd(array.type):
-        return held_in(array, kind)
+    if is_text_union(array.type):
+        return text_union_to_native(array, kind)
     if kind == _TEXT:
         made = text_form(array)
         return array.cast(_TEXT) if made is None else made
@@ -95,7 +101,7 @@ def _refitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
-    if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_odd(kind)]:
+    if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_text_union(kind)]:
         # A union is a column without one type, but a column of floats may also hold integers.
         members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
         common = _common(seen.difference(unions) | members, column)
@@ -121,8 +127,8 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
         return _TEXT
     if is_binary(kind):
         return pa.binary()
-    if is_odd(kind):
-        return _storable(usual_type(kind))
+    if is_text_union(kind):
+        return _storable(text_union_value_type(kind))
     if pa.types.is_nested(kind):
         return _storable_nested(kind)
     if pa.types.is_decimal(kind):

@@ -16,8 +16,8 @@ from queryserver import errors
 from queryserver.engines.duckdb.stored_results import StoredResultTable
 from queryserver.engines.process.calls import FILES_AT_ONCE
 from queryserver.engines.reach import ResultPiece
+from queryserver.formats.arrow import text_union
 from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.odd_values import with_odd_values
 from queryserver.results import blocks
 
 
@@ -175,12 +175,12 @@ def types_null(array: pa.Array) -> bool:
 
 
 def test_special_values_are_preserved() -> None:
-    days = with_odd_values(pa.array([1, None, None], pa.date32()), pa.array([None, "infinity", "0044-03-15 BC"]))
+    days = text_union(pa.array([1, None, None], pa.date32()), pa.array([None, "infinity", "0044-03-15 BC"]))
     result = StoredPieces([pa.table({"d": days})], [ResultType.DATE])
     assert types_of(result) == ["DATE"]
     found = scanned(result, "SELECT d::VARCHAR FROM r ORDER BY d")
     assert found == [("0044-03-15 (BC)",), ("1970-01-02",), ("infinity",)]
-    numbers = with_odd_values(pa.array([Decimal("1.5"), None], pa.decimal128(10, 2)), pa.array([None, "NaN"]))
+    numbers = text_union(pa.array([Decimal("1.5"), None], pa.decimal128(10, 2)), pa.array([None, "NaN"]))
     result = StoredPieces([pa.table({"n": numbers})], [ResultType.DECIMAL])
     assert (types_of(result), scanned(result)) == (["VARCHAR"], [("1.50",), ("NaN",)])
 
