@@ -24,7 +24,6 @@ from queryserver.formats.conversion import TargetColumn
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.table_files import MAX_COLUMNS, RECORD_TYPES, Delimiters, FileType, SkippedLines
 from queryserver.identity.model import User
-from queryserver.imports.column_names import engine_names, name_limit
 from queryserver.imports.model import (
     REPLACING_DIALECTS,
     TABLE_DIALECTS,
@@ -32,6 +31,8 @@ from queryserver.imports.model import (
     allowed_types,
     column_type_of,
     declared_type,
+    engine_names,
+    name_limit,
     type_name,
 )
 from queryserver.imports.preview import Previews
@@ -186,7 +187,7 @@ def _column(
     if not name.strip():
         raise invalid_columns("columns: a name is empty.")
     limit = name_limit(dialect)
-    if "\0" in name or not limit.has(name):
+    if "\0" in name or not limit.allows(name):
         raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {limit}, which is the most in {dialect}.")
     source_column = inferred[source]
     type_ = source_column.type
@@ -350,7 +351,7 @@ class TableCreations:
                 f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
             )
         limit = name_limit(connector.dialect)
-        if not limit.has(request.table):
+        if not limit.allows(request.table):
             raise errors.InvalidParameter(f"table must have 1 to {limit}, which is the most in {connector.dialect}.")
         request.reading.require_separator()
         file = await self.sources.find(user, request.origin, request.file_path)

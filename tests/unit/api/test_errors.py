@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from queryserver import errors
 from queryserver.api.v1 import importer
-from queryserver.api.v1.importer_routes import ImporterRoute
+from queryserver.api.v1.importer import ImporterRoute
 from queryserver.errors.base import QueryServerError
 
 REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})

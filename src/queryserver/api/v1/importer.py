@@ -1,6 +1,7 @@
-"""Importer calls (Contract importer): upload, detection, preview, create_table."""
+"""Importer calls (Contract importer): upload, detection, preview, create_table, and the format of their failures."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import orjson
 from fastapi import Depends, Request, Response
@@ -8,8 +9,10 @@ from fastapi import Depends, Request, Response
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.dependencies import Caller, ModelFields, services_of
+from queryserver.api.errors import headers_of, http_status, respond
+from queryserver.api.errors import json_response as error_response
 from queryserver.api.responses import json_response, utc_text, while_connected
-from queryserver.api.routes import PathGroup, failures
+from queryserver.api.routes import PathGroup, PlatformRoute, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import importer as requests
 from queryserver.api.service_dependencies import (
@@ -23,8 +26,8 @@ from queryserver.api.service_dependencies import (
     TableCreationsDep,
     ThreadsDep,
 )
-from queryserver.api.v1.importer_routes import DetectionRoute, ImporterRoute
 from queryserver.connectors.registry import Connectors
+from queryserver.errors.base import QueryServerError
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
 from queryserver.formats.cell_types.written_forms import GivenFormats
@@ -33,11 +36,81 @@ from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.formats.table_files import RECORD_TYPES, SkippedLines
 from queryserver.identity.model import IMPORTER, Scope, User
-from queryserver.imports.column_names import engine_names
-from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES, Origin, type_name
+from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES, Origin, engine_names, type_name
 from queryserver.imports.plans import BadRowLimit, ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile, ImportSources
+
+_BY_CLASS: Mapping[type[QueryServerError], tuple[int, str | None]] = {
+    errors.ImporterDenied: (403, "permission_denied"),
+    errors.InsufficientScope: (403, None),
+    errors.PermissionDenied: (400, "permission_denied"),
+    errors.EngineForbidden: (400, "permission_denied"),
+    errors.PathNotFound: (400, "file_not_found"),
+    errors.EntryChanged: (400, "file_not_found"),
+    errors.TooManyRequests: (429, "too_many_requests"),
+    errors.EngineUnavailable: (500, None),
+    errors.EngineTimeout: (500, None),
+    errors.EngineError: (400, None),
+    errors.InsufficientStorage: (500, None),
+    errors.StorageError: (500, "storage_unavailable"),
+    errors.ServiceUnavailable: (500, None),
+    errors.DetectionFailed: (500, None),
+}
+"""Status and code by error class, where they differ from STATUS; without a code, the error's own code."""
+
+_BY_CODE: Mapping[str, tuple[int, str]] = {
+    **dict.fromkeys(
+        (
+            *("invalid_path", "invalid_name", "unknown_scheme", "unknown_authority", "storage_not_configured"),
+            *("not_a_directory", "not_a_file"),
+        ),
+        (400, "invalid_parameter"),
+    ),
+    "upload_aborted": (400, "invalid_body"),
+    "too_many_statements": (429, "too_many_statements"),
+    "stopping": (503, "stopping"),
+}
+"""Status and code for single error codes, which take precedence."""
+
+
+class ImporterRoute(PlatformRoute):
+    """A route whose failures have the importer's body, including failures for wrong methods."""
+
+    internal_error_code: ClassVar[str] = QueryServerError.code
+
+    def failure(self, request: Request, error: QueryServerError) -> Response:
+        """Return the response to a failed call.
+
+        Only 400, 403, 429 and 500 are used; errors with other statuses keep their code.
+        """
+        if isinstance(error, errors.NotAuthenticated | errors.InvalidFields):
+            return respond(request, error)
+        general = http_status(error)
+        by_class = next((_BY_CLASS[kind] for kind in type(error).__mro__ if kind in _BY_CLASS), None)
+        entry = _BY_CODE.get(error.code, by_class)
+        if general == 500 and entry is None:
+            return self.internal_error(request)
+        status, code = entry or (400, None)
+        return _failure(status, code or error.code, error.message, headers_of(error, status))
+
+    def internal_error(self, request: Request) -> Response:
+        del request
+        return _failure(500, self.internal_error_code, "Internal error.")
+
+    def wrong_method(self, allow: str) -> Response:
+        return _failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
+
+
+class DetectionRoute(ImporterRoute):
+    """A route whose internal errors have the detection code."""
+
+    internal_error_code = errors.DetectionFailed.code
+
+
+def _failure(status: int, code: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return error_response({"error": text, "code": code}, status, headers)
+
 
 _MAX_BODY_BYTES = 1024 * 1024
 _OF_READING = {
