@@ -22,7 +22,7 @@ from queryserver.formats.cell_types.classes import column_type, facts_of_cells, 
 from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.download.texts import texts
-from queryserver.formats.parquet import open_parquet, parquet_parts
+from queryserver.formats.parquet import SeekableFile, open_parquet, parquet_lines, parquet_parts
 from queryserver.formats.table_files import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,
@@ -35,7 +35,18 @@ from queryserver.formats.table_files import (
 )
 from queryserver.formats.value_sizes import split_batch
 from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
-from queryserver.workbooks.frames import BATCH, END, PREVIEW, RecordPortion, Strange, batch_frame, frame
+from queryserver.workbooks.frames import (
+    BATCH,
+    END,
+    MAX_READ_BYTES,
+    PIECE_HEAD,
+    PREVIEW,
+    WANTED,
+    RecordPortion,
+    Strange,
+    batch_frame,
+    frame,
+)
 
 _ARROW_FILE = b"ARROW1"
 _ROWS_AT_ONCE = 4096
@@ -312,9 +323,7 @@ def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iter
     Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
     UnsupportedFormat.
     """
-    # Each Arrow thread would take a part of this process's limited address space.
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
+    _limit_arrow_threads()
     with _reading_errors():
         if fields is None:
             yield frame(PREVIEW, asdict(_preview(file, kind)))
@@ -421,3 +430,48 @@ def _reading_errors() -> Generator[None]:
         raise errors.FileCorrupt(
             "The file cannot be read: it is broken, or of a kind that is not known here."
         ) from error
+
+
+class _StoreFile(SeekableFile):
+    """A file in a store. A read sends a request frame to `output` and receives the chunk from `answers`."""
+
+    def __init__(self, answers: BinaryIO, output: BinaryIO, size_bytes: int) -> None:
+        super().__init__()
+        self._answers = answers
+        self._output = output
+        self._size = size_bytes
+
+    def _end(self, offset: int) -> int:
+        return self._size + offset
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to `size` bytes. Raises DecompressionLimit, and BrokenPipeError if the server has disconnected."""
+        left = max(self._size - self._place, 0)
+        wanted = left if size < 0 else min(size, left)
+        if wanted > MAX_READ_BYTES:
+            raise errors.DecompressionLimit(f"A part of the file has more than {MAX_READ_BYTES} bytes.")
+        if not wanted:
+            return b""
+        self._output.write(frame(WANTED, [self._place, wanted]))
+        self._output.flush()
+        head = self._answers.read(PIECE_HEAD.size)
+        if len(head) < PIECE_HEAD.size:
+            raise BrokenPipeError
+        content = self._answers.read(*PIECE_HEAD.unpack(head))
+        self._place += len(content)
+        return content
+
+
+def parquet_json_lines(answers: BinaryIO, output: BinaryIO, size_bytes: int) -> Iterator[bytes]:
+    """Yield the rows of a Parquet file in a store as JSON Lines. See `_StoreFile` for the streams.
+
+    Raises DecompressionFailed, DecompressionLimit.
+    """
+    _limit_arrow_threads()
+    return parquet_lines(_StoreFile(answers, output, size_bytes))
+
+
+def _limit_arrow_threads() -> None:
+    """Use one thread, because each Arrow thread takes a part of this process's limited address space."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)

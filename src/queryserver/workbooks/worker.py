@@ -143,11 +143,11 @@ class WorkbookQuestion(TypedDict):
 def main() -> None:
     """Process the question. Never raises, because errors are reported in the last frame."""
     question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
-    is_shown_avro = question["path"] is None and question.get("records") == FileType.AVRO
+    is_avro_display = question["path"] is None and question.get("records") == FileType.AVRO
     confine(
         Confinement(
             readable=() if question["path"] is None else (Path(question["path"]),),
-            memory_bytes=frames.AVRO_MEMORY_BYTES if is_shown_avro else frames.MEMORY_BYTES,
+            memory_bytes=frames.AVRO_MEMORY_BYTES if is_avro_display else frames.MEMORY_BYTES,
             file_bytes=0,
             open_files=_OPEN_FILES,
         )
@@ -164,7 +164,7 @@ def main() -> None:
 def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
     try:
         if question["path"] is None:
-            yield from _shown_frames(question)
+            yield from _json_lines_frames(question)
             return
         with Path(question["path"]).open("rb") as file:
             records = question.get("records")
@@ -187,16 +187,16 @@ def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
         yield frames.frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _shown_frames(question: WorkbookQuestion) -> Iterator[bytes]:
+def _json_lines_frames(question: WorkbookQuestion) -> Iterator[bytes]:
     if question.get("records") == FileType.AVRO:
         from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
 
         lines = AvroFile(sys.stdin.buffer).lines()
     else:
         keep_pandas_out()
-        from queryserver.workbooks.shown_parquet import RequestedFile, shown_lines  # noqa: PLC0415 as above
+        from queryserver.workbooks.record_files import parquet_json_lines  # noqa: PLC0415 as above
 
-        lines = shown_lines(RequestedFile(sys.stdin.buffer, sys.stdout.buffer, question.get("size_bytes", 0)))
+        lines = parquet_json_lines(sys.stdin.buffer, sys.stdout.buffer, question.get("size_bytes", 0))
     made = bytearray()
     for line in lines:
         made += line
