@@ -34,7 +34,7 @@ from queryserver.api.routes import PlatformRoute
 from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, token
 from queryserver.api.v1.editor import events, results, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
-from queryserver.api.v1.storage import changes, entries, operations, transfers, uploads, views
+from queryserver.api.v1.storage import changes, entries, operations, uploads, views
 from queryserver.api.v1.taskserver import schedules, tasks
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.tree import Settings
@@ -49,7 +49,6 @@ _ROUTERS = (
     views.router,
     entries.router,
     changes.router,
-    transfers.router,
     uploads.router,
     operations.router,
     token.router,
