@@ -139,7 +139,6 @@ class LocalUpload(Incoming[FileStatus]):
         # Checked before missing parents are created, so that a failed check leaves nothing behind.
         self._tree.require_room(self._announced_bytes)
         self._directory, self._name = self._tree.open_parent(self._path)
-        refuse_taken(self._path, self._directory, self._name, overwrite=self._overwrite)
         self._file = os.open(self._arriving, NEW_FILE, PRIVATE_FILE, dir_fd=self._directory)
         if self._account is not None:
             self._account.mark(self._file)
