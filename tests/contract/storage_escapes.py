@@ -6,8 +6,7 @@ import pytest
 from tests.contract.storage_basis import StorageBasis, body, content, is_there, names, put
 
 from queryserver.errors.files import InvalidPath
-from queryserver.files.escapes import escaped, escaped_file, holds_escapes
-from queryserver.files.model import FileStatus
+from queryserver.files.model import FileStatus, escaped, escaped_file, has_escapes
 from queryserver.files.protocol import Storage
 from queryserver.files.transfer_steps import walk
 
@@ -45,7 +44,7 @@ class EscapesContract(StorageBasis):
         for file in shown:
             found = await storage.stat(file.path)
             assert (found.path, found.kind, found.size_bytes) == (file.path, file.kind, file.size_bytes)
-            assert holds_escapes(file.path) is not file.path.endswith("/plain")
+            assert has_escapes(file.path) is not file.path.endswith("/plain")
 
     @pytest.mark.storage(99)
     @pytest.mark.power("Names")

@@ -17,7 +17,7 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
-from queryserver.files.escapes import escaped, escaped_file
+from queryserver.files.model import escaped, escaped_file
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 from queryserver.platform.logs import Redactor

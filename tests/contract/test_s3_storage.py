@@ -11,7 +11,7 @@ from tests.contract.storage_facts import StorageFacts
 from tests.contract.store_accounts import s3_options
 
 from queryserver.errors.files import AmbiguousName, DirectoryNotEmpty, PathExists
-from queryserver.files.escapes import escaped_file
+from queryserver.files.model import escaped_file
 from queryserver.files.stores.s3.storage import S3FileSystem
 
 BUCKET = "contract"

@@ -1,4 +1,4 @@
-"""Store-independent paths, entries, names and transfers. Sizes are in bytes."""
+"""Paths, entries, names, escaped names and transfers of all stores. Sizes are in bytes."""
 
 import hashlib
 import re
@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from queryserver import errors
-from queryserver.files.escapes import RESERVED_PREFIX, is_escaped, raw_name
 from queryserver.platform.store_schemes import STORE_SCHEMES
 
 
@@ -261,6 +260,64 @@ class LongOperationStatus:
     done: int
     total: int | None
     result: Mapping[str, Any] | str | None
+
+
+RESERVED_PREFIX = "._qs_"
+"""Prefix of internal files such as unfinished uploads. Clients cannot use them, and listings do not show them."""
+
+# Escaped names for entries whose own name a path cannot contain (Contract storage 2.2.8): `._qs_name_` and the bytes of
+# the name in hexadecimal; `._qs_file_` and the bytes for an object in a flat-key store with the key of a directory. No
+# client can create such an entry, because the prefix is reserved.
+_NAME, _FILE = f"{RESERVED_PREFIX}name_", f"{RESERVED_PREFIX}file_"
+_ESCAPED = re.compile(rf"(?:{re.escape(_NAME)}|{re.escape(_FILE)})(?:[0-9a-f]{{2}})*")
+
+
+class Escapes(StrEnum):
+    """Which of a store's names need an escape."""
+
+    NONE = "none"
+    KEYS = "keys"
+    """Flat-key segments that are empty, dots, too long or contain U+0000, and files next to a directory of the same
+    name.
+    """
+    DOTLESS_KEYS = "dotless_keys"
+    """Like KEYS, except that dot segments are listed but cannot be accessed."""
+    BYTES = "bytes"
+    """Names that are not UTF-8."""
+
+
+def escaped(raw: bytes) -> str:
+    """Return the escaped name of an entry called `raw`, for use in paths."""
+    return _NAME + raw.hex()
+
+
+def escaped_file(raw: bytes) -> str:
+    """Return the escaped name of the object `raw` next to a directory of the same name, for use in paths."""
+    return _FILE + raw.hex()
+
+
+def is_escaped(name: str) -> bool:
+    return name.startswith(RESERVED_PREFIX) and _ESCAPED.fullmatch(name) is not None
+
+
+def is_escaped_file(name: str) -> bool:
+    return name.startswith(_FILE) and is_escaped(name)
+
+
+def raw_name(name: str) -> bytes:
+    """Return the bytes of the escaped name."""
+    return bytes.fromhex(name.removeprefix(_NAME).removeprefix(_FILE))
+
+
+def ambiguous(path: str) -> errors.AmbiguousName:
+    """Return the error for changing a path that is both a file and a directory. `path` is in normal form."""
+    parent, _, name = path.rpartition("/")
+    alone = escaped_file(raw_name(name) if is_escaped(name) else name.encode())
+    return errors.AmbiguousName(f"{path} is a file and a directory; the file alone is {parent}/{alone}.")
+
+
+def has_escapes(path: str) -> bool:
+    return any(map(is_escaped, path.split("/")))
 
 
 MAX_NAME_BYTES = 255

@@ -16,8 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from queryserver.files.escapes import Escapes
-from queryserver.files.model import ClusterFacts, ContentSummary, FileStatus, Scheme, StorageUser
+from queryserver.files.model import ClusterFacts, ContentSummary, Escapes, FileStatus, Scheme, StorageUser
 
 PIECE_BYTES = 1024 * 1024
 

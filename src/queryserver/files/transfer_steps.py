@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from queryserver import errors
 from queryserver.files.access import Location
-from queryserver.files.escapes import ambiguous, holds_escapes
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -22,6 +21,8 @@ from queryserver.files.model import (
     TransferKey,
     TransferKind,
     TransferState,
+    ambiguous,
+    has_escapes,
 )
 from queryserver.files.operations import Progress
 from queryserver.files.protocol import KeyedStorage, ModeStorage, Storage, UnseenUploads
@@ -200,7 +201,7 @@ class TransferSteps:
     def _require_name(self, path: str) -> None:
         """Raise InvalidName if the target store cannot represent an escaped name."""
         source, target = self._from.file_system.traits.escapes, self._to.file_system.traits.escapes
-        if source is not target and holds_escapes(path):
+        if source is not target and has_escapes(path):
             raise errors.InvalidName(
                 f"{self._from.path.child(path)} has a name that the store {self._to.path.scheme} cannot hold."
                 " Rename it, or move and copy the other entries alone."

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from queryserver import errors
 from queryserver.files.access import Caller, Location, StorageAudit, Stores
-from queryserver.files.escapes import escaped, is_escaped, raw_name
-from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
+from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath, escaped, is_escaped, raw_name
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
 
 _CHECKPOINT = re.compile(r"Current|[0-9]+")

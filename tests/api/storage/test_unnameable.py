@@ -15,7 +15,7 @@ from tests.engines import azurite as emulator
 from tests.engines.servers import HttpAddress
 from tests.engines.versitygw import S3Address
 
-from queryserver.files.escapes import escaped, escaped_file
+from queryserver.files.model import escaped, escaped_file
 from queryserver.files.stores.adls.flat import BlobCalls
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import AzurePlace

@@ -1,8 +1,15 @@
 """Keys in flat stores, and the names of key segments in paths."""
 
 from queryserver import errors
-from queryserver.files.escapes import RESERVED_PREFIX, escaped, escaped_file, is_escaped, is_escaped_file, raw_name
-from queryserver.files.model import is_name
+from queryserver.files.model import (
+    RESERVED_PREFIX,
+    escaped,
+    escaped_file,
+    is_escaped,
+    is_escaped_file,
+    is_name,
+    raw_name,
+)
 
 MARKER = escaped_file(b"")
 """The path name of an object whose key ends with a slash. If the object is empty, it is its directory's marker."""

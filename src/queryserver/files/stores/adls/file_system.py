@@ -4,8 +4,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.files.escapes import Escapes
-from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.model import Escapes, Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
 from queryserver.files.stores.adls.dfs import HierarchicalStorage

@@ -19,8 +19,7 @@ from xml.etree import ElementTree as ET
 import httpx
 
 from queryserver import errors
-from queryserver.files.escapes import RESERVED_PREFIX, ambiguous
-from queryserver.files.model import EntryKind, FileStatus
+from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, ambiguous
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount

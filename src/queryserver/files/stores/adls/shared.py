@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from queryserver import errors
-from queryserver.files.escapes import RESERVED_PREFIX, escaped_file, is_escaped_file
-from queryserver.files.model import EntryKind, FileStatus, names_of
+from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, escaped_file, is_escaped_file, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing

@@ -15,8 +15,7 @@ from typing import Self, TypeVar, TypeVarTuple
 
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not_supported
-from queryserver.files.escapes import Escapes
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
+from queryserver.files.model import ContentSummary, EntryKind, Escapes, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.block_sizes import LEAST_BYTES, ReadSizes
 from queryserver.files.stores.local import transfers

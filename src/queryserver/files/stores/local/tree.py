@@ -18,8 +18,17 @@ from itertools import islice
 from pathlib import Path
 
 from queryserver import errors
-from queryserver.files.escapes import escaped, is_escaped, is_escaped_file, raw_name
-from queryserver.files.model import MAX_NAME_BYTES, RESERVED_PREFIX, EntryKind, FileStatus, names_of
+from queryserver.files.model import (
+    MAX_NAME_BYTES,
+    RESERVED_PREFIX,
+    EntryKind,
+    FileStatus,
+    escaped,
+    is_escaped,
+    is_escaped_file,
+    names_of,
+    raw_name,
+)
 from queryserver.files.protocol import Batch
 from queryserver.platform.disk_floor import NO_FLOOR, DiskFloor
 

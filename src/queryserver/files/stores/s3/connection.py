@@ -17,8 +17,7 @@ from aiohttp import ClientResponse, ClientSession
 from botocore import exceptions as botocore_errors
 
 from queryserver import errors
-from queryserver.files.escapes import is_escaped_file
-from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, is_escaped_file, names_of
 from queryserver.files.stores.block_sizes import ReadSizes, retried
 from queryserver.files.stores.keys import MARKER, path_below, segment_of
 

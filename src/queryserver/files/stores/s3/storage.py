@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from queryserver import errors
-from queryserver.files.escapes import Escapes
-from queryserver.files.model import FileStatus, Scheme, StorageUser
+from queryserver.files.model import Escapes, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.s3 import uploads

@@ -13,8 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from queryserver import errors
-from queryserver.files.escapes import ambiguous
-from queryserver.files.model import FileStatus
+from queryserver.files.model import FileStatus, ambiguous
 from queryserver.files.stores.block_sizes import Blocks
 from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
 from queryserver.files.stores.s3.objects import IF_ABSENT, Objects, file_status, tag_of
