@@ -45,7 +45,7 @@ class StorageServices:
     audit: StorageAudit
     file_systems: FileSystems
     listings: Listings
-    viewing: Excerpts
+    excerpts: Excerpts
     downloads: FileDownloads
     creations: Creations
     attributes: Attributes
@@ -53,7 +53,7 @@ class StorageServices:
     trash: Trash
     operations: LongOperations
     transfers: Transfers
-    moving: Moves
+    moves: Moves
     upload_rules: UploadRules
     uploads: Uploads
     part_uploads: PartUploading
@@ -97,41 +97,24 @@ async def open_storage(
     threads: Threads,
     builders: Mapping[Scheme, Builder] | None = None,
 ) -> AsyncGenerator[StorageServices]:
-    """Run all file services inside the context. Raises ConfigurationError."""
-    browser = settings.filebrowser
-    async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(settings, builders))
-        audit = StorageAudit(AUDIT)
-        orphans = orphan_sweep(database, stores)
-        extensions = ExtensionRules(allowed=browser.allow_file_extensions, restricted=browser.restrict_file_extensions)
-
-        operation_records = OperationRecords(database)
-        operations = LongOperations(operation_records, OperationTimes(shutdown_grace=settings.desktop.shutdown_grace))
-        transfers = Transfers(
-            TransferRecords(database), operation_records, UnfinishedWrites(database), stores, audit, final_body
-        )
-        await stack.enter_async_context(transfers.running())
-        await stack.enter_async_context(operations.running())
-
-        max_bytes = browser.max_file_size_upload_limit
-        upload_rules = UploadRules(
-            stores, extensions, is_enabled=browser.show_upload_button, max_bytes=None if max_bytes < 0 else max_bytes
-        )
-        limits = ListingLimits(
-            count=browser.listing_count_limit, sort=browser.listing_sort_limit, scan=browser.listing_scan_limit
-        )
-        viewing = Excerpts(
-            threads.unpacking,
-            await stack.enter_async_context(ProcessWorkbooks()),
-            max_unpacked_bytes=browser.max_decompress_bytes,
-            max_snappy_bytes=browser.max_snappy_decompression_size,
-        )
+    """Open the stores and run all file services inside the context. Raises ConfigurationError."""
+    browser, audit = settings.filebrowser, StorageAudit(AUDIT)
+    extensions = ExtensionRules(allowed=browser.allow_file_extensions, restricted=browser.restrict_file_extensions)
+    limits = ListingLimits(
+        count=browser.listing_count_limit, sort=browser.listing_sort_limit, scan=browser.listing_scan_limit
+    )
+    async with (
+        open_stores(settings, builders) as stores,
+        ProcessWorkbooks() as workbooks,
+        _running_transfers(settings, database, stores, audit) as (transfers, operations),
+    ):
+        orphans, rules = orphan_sweep(database, stores), _upload_rules(settings, stores, extensions)
         yield StorageServices(
             stores=stores,
             audit=audit,
             file_systems=FileSystems(stores, AccountRepository(database)),
             listings=Listings(limits),
-            viewing=viewing,
+            excerpts=_excerpts(settings, threads, workbooks),
             downloads=FileDownloads(stores, streams, audit, enabled=settings.desktop.enable_download),
             creations=Creations(stores, extensions, orphans, audit),
             attributes=Attributes(stores, audit),
@@ -139,16 +122,42 @@ async def open_storage(
             trash=Trash(stores, audit),
             operations=operations,
             transfers=transfers,
-            moving=Moves(stores, extensions, transfers, orphans, audit),
-            upload_rules=upload_rules,
-            uploads=Uploads(upload_rules, orphans, audit, threads.uploads),
-            part_uploads=PartUploading(stores, PartUploads(database), upload_rules, orphans, audit, threads.uploads),
-            upload_space=UploadSpace(upload_rules, stores, browser.local_root, threads.uploads, disk_floor(settings)),
+            moves=Moves(stores, extensions, transfers, orphans, audit),
+            upload_rules=rules,
+            uploads=Uploads(rules, orphans, audit, threads.uploads),
+            part_uploads=PartUploading(stores, PartUploads(database), rules, orphans, audit, threads.uploads),
+            upload_space=UploadSpace(rules, stores, browser.local_root, threads.uploads, disk_floor(settings)),
             orphans=orphans,
-            statement_files=StatementFileAccess(
-                stores, upload_rules, orphans, audit, max_scanned=browser.listing_scan_limit
-            ),
+            statement_files=StatementFileAccess(stores, rules, orphans, audit, max_scanned=browser.listing_scan_limit),
         )
+
+
+@asynccontextmanager
+async def _running_transfers(
+    settings: Settings, database: Database, stores: Stores, audit: StorageAudit
+) -> AsyncGenerator[tuple[Transfers, LongOperations]]:
+    records = OperationRecords(database)
+    operations = LongOperations(records, OperationTimes(shutdown_grace=settings.desktop.shutdown_grace))
+    transfers = Transfers(TransferRecords(database), records, UnfinishedWrites(database), stores, audit, final_body)
+    async with transfers.running(), operations.running():
+        yield transfers, operations
+
+
+def _upload_rules(settings: Settings, stores: Stores, extensions: ExtensionRules) -> UploadRules:
+    browser = settings.filebrowser
+    max_bytes = browser.max_file_size_upload_limit
+    return UploadRules(
+        stores, extensions, is_enabled=browser.show_upload_button, max_bytes=None if max_bytes < 0 else max_bytes
+    )
+
+
+def _excerpts(settings: Settings, threads: Threads, workbooks: ProcessWorkbooks) -> Excerpts:
+    return Excerpts(
+        threads.unpacking,
+        workbooks,
+        max_unpacked_bytes=settings.filebrowser.max_decompress_bytes,
+        max_snappy_bytes=settings.filebrowser.max_snappy_decompression_size,
+    )
 
 
 def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
