@@ -156,7 +156,7 @@ def describe(app: FastAPI) -> None:
     "/api/schema", response_class=Response, responses=contents("application/json", "application/yaml", words=PAGE)
 )
 async def get_schema(request: Request, _client: ClientDep) -> Response:
-    """OpenAPI 3.1; as YAML with `format=yaml`, or if `Accept` names it."""
+    """Return this OpenAPI 3.1 document as JSON; as YAML with `format=yaml`, or if `Accept` names YAML."""
     wanted = request.query_params.get("format")
     if wanted not in {None, "json", "yaml"}:
         raise InvalidParameter("format must be json or yaml.")
@@ -169,7 +169,7 @@ async def get_schema(request: Request, _client: ClientDep) -> Response:
 
 @router.get("/api/v1/openapi.json", response_class=Response, responses=contents("application/json", words=PAGE))
 async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
-    """OpenAPI 3.1."""
+    """Return this OpenAPI 3.1 document as JSON."""
     # like all responses below /api/v1 (Contract platform 1.3)
     return await _described(request, request.app.state.json_document, cached="no-store")
 
@@ -179,19 +179,19 @@ async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
     "/api/swagger", name="get_swagger_page", response_class=Response, responses=contents("text/html", words=PAGE)
 )
 async def get_docs_page(request: Request, _client: ClientDep) -> Response:
-    """The API reference; its scripts and styles come from this server only."""
+    """Return the API reference as a page. All its scripts and styles come from this server."""
     return await _shown(request, "docs.html")
 
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
 async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
-    """Script, style or picture of a page."""
+    """Return a script, style sheet or image of a page."""
     return await _shown(request, "" if asset.endswith(".html") else asset)
 
 
 @router.get("/", include_in_schema=False)
 async def get(request: Request) -> Response:
-    """For browsers, a page that says what this is; for programs the path is unknown."""
+    """Return a page about this server to browsers, and 404 to programs."""
     if not wants_page(request.headers.get("accept", "")):
         return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
     response = await _shown(request, "root.html")

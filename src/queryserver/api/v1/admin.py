@@ -25,7 +25,7 @@ router = PathGroup("admin")
 
 @router.get("/check_config", response_model=wire.CheckConfigResponse)
 async def check_config(_user: Admin, _: NoFields, check: ConfigurationCheckDep) -> Response:
-    """What `queryserver config check` finds, without checks that would change something, within 30 s."""
+    """Return the findings of `queryserver config check` within 30 seconds, without checks that change anything."""
     report = await check.report()
     return json_response(
         wire.CheckConfigResponse(
@@ -45,14 +45,14 @@ async def get_server_logs(
     request: Annotated[requests.ServerLogsParameters, fields(requests.ServerLogsParameters)],
     logs: ServerLogsDep,
 ) -> Response:
-    """Complete lines from the last 32 KiB of the log file, or of the log of the answering process."""
+    """Return the complete lines in the last 32 KiB of the log file, or of the log of the responding process."""
     lines = await logs.lines(newest_first=request.reverse)
     return json_response(wire.ServerLogsResponse(hue_hostname=logs.host_name, logs=list(lines), status=0))
 
 
 @router.get("/logs/download", response_class=Response, responses=contents("application/zip") | failures(404))
 async def download_server_logs(_user: Admin, _: NoFields, logs: ServerLogsDep) -> Response:
-    """The last MiB of the log."""
+    """Return the last MiB of the server log as a ZIP file."""
     name, content = await logs.archive()
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, 200, headers, "application/zip")
@@ -65,7 +65,7 @@ _SHOWN = 100
 
 @router.get("/available_app_examples", response_model=wire.AppExamplesResponse)
 async def list_app_examples(_user: Admin, _: NoFields) -> Response:
-    """Names for install_app_examples, with display names."""
+    """List the names that `install_app_examples` accepts, with their display names."""
     return json_response(wire.AppExamplesResponse(apps={_CONNECTORS: "Connectors"}, status=0))
 
 
@@ -75,7 +75,7 @@ async def install_app_examples(
     request: Annotated[requests.InstallExamplesRequest, fields(requests.InstallExamplesRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """`connectors` does the same as connector/examples/install."""
+    """Install the examples of an application. `connectors` does the same as `connector/examples/install`."""
     name = request.app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
@@ -94,7 +94,7 @@ async def list_statements(
     request: Annotated[requests.StatementListParameters, fields(requests.StatementListParameters)],
     statements: StatementAdministrationDep,
 ) -> Response:
-    """Statements of all users, newest first, without their texts; by default those that wait or run."""
+    """List the statements of all users without their texts, newest first; by default waiting and running ones."""
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
     return json_response(
@@ -106,7 +106,7 @@ async def list_statements(
 async def show_statement(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep
 ) -> Response:
-    """A statement with its text; an audit event records the access."""
+    """Return a statement of any user with its text. The access is recorded as an audit event."""
     found = await statements.details(parse_operation_id(operation_id), by=user.username)
     return json_response(
         model_from(
@@ -124,7 +124,10 @@ async def show_statement(
 async def cancel_statement_of_user(
     operation_id: str, user: Admin, _: NoFields, statements: StatementAdministrationDep, settings: SettingsDep
 ) -> Response:
-    """Waits up to `editor.cancel_wait_s` for the statement to end. No effect on one that has ended."""
+    """Cancel a statement of any user, and wait up to `editor.cancel_wait_s` for its end.
+
+    The call has no effect on a statement that has ended.
+    """
     entry = await statements.stop(
         parse_operation_id(operation_id), by=user.username, wait_s=settings.editor.cancel_wait.total_seconds()
     )

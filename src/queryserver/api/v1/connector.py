@@ -25,7 +25,7 @@ Group = TypeVar("Group", wire.ConnectorTypeGroup, wire.ConnectorGroup)
 @router.get("/connectors/types", name="get_connectors_types", response_model=wire.ConnectorTypeList)
 @router.post("/connectors/types", name="post_connectors_types", response_model=wire.ConnectorTypeList)
 async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """The available connector types, in six groups."""
+    """List the available connector types in six categories."""
     found = await connectors.types()
     groups = [
         _group(wire.ConnectorTypeGroup, category, [_type(one) for one in found if one.row.category is category])
@@ -37,7 +37,7 @@ async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredCo
 
 @router.get("/connector/instances", response_model=wire.ConnectorList)
 async def list_connectors(user: QueryUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """The connectors that the caller may use, by ascending id in six groups."""
+    """List the connectors that the caller may use, by category and ascending id."""
     found = await connectors.visible(user)
     groups = [
         _group(wire.ConnectorGroup, category, [_connector(one) for one in found if one.category is category])
@@ -54,7 +54,7 @@ async def new_connector(
     request: Annotated[requests.NewConnectorRequest, fields(requests.NewConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """A type with its defaults, overridden by the submitted values. Nothing is stored, and no connection is made."""
+    """Return a connector type with its default settings and the submitted values. Nothing is stored or tested."""
     found = await connectors.template(dialect, interface, submitted_connector(request.connector))
     return json_response(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
@@ -66,7 +66,7 @@ async def get_connector(
     _: NoFields,
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """A connector with its settings; secrets are masked."""
+    """Return a connector with its settings. Secrets are masked."""
     shown = await connectors.get(user, id)
     return json_response(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
 
@@ -77,7 +77,7 @@ async def save_connector(
     request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Create a connector, or change the one with the id. No connection is made."""
+    """Create a connector, or change the connector with the submitted id. The connection is not tested."""
     shown, is_new = await connectors.save(user, submitted_connector(request.connector))
     return json_response(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
@@ -88,7 +88,7 @@ async def delete_connector(
     request: Annotated[requests.ConnectorIdRequest, fields(requests.ConnectorIdRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Delete a connector. History and results of its statements stay; its id is not reused."""
+    """Delete a connector. The history and results of its statements remain, and its id is not reused."""
     if request.connector.id is None:
         raise connector_not_found("(none)")
     deleted = await connectors.delete(user, request.connector.id)
@@ -97,7 +97,7 @@ async def delete_connector(
 
 @router.post("/connector/examples/install", response_model=wire.ConnectorExamplesResponse)
 async def install_connector_examples(user: Admin, _: NoFields, connectors: StoredConnectorsDep) -> Response:
-    """Add missing examples, and update those that this call added and nobody edited since."""
+    """Add missing example connectors, and update those that this call added and nobody has edited."""
     done = await connectors.install_examples(user)
     return json_response(
         wire.ConnectorExamplesResponse(
@@ -116,7 +116,7 @@ async def test_connector(
     request: Annotated[requests.ConnectorRequest, fields(requests.ConnectorRequest)],
     connection_tests: ConnectionTestsDep,
 ) -> Response:
-    """Connect with these settings, or those stored under the id, and store nothing."""
+    """Test a connection with the submitted settings, or with those stored under the id. Nothing is stored."""
     outcome = await connection_tests.test(user, submitted_connector(request.connector))
     return json_response(
         model_from(

@@ -1,8 +1,7 @@
-"""Calls for namespaces, computes and clusters, which Hue clients request first, the banner, and the optimizer.
+"""Calls for contexts (namespaces, computes, clusters), which Hue clients request first, the banner, and the optimizer.
 
-Contract platform 7.3, 7.4, and 7.8 for Hue's optimizer calls, which this server does not support. Every interface, even
-an unknown one, has the same namespace, compute and cluster, because clients request them before they know the
-interfaces.
+Contract platform 7.3, 7.4 and 7.8. This server does not support Hue's optimizer calls. Every interface, even an unknown
+one, has the same namespace, compute and cluster, because clients request them before they know the interfaces.
 """
 
 from fastapi import Response
@@ -28,7 +27,7 @@ optimizer = PathGroup("optimizer")
     "/api/v1/get_namespaces/{interface:interface}", name="get_namespaces", response_model=wire.NamespacesResponse
 )
 async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The only namespace and its compute, under the name in the path."""
+    """Return the only namespace with its compute. The key in the response is the interface in the path."""
     found = wire.Namespace(id="default", name="default", status="CREATED", computes=[_cluster()])
     return json_response(wire.NamespacesResponse.model_validate({interface: [found], "status": 0}))
 
@@ -40,7 +39,7 @@ async def list_context_namespaces(interface: str, _user: AnyUser, _: NoFields) -
     response_model=wire.ComputesResponse,
 )
 async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The only compute, under the name in the path."""
+    """Return the only compute. The key in the response is the interface in the path."""
     found = wire.Compute(
         id="default", name="default", namespace="default", interface=interface, type="direct", options={}
     )
@@ -54,19 +53,19 @@ async def list_context_computes(interface: str, _user: AnyUser, _: NoFields) -> 
     response_model=wire.ClustersResponse,
 )
 async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> Response:
-    """The only cluster, under the name in the path."""
+    """Return the only cluster. The key in the response is the interface in the path."""
     return json_response(wire.ClustersResponse.model_validate({interface: [_cluster()], "status": 0}))
 
 
 @router.get("/api/v1/banners", response_model=wire.BannersResponse)
 async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
-    """The text of `desktop.custom.banner_top_html`, with only harmless HTML tags. Needs no credentials."""
+    """Return the text of `desktop.custom.banner_top_html`, limited to harmless HTML tags. Needs no credentials."""
     return json_response(wire.BannersResponse(system=None, configured=banner, status=0))
 
 
 @optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))
 async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
-    """Always refused: there is no optimizer, as `get_config` states."""
+    """Return 501, because this server has no optimizer."""
     raise NotSupported(f"The optimizer call {name} is not served.")
 
 

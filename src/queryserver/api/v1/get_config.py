@@ -27,7 +27,7 @@ _HUE_LEVEL = "4.11.0"  # the Hue version that clients may assume
 async def get_config(
     user: AnyUser, _: NoFields, configuration: ClientConfigurationDep, settings: SettingsDep
 ) -> Response:
-    """Current interpreters, browsers, limits and flags for this caller. Spec §4 SQL editor."""
+    """Return the interpreters, browsers, limits and flags that apply to the caller. Spec §4 SQL editor."""
     found = await configuration.of(user)
     return Response(body_of(settings, found), 200, media_type="application/json")
 

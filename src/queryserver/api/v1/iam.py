@@ -29,7 +29,7 @@ async def find_users(
     users: UsersDep,
     threads: ThreadsDep,
 ) -> Response:
-    """Users by name, groups and state, all at once or paged. Contract platform 6.1."""
+    """List users, filtered by name, groups and state; all of them, or one page. Contract platform 6.1."""
     count, page = await users.matching(
         username=request.username or None,
         groups=request.groups,
@@ -47,7 +47,7 @@ async def find_users(
 async def get_users_by_id(
     _user: Admin, request: Annotated[requests.UsersParameters, fields(requests.UsersParameters)], users: UsersDep
 ) -> Response:
-    """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
+    """Return at most 1000 users by id. Unknown ids are omitted. Contract platform 6.2."""
     found = await users.with_ids(request.userids)
     return json_response(wire.UsersResponse(users=[shown_user(user) for user in found], status=0))
 
@@ -58,7 +58,7 @@ async def autocomplete_users(
     request: Annotated[requests.UserAutocompleteParameters, fields(requests.UserAutocompleteParameters)],
     users: UsersDep,
 ) -> Response:
-    """Active users and groups whose names contain a text. Contract platform 6.3."""
+    """List the active users and the groups whose names contain a text. Contract platform 6.3."""
     found, groups = await users.completions(
         user,
         request.filter,
@@ -73,7 +73,7 @@ async def autocomplete_users(
 
 @router.get("/preferences", response_model=wire.PreferencesResponse)
 async def get_preferences(user: AnyUser, _: NoFields) -> Response:
-    """The caller's defaults for fields that a call omits. Contract platform 6.4."""
+    """Return the caller's preferences, which are the defaults of omitted fields. Contract platform 6.4."""
     return _preferences(user.preferences)
 
 
@@ -81,7 +81,7 @@ async def get_preferences(user: AnyUser, _: NoFields) -> Response:
 async def change_preferences(
     user: AnyUser, request: Annotated[requests.PreferencesRequest, fields(requests.PreferencesRequest)], users: UsersDep
 ) -> Response:
-    """Change preferences; those that are not sent stay unchanged. Contract platform 6.4."""
+    """Change the caller's preferences. Omitted preferences stay unchanged. Contract platform 6.4."""
     if not request.changes:
         return _preferences(user.preferences)
     changed = await users.change_preferences(user.id, request.changes)

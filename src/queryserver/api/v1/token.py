@@ -33,7 +33,7 @@ _MOST_CHARACTERS = 100
 async def log_in(
     client: ClientDep, form: Annotated[Mapping[str, Any], unchecked_fields(requests.LogInRequest)], logins: LoginsDep
 ) -> Response:
-    """A token pair for a user name and password. Contract platform 3.2."""
+    """Exchange a user name and password for an access token and a refresh token. Contract platform 3.2."""
     read = TokenFields(form)
     username = read.text("username", most_characters=150, trimmed=True)
     password = read.text("password", most_bytes=1024)
@@ -49,7 +49,7 @@ async def verify_token(
     form: Annotated[Mapping[str, Any], unchecked_fields(requests.VerifyTokenRequest)],
     tokens: TokensDep,
 ) -> Response:
-    """An empty object if the token is currently accepted as bearer token. Contract platform 3.4."""
+    """Check an access token. The response is an empty object if the token is accepted. Contract platform 3.4."""
     await tokens.verify(_one_token(form, "token"), client)
     return json_response(wire.TokenVerifyResponse())
 
@@ -61,7 +61,7 @@ async def refresh_token(
     form: Annotated[Mapping[str, Any], unchecked_fields(requests.RefreshTokenRequest)],
     tokens: TokensDep,
 ) -> Response:
-    """A new access token for a refresh token. Contract platform 3.5."""
+    """Exchange a refresh token for a new access token. Contract platform 3.5."""
     renewed = await tokens.refresh(_one_token(form, "refresh"))
     return json_response(wire.TokenRefreshResponse(access=renewed.access, refresh=renewed.refresh))
 
@@ -73,7 +73,7 @@ async def revoke_token(
     form: Annotated[Mapping[str, Any], unchecked_fields(requests.RevokeTokenRequest)],
     tokens: TokensDep,
 ) -> Response:
-    """End the login that a token belongs to, or all logins of its user. Contract platform 3.6."""
+    """End the login of a token, or with `all` every login of its user. Contract platform 3.6."""
     read = TokenFields(form)
     everything = read.flag("all")
     revoked = [read.text(name) for name in ("token", "refresh") if name in form]
@@ -95,7 +95,7 @@ async def list_api_tokens(
     api_tokens: ApiTokensDep,
     settings: SettingsDep,
 ) -> Response:
-    """The API tokens of the caller; administrators can list those of any user. Token values are never shown."""
+    """List the caller's API tokens; administrators can list those of any user. Token values are not returned."""
     username = _owner(user, request.username, settings)
     if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
@@ -111,9 +111,9 @@ async def new_api_token(
     connectors: ConnectorsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Create an API token for the caller, or as administrator for any user.
+    """Create an API token for the caller; administrators can create one for any user.
 
-    Its value is shown only in this response.
+    Only this response contains the value of the token.
     """
     username = _owner(user, request.username, settings)
     for scope in request.scopes:
@@ -139,7 +139,7 @@ async def revoke_api_token(
     request: Annotated[requests.ApiTokenIdRequest, fields(requests.ApiTokenIdRequest)],
     api_tokens: ApiTokensDep,
 ) -> Response:
-    """Revoke an API token of the caller, or as administrator of any user. Idempotent."""
+    """Revoke an API token of the caller; administrators can revoke any. Revoking it again has no effect."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
     return json_response(wire.ApiTokenResponse(status=0, token=_shown(ended)))
@@ -176,7 +176,7 @@ def _one_token(fields: Mapping[str, Any], name: str) -> str:
 
 
 class TokenFields:
-    """Reads fields one by one, and collects their problems."""
+    """Reads the fields of a token call one at a time, and collects the error messages by field."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""autocomplete, describe, sample and analyze calls: databases, tables, columns, functions and sample values."""
+"""Calls for metadata (autocomplete, describe), sample values and statistics of a data source."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -55,10 +55,7 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _ColumnPath:
-    """A table, a column, or the part of a column at the path `nested`.
-
-    `column` is empty for a table.
-    """
+    """The path of a table, a column, or with `nested` a nested field. `column` is empty for a table."""
 
     database: str
     table: str
@@ -117,7 +114,10 @@ SamplingDep = Annotated[_Sampling, Depends(_sampling)]
 async def autocomplete_databases(
     user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Databases that the caller may see, or functions of the data source. Spec §4, Contract editor 10.1, 10.2."""
+    """List the databases that the caller may see, or the functions of a connector.
+
+    Spec §4, Contract editor 10.1, 10.2.
+    """
     if request.operation == "functions":
         return await _functions(browser, user, request, None)
     if request.operation == "function":
@@ -137,7 +137,10 @@ async def autocomplete_databases(
 async def autocomplete_tables(
     database: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep, threads: ThreadsDep
 ) -> Response:
-    """Tables and views; with `operation`, functions or one function. Contract editor 10.1, 10.2."""
+    """List the tables and views of a database; with `operation`, list functions or describe one.
+
+    Contract editor 10.1, 10.2.
+    """
     if request.operation == "functions":
         return await _functions(browser, user, request, database)
     if request.operation == "function":
@@ -164,7 +167,7 @@ async def autocomplete_tables(
 async def autocomplete_columns(
     database: str, table: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
+    """List the columns and keys of a table or view. Spec §4, Contract editor 10.1."""
     found = await browser.table(_source_of_schema(user, request), database, table)
     return json_response(_table_metadata(found))
 
@@ -184,7 +187,7 @@ async def autocomplete_columns(
 async def autocomplete_column(
     database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """A column and the parts of its type. Spec §4, Contract editor 10.1."""
+    """Return a column and its nested types. Spec §4, Contract editor 10.1."""
     found = await browser.column(_source_of_schema(user, request), database, table, column)
     return json_response(_column_metadata(found, nested_type(found, ()), ()))
 
@@ -209,7 +212,7 @@ async def autocomplete_nested(
     request: _AutocompleteRequest,
     browser: CatalogBrowserDep,
 ) -> Response:
-    """A column and the parts of its type. Spec §4, Contract editor 10.1."""
+    """Return a column and its nested types. Spec §4, Contract editor 10.1."""
     source = _source_of_schema(user, request)
     found = await browser.column(source, column.database, column.table, column.column)
     return json_response(_column_metadata(found, nested_type(found, column.nested), column.nested))
@@ -254,7 +257,7 @@ def _tables_json(found: Names[TableList]) -> bytes:
 async def describe_database(
     database: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
+    """Return the comment, location and owner of a database. Spec §4, Contract editor 10.4."""
     found = await browser.database(_described(user, request), database)
     return json_response(_database_description(found))
 
@@ -273,7 +276,7 @@ async def describe_database(
 async def describe_table(
     database: str, table: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
+    """Return the columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
     found = await browser.table(_described(user, request), database, table)
     return json_response(_table_description(found))
 
@@ -286,7 +289,7 @@ async def describe_table(
 async def describe_column_statistics(
     database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """Statistics of a column that the engine already has. Contract editor 10.4."""
+    """Return the statistics of a column that the engine already has. Contract editor 10.4."""
     found = await browser.statistics(_described(user, request), database, table, column)
     return json_response(_column_description(found))
 
@@ -299,7 +302,10 @@ def _described(user: User, request: DescribeRequest) -> Source:
 async def sample_table(
     database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """Return at most 100 rows, immediately or as an operation; or test the connection.
+
+    Spec §4, Contract editor 10.3.
+    """
     return await sampling.sample(user, request, _ColumnPath(database, table))
 
 
@@ -311,7 +317,10 @@ async def sample_table(
 async def sample_column(
     database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """Return at most 100 rows, immediately or as an operation; or test the connection.
+
+    Spec §4, Contract editor 10.3.
+    """
     return await sampling.sample(user, request, _ColumnPath(database, table, column))
 
 
@@ -326,7 +335,10 @@ async def sample_nested(
     request: _SampleRequest,
     sampling: SamplingDep,
 ) -> Response:
-    """At most 100 rows, immediately or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
+    """Return at most 100 rows, immediately or as an operation; or test the connection.
+
+    Spec §4, Contract editor 10.3.
+    """
     return await sampling.sample(user, request, column)
 
 
@@ -457,7 +469,7 @@ async def analyze_table(
     connectors: ConnectorsDep,
     analyses: AnalysesDep,
 ) -> Response:
-    """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
     _require_named(dialect, user, connectors)
     return _analyzed(await analyses.start(user, dialect, database, table, None))
 
@@ -475,7 +487,7 @@ async def analyze_column(
     connectors: ConnectorsDep,
     analyses: AnalysesDep,
 ) -> Response:
-    """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
     _require_named(dialect, user, connectors)
     return _analyzed(await analyses.start(user, dialect, column.database, column.table, column.column))
 

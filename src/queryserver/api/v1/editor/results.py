@@ -1,4 +1,4 @@
-"""Result calls: rows, columns, size, and downloads, from the stored result and never from the engine."""
+"""Calls for results: rows, columns, size and downloads. They read the stored result, never the engine."""
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -161,10 +161,10 @@ async def fetch_result_data(
     results: ResultReaderDep,
     settings: SettingsDep,
 ) -> Response:
-    """Rows from the cursor, or from `start_row`. Spec §4, Contract editor 6.1.
+    """Return the next rows of a result, or the rows from `start_row`. Spec §4, Contract editor 6.1.
 
-    JavaScript and other clients that read numbers as doubles lose digits of integers beyond 2^53: `big_numbers=text`
-    returns those columns as text, which `meta` indicates.
+    Clients that read numbers as 64-bit floating point, such as JavaScript, lose digits of integers beyond 2^53.
+    With `big_numbers=text`, these columns are returned as text, and `meta` marks them.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
     operation_id = await requested_operation_id(access, user, request)
@@ -200,7 +200,7 @@ async def fetch_result_metadata(
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
-    """Names and types of the columns of a result. Contract editor 6.2."""
+    """Return the names and types of the columns of a result. Contract editor 6.2."""
     operation_id = await requested_operation_id(access, user, request)
     status, columns, _ = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
@@ -222,7 +222,7 @@ async def fetch_result_size(
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
-    """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
+    """Return the number of rows and bytes of a result after its statement has ended. Contract editor 6.2."""
     operation_id = await requested_operation_id(access, user, request)
     status, _, size_bytes = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:
@@ -251,7 +251,10 @@ async def download_result(
     streams: StreamsDep,
     threads: ThreadsDep,
 ) -> Response:
-    """The stored rows in one of seven formats, streamed; with `Range`, a part of the file. Contract editor 8.2."""
+    """Stream the stored rows as a file in one of seven formats; with `Range`, a part of the file.
+
+    Contract editor 8.2.
+    """
     is_packed = request.packed()
     rows = await downloads.open(
         user,

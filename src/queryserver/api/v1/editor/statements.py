@@ -1,4 +1,4 @@
-"""Statement calls: execute in its three forms, cancel, close, explain, format, history, sessions and notebooks."""
+"""Calls for statements (execute, cancel, close, explain, format), sessions, notebooks and the history."""
 
 from collections.abc import Coroutine
 from typing import Annotated, Any
@@ -55,7 +55,7 @@ async def create_notebook(
     request: Annotated[requests.CreateNotebookRequest, editor_fields(requests.CreateNotebookRequest)],
     connectors: ConnectorsDep,
 ) -> Response:
-    """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
+    """Return an empty notebook with a random UUID. The notebook is not stored. Contract editor 12."""
     kind, name = "notebook", "My Notebook"
     if request.type and request.type != "notebook":
         dialect = connectors.resolve(user, request.type.removeprefix("query-")).dialect
@@ -82,9 +82,10 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 @router.post("/notebook/api/execute", include_in_schema=False)
 @router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409, 501))
 async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
+    """Record a statement, or with `run_all` a script, and start it. The response does not wait for its end.
 
-    Spec §4, Contract editor 4.1, 5.5.
+    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
+    4.1, 5.5.
     """
     return await execution.run(user, request, None)
 
@@ -95,9 +96,10 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
     "/api/v1/query/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501)
 )
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record one statement, or a script with `run_all`, and pass it to a runner; responds before it ends.
+    """Record a statement, or with `run_all` a script, and start it. The response does not wait for its end.
 
-    Spec §4, Contract editor 4.1, 5.5.
+    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
+    4.1, 5.5.
     """
     return await execution.run(user, request, dialect)
 
@@ -110,7 +112,7 @@ async def cancel_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Cancel at the engine and wait up to `editor.cancel_wait_s` for its confirmation. Contract editor 7.2."""
+    """Cancel a statement at its engine, and wait up to `editor.cancel_wait_s` for confirmation. Contract editor 7.2."""
     operation_id = await requested_operation_id(access, user, request)
     status = await control.cancel(user, operation_id)
     return json_response(
@@ -126,7 +128,10 @@ async def close_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Delete the result, or cancel the statement; logs and history stay. Contract editor 7.3."""
+    """Delete the result of a statement; cancel the statement if it has not ended. Its log and history entry remain.
+
+    Contract editor 7.3.
+    """
     operation_id = await requested_operation_id(access, user, request)
     before = await control.close(user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
@@ -142,7 +147,7 @@ _Explained = wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody
 
 @router.post("/api/v1/editor/explain", response_model=_Explained, responses=failures(403, 404, 501))
 async def explain(http: Request, user: QueryUser, request: _ExplainRequest, plans: PlansDep) -> Response:
-    """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
+    """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
     return await _explained(http, plans.explain(user, _plan_request(request, None)))
 
 
@@ -150,7 +155,7 @@ async def explain(http: Request, user: QueryUser, request: _ExplainRequest, plan
 async def explain_on(
     http: Request, dialect: str, user: QueryUser, request: _ExplainRequest, connectors: ConnectorsDep, plans: PlansDep
 ) -> Response:
-    """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
+    """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
     if not dialect.strip():
         raise connectors.unknown(user, dialect)
     return await _explained(http, plans.explain(user, _plan_request(request, dialect)))
@@ -185,7 +190,7 @@ async def format_statements(
     request: Annotated[requests.FormatRequest, editor_fields(requests.FormatRequest)],
     formatting: FormattingDep,
 ) -> Response:
-    """Keywords in upper case, clauses on separate lines; nothing else changes. Contract editor 8.4."""
+    """Format a script: keywords in upper case, clauses on separate lines. Contract editor 8.4."""
     laid_out = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
     return json_response(wire.FormatResponse(status=0, formatted_statements=laid_out))
 
@@ -197,7 +202,7 @@ async def get_history(
     request: Annotated[requests.HistoryParameters, editor_fields(requests.HistoryParameters)],
     history: StatementHistoryDep,
 ) -> Response:
-    """The caller's own operations, newest first. Spec §4, Contract editor 11."""
+    """List the caller's statements, newest first. Spec §4, Contract editor 11."""
     count, entries = 0, list[HistoryEntry]()
     if not request.is_notification_manager:
         count, entries = await history.page(
@@ -249,7 +254,7 @@ async def create_session(
     request: Annotated[requests.SessionRequest, editor_fields(requests.SessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
-    """Open an engine session for use by later statements. Contract editor 9.1."""
+    """Open an engine session for later statements. Contract editor 9.1."""
     wanted = request.session
     opened = await sessions.create(
         user,
@@ -281,7 +286,7 @@ async def close_session(
     request: Annotated[requests.CloseSessionRequest, editor_fields(requests.CloseSessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
-    """Close one session, or all sessions of the caller for a connector. Contract editor 9.2."""
+    """Close a session, or all sessions of the caller on a connector. Contract editor 9.2."""
     if request.session.id is None:
         closed = await sessions.close_all(user, request.session.type)
     else:

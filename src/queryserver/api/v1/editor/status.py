@@ -44,7 +44,10 @@ async def check_status(
     access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
-    """The state of an operation, immediately or when it ends within `wait` seconds. Spec §4, Contract editor 4.2."""
+    """Return the status of a statement; with `wait`, as soon as the statement ends. Spec §4, Contract editor 4.2.
+
+    The response is sent after `wait` seconds at the latest.
+    """
     operation_id = await requested_operation_id(access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
     if status.outcome is not None:
@@ -61,7 +64,7 @@ async def get_logs(
     access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
-    """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
+    """Return the log lines and the progress of a statement in any state. Spec §4, Contract editor 7.1."""
     operation_id = await requested_operation_id(access, user, request)
     status, log = await reader.logs(user, operation_id, start=request.start or 0, size=request.size)
     return responses.json_response(
@@ -85,7 +88,7 @@ async def get_logs(
 async def watch(
     operation_id: str, user: QueryUser, _: NoEditorFields, access: StatementAccessDep, reader: StatementReaderDep
 ) -> Response:
-    """Status and log of any operation, until `isSuccess` or `isFailure` is true. Contract editor 10.5."""
+    """Return the status and log of a statement. Poll until `isSuccess` or `isFailure` is true. Contract editor 10.5."""
     record = await access.record(user, parse_operation_id(operation_id))
     status, log = await reader.logs(user, record.status.id)
     shown: dict[str, Any] = {

@@ -27,7 +27,7 @@ async def list_schedules(
     request: Annotated[requests.ScheduleListParameters, fields(requests.ScheduleListParameters)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Schedules by name, even if no process runs them."""
+    """List schedules by name, even if no process is running them."""
     count, found = await schedules.page(
         enabled=request.enabled, owner=request.owner, page=request.page, limit=request.limit
     )
@@ -48,7 +48,7 @@ async def get_schedule(
     _: NoFields,
     schedules: SchedulesDep,
 ) -> Response:
-    """A schedule with the outcome of its last run."""
+    """Return a schedule with the outcome of its last run."""
     number = int(id) if id.isascii() and id.isdecimal() and len(id) < 20 else 0
     if not 0 < number <= _LARGEST_ID:
         raise schedule_not_found(id[:20])
@@ -59,7 +59,7 @@ async def get_schedule(
 async def new_schedule(
     user: Admin, request: Annotated[requests.ScheduleRequest, fields(requests.ScheduleRequest)], schedules: SchedulesDep
 ) -> Response:
-    """Create a schedule. It first fires at its next time, or after its interval."""
+    """Create a schedule. It first fires at its next scheduled time, or after its interval."""
     given = request.schedule.given
     await _require_scope(user, schedules, given)
     return _one(await schedules.create(Author(user.username), given))
@@ -69,7 +69,10 @@ async def new_schedule(
 async def update_schedule(
     user: Admin, request: Annotated[requests.ScheduleRequest, fields(requests.ScheduleRequest)], schedules: SchedulesDep
 ) -> Response:
-    """Omitted members stay unchanged and null removes one; the change takes effect within a second."""
+    """Change a schedule; the change takes effect within a second.
+
+    Omitted members stay unchanged, and null removes a member.
+    """
     change = request.schedule
     if change.id is None:
         raise MissingParameter("schedule.id is required.")
@@ -109,7 +112,7 @@ async def test_email(
     mails: MailsDep,
     users: UsersDep,
 ) -> Response:
-    """Send one mail now, and return the response of the mail server."""
+    """Send a test email immediately, and return the response of the mail server."""
     if not mails.are_configured:
         raise smtp_not_configured("desktop.smtp.host is not set.")
     to = request.to or next((one.email for one in await users.with_ids([user.id])), "")

@@ -21,7 +21,7 @@ storage_router = storage_group("taskserver", prefix="/api/v1/taskserver")
 
 @router.get("/status", response_model=wire.TaskServerStatus)
 async def get_task_server_status(_user: Admin, _: NoFields, tasks: TasksDep) -> Response:
-    """Also works if the task server is off."""
+    """Return the state of the task server and its workers. The call also works if the task server is off."""
     found = await tasks.status()
     workers = [_worker(one) for one in found.workers]
     return json_response(model_from(wire.TaskServerStatus, found, workers=workers, status=0))
@@ -34,7 +34,7 @@ async def list_tasks(
     tasks: EnabledTasksDep,
     request: Annotated[requests.TaskListParameters, fields(requests.TaskListParameters)],
 ) -> Response:
-    """Tasks and jobs of statements, newest first. Jobs do not include the statement texts."""
+    """List tasks and statement jobs, newest first. Statement texts are not included."""
     chosen = TaskFilter(request.state, request.name)
     page, count = await tasks.page(chosen, page=request.page, limit=request.limit)
     return json_response(wire.TaskListResponse(tasks=[_task(one) for one in page], count=count, status=0))
@@ -47,7 +47,7 @@ async def show_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """A task, or the job of a statement by its history_uuid."""
+    """Return a task by its id, or a statement job by its `history_uuid`."""
     return _one(await tasks.show(id))
 
 
@@ -69,15 +69,15 @@ async def cancel_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """Cancel a task. A running one ends a little later; no effect on one that has ended."""
+    """Cancel a task. A running task ends shortly afterwards; the call has no effect on a task that has ended."""
     return _one(await tasks.cancel(user, id))
 
 
 @storage_router.get("/upload/available_space", response_model=wire.AvailableSpaceResponse, responses=failures(403))
 async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_space: UploadSpaceDep) -> Response:
-    """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3.
+    """Return the number of bytes that the caller may still upload; -1 if there is no limit. Contract storage 9.3.
 
-    Also works without a task server.
+    The call also works without a task server.
     """
     space = await upload_space.available(caller.user)
     return json_response(wire.AvailableSpaceResponse(status=0, upload_available_space=space))
