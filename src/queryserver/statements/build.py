@@ -18,6 +18,7 @@ from queryserver.identity.limits import Streams
 from queryserver.platform.byte_budget import ByteBudget
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
 from queryserver.platform.roles import Role
@@ -30,7 +31,7 @@ from queryserver.sql.splitter import StatementChooser
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.forwarding import WorkForwarder
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.logbook import statement_ends
+from queryserver.statements.model import OnEnd, StatementEnd
 from queryserver.statements.open_sessions import Reach
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.parameters import ParameterSealer
@@ -48,6 +49,30 @@ from queryserver.statements.status import StatementAccess, StatementControl, Sta
 from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
 
 log = structlog.get_logger(__name__)
+
+
+def statement_ends(settings: Settings) -> OnEnd:
+    """Return a callback that writes an audit event for each end, and a log line if audit events have their own file."""
+    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
+
+    def record(end: StatementEnd) -> None:
+        facts: dict[str, str | int] = {
+            "operation_id": str(end.id),
+            "engine": end.dialect,
+            "state": end.state.value,
+            "rows": end.rows,
+            "bytes": end.size_bytes,  # size of the stored rows
+            "queued_ms": end.queued_ms,
+            "elapsed_ms": end.elapsed_ms,
+        }
+        if end.canceled_by:
+            facts["canceled_by"] = end.canceled_by
+        operation = "import.end" if end.is_import else "statement.end"
+        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
+        if has_file:
+            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
+
+    return record
 
 
 @dataclass(frozen=True, slots=True)

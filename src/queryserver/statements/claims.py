@@ -1,15 +1,13 @@
-"""Claims statements for this process: from the queue, announced ones, orphans, and the next ones of its scripts."""
+"""Claims statements for this process: announced ones, orphans, and the next ones of its scripts."""
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
@@ -19,21 +17,11 @@ from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.open_sessions import OpenSessions
-from queryserver.statements.running_statements import (
-    Broker,
-    DataLeases,
-    Intake,
-    RunnerInstance,
-    RunnerLimits,
-    RunningStatements,
-)
-from queryserver.statements.scripts import ScriptRun
+from queryserver.statements.running_statements import Broker, DataLeases, Intake, RunnerInstance, RunningStatements
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 
-# Messages wake a worker regardless of the statement they name.
-_ANY_STATEMENT = UUID(int=0)
 _OUTCOME_UNKNOWN = Outcome(
     StatementState.FAILED,
     error_code="outcome_unknown",
@@ -94,10 +82,10 @@ class StatementClaims:
                 connectors = ()
         return ClaimScope(connectors, self.sessions.ids(), resumes=self.instance.intake is not Intake.BOUND)
 
-    async def start(self, assignment: Assignment, script: ScriptRun | None = None) -> None:
+    async def start(self, assignment: Assignment, previous: Execution | None = None) -> None:
         """Run a claimed statement, or record its end.
 
-        With `script`, the statement continues a script that runs here, and is started even during a shutdown.
+        With `previous`, the statement continues a script that runs here, and is started even during a shutdown.
         """
         user = await self.users.user(assignment.user_id)
         if user is not None and assignment.api_token is not None:
@@ -116,8 +104,8 @@ class StatementClaims:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
         if outcome is not None:
             await self._end(assignment, outcome)
-        elif user is not None and (script is not None or not self.instance.is_draining):
-            self.running.start(assignment, user, script)
+        elif user is not None and (previous is not None or not self.instance.is_draining):
+            self.running.start(assignment, user, previous)
         elif assignment.sent:
             await self.leases.hand_over(assignment.lease)
         else:
@@ -156,7 +144,7 @@ class StatementClaims:
         closes = has_own_session and execution.is_settled and not self.instance.is_draining
         try:
             if next_statement is not None:
-                await self.start(next_statement, execution.script)
+                await self.start(next_statement, execution)
                 if self.running.runs(next_statement.lease.statement_id):
                     return
         except Exception as error:  # last resort of a task: the lease expires, and the statement is claimed again
@@ -180,92 +168,3 @@ def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
     if assignment.resumption is not None or assignment.import_plan is not None:
         return False
     return only_reads(assignment.statement, assignment.dialect)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class QueueConsumer:
-    """Takes statements from the queue while this worker has free slots. Does nothing in other processes."""
-
-    instance: RunnerInstance
-    leases: StatementLeases
-    connectors: Connectors
-    data: DataLeases
-    claims: StatementClaims
-    running: RunningStatements
-    editor: EditorSettings
-    limits: RunnerLimits
-    broker: Broker | None
-    _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _wakened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _announced: int = field(default=0, init=False)
-
-    @property
-    def room(self) -> int:
-        """Return how many more statements of any user this worker can take now."""
-        return max(self._free_slots - self.limits.reserved - self._announced, 0)
-
-    @property
-    def _free_slots(self) -> int:
-        if self.instance.intake is not Intake.QUEUED or self.instance.is_draining:
-            return 0
-        return max(self.limits.capacity - self.running.active, 0)
-
-    @property
-    def _has_reserved_slots_only(self) -> bool:
-        return 0 < self._free_slots <= self.limits.reserved
-
-    def take_one(self) -> None:
-        """Wake the consumer, because a statement waits or a slot became free."""
-        if self.instance.intake is Intake.QUEUED:
-            self._announced += 1
-            self._wakened.set()
-
-    async def take(self, most: int) -> int:
-        """Start up to `most` queued statements as slots allow; returns their number. Raises DatabaseUnavailable."""
-        async with self._taking:
-            free = min(most, self._free_slots)
-            if free <= 0:
-                return 0
-            free_for_all = min(free, max(self._free_slots - self.limits.reserved, 0))
-            # The claim is not canceled with the caller, because a claimed but idle statement would block its slot.
-            taking = self.running.add_task(self._take(free, free_for_all), "queue-claim")
-            return await asyncio.shield(taking)
-
-    async def _take(self, most: int, most_of_busy: int) -> int:
-        assignments = await self.leases.claim_waiting(
-            owner=self.instance.owner,
-            lease=self.editor.lease_timeout,
-            connectors=self.connectors.runnable_by(self.data.names),
-            slots=self.limits.slots,
-            most=most,
-            most_of_busy=most_of_busy,
-        )
-        for assignment in assignments:
-            try:
-                await self.claims.start(assignment)
-            except DatabaseUnavailable:
-                log.warning(
-                    "claimed and not started; its lease runs out", operation_id=str(assignment.lease.statement_id)
-                )
-        return len(assignments)
-
-    async def consume(self) -> None:
-        """Take statements whenever one is announced or a slot becomes free. Never returns."""
-        while True:
-            await self._wakened.wait()
-            self._wakened.clear()
-            announced, self._announced = max(self._announced, 1), 0
-            try:
-                started = await self.take(announced)
-                if not started and self.broker and self._has_reserved_slots_only:
-                    # A user or connector may be below its limit again, so a worker with other free slots must check.
-                    self.broker.statement_waits(_ANY_STATEMENT, fence=0)
-            except DatabaseUnavailable:
-                log.warning("nothing taken from the queue; the sweep will")
-            except Exception:  # last resort of a task: the next free slot must be used
-                log.exception("nothing taken from the queue")
-
-    async def take_for_reserved_slots(self) -> None:
-        """Check the queue if only reserved slots are free, since messages wake workers with other free slots."""
-        if self._has_reserved_slots_only:
-            await self.take(self._free_slots)

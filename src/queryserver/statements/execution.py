@@ -40,9 +40,16 @@ from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.splitter import bind, changes_data
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.logbook import storable
 from queryserver.statements.model import Assignment, Outcome
-from queryserver.statements.run_record import SEGMENT_AGE_S, LeaseLost, ResultCaps, RunRecord, Spool
+from queryserver.statements.run_record import (
+    SEGMENT_AGE_S,
+    LeaseLost,
+    ResultCaps,
+    RunRecord,
+    Spool,
+    StatementLog,
+    storable_text,
+)
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, Truncation
 
@@ -81,6 +88,8 @@ class Execution:
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = UNMEASURED
     script: ScriptRun | None = None
+    previous_log: StatementLog | None = None
+    """The log of the script's previous statement, which this statement continues."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _stop_message: str = field(default="", init=False)
@@ -105,8 +114,9 @@ class Execution:
             before_end=self.before_end,
             metrics=self.metrics,
             script=self.script,
+            previous_log=self.previous_log,
         )
-        self._log = self._record.log
+        self.log = self._record.log
         self.was_sent = self.assignment.sent
         """Whether the engine has, or may have, received the statement."""
         self._accepted = self.assignment.resumption is not None
@@ -221,7 +231,7 @@ class Execution:
                     or self._stopping is not None
                 ):
                     raise
-            self._log.add("The engine could not take the statement, trying once more.")
+            self.log.add("The engine could not take the statement, trying once more.")
             await asyncio.sleep(0.2)
             return await self._attempt()
         except EngineError as error:
@@ -280,7 +290,7 @@ class Execution:
 
     async def _resume(self) -> Outcome:
         """Resume the operation that another runner left; retries an unreachable engine for 30 seconds."""
-        self._log.add("Another server goes on with this statement.")
+        self.log.add("Another server goes on with this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
@@ -365,8 +375,8 @@ class Execution:
             case _:
                 assert_never(status.state)
         with suppress(EngineError):
-            if lines := await session.logs(handle, start=self._log.engine_lines):
-                self._log.add_engine(self._mask_values(lines))
+            if lines := await session.logs(handle, start=self.log.engine_lines):
+                self.log.add_engine(self._mask_values(lines))
         await self._finish_in_any_case(outcome)
         return outcome
 
@@ -427,9 +437,9 @@ class Execution:
             await asyncio.sleep(_REPORT_EVERY_S)
             await self._record.mark_running(self._progress, self._token)
             status = await self._poll(session, handle)
-            self._log.add_engine(self._mask_values(await session.logs(handle, start=self._log.engine_lines)))
+            self.log.add_engine(self._mask_values(await session.logs(handle, start=self.log.engine_lines)))
             self._note(status)
-            if self._log.has_news or self._progress != reported:
+            if self.log.has_new_lines or self._progress != reported:
                 reported = self._progress
                 await self._record.report(self._progress, None)
 
@@ -446,7 +456,7 @@ class Execution:
         except Exception:  # last resort of a task, as in `_work`
             error_id = uuid4().hex
             log.exception("outcome cannot be recorded", error_id=error_id)
-            self._log.discard()
+            self.log.discard()
             message = f"The outcome could not be recorded. ({error_id})"
             await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
@@ -459,7 +469,7 @@ class Execution:
             return self._stopped()
         assignment = self.assignment
         self.metrics.engine_failed(assignment.dialect, error.code)
-        [message] = self._mask_values([storable(error.message)])
+        [message] = self._mask_values([storable_text(error.message)])
         if self._bound is not None and self._bound.rows and self.was_sent:
             message = f"{message}\nRow {self._bound.row + 1} of {len(self._bound.rows)} of parameter_rows."
         if isinstance(error, EngineTimeout):

@@ -1,8 +1,11 @@
 """Writes the record of a run: rows in segments, log, end."""
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -24,12 +27,104 @@ from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.logbook import Logbook
 from queryserver.statements.model import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, assignment_of
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, TruncationReason
 
 T = TypeVar("T")
+
+
+# Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# PostgreSQL stores neither NUL nor lone surrogates, but engine messages may contain both.
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+_SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
+
+_MAX_TEXT_CHARACTERS = 64 * 1024
+
+
+def clean_log_line(line: str) -> str:
+    """Remove control characters from a log line, and mask secrets."""
+    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shorten(line)))
+
+
+def storable_text(text: str) -> str:
+    """Shorten and clean a text for a record; engine messages may repeat 10 MB of SQL."""
+    return _UNSTORABLE.sub("\ufffd", shorten(text))
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[:_MAX_TEXT_CHARACTERS]}…"
+
+
+class StatementLog:
+    """Collects lines between two reports, and drops the oldest lines beyond `max_bytes`; numbering continues."""
+
+    def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
+        self._max_bytes = max_bytes
+        self._pending: list[str] = []
+        self._pending_bytes = 0
+        self._dropped = 0
+        self._next_line = stored.log_lines if stored else stored_lines
+        self._pieces: deque[tuple[int, int]] = deque()
+        self._kept_bytes = 0
+        self.engine_lines = stored.checkpoint.log_lines if stored else 0
+
+    def add(self, line: str) -> None:
+        """Add a line of this service."""
+        self._pending.append(clean_log_line(line))
+
+    def add_engine(self, lines: Iterable[str]) -> None:
+        """Add engine log lines; multi-line texts are split."""
+        for text in lines:
+            self.engine_lines += 1
+            # A text may have 100 MB; characters beyond the log's limit would be dropped anyway.
+            for line in text[: self._max_bytes].splitlines() or [""]:
+                cleaned = clean_log_line(line)
+                size = len(cleaned.encode()) + 1
+                # The limit of the whole log also applies between two reports; the first lines are kept.
+                if self._pending_bytes + size > self._max_bytes:
+                    self._dropped += 1
+                else:
+                    self._pending.append(cleaned)
+                    self._pending_bytes += size
+
+    @contextmanager
+    def new_lines(self) -> Generator[tuple[int, list[str]]]:
+        """Yield the new lines and the number of the first, to be written in the block; a failure leaves them new."""
+        if self._dropped:
+            self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
+        start, lines, size = self._next_line, self._pending, self._pending_bytes
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
+        try:
+            yield start, lines
+        except BaseException:  # including a cancel, since unwritten lines must not be lost
+            self._pending = lines + self._pending
+            self._pending_bytes += size
+            raise
+        self._next_line += len(lines)
+        if lines:
+            size = sum(len(line.encode()) + 1 for line in lines)
+            self._pieces.append((self._next_line, size))
+            self._kept_bytes += size
+
+    def discard(self) -> None:
+        """Drop unreported lines."""
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
+
+    @property
+    def has_new_lines(self) -> bool:
+        return bool(self._pending or self._dropped)
+
+    def drop_overflow(self) -> int | None:
+        """Drop lines beyond the limit; returns the number of the first line kept, None if all lines fit."""
+        first_kept = None
+        while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
+            first_kept, size = self._pieces.popleft()
+            self._kept_bytes -= size
+        if first_kept is not None:
+            self._pending.append(f"Log lines before number {first_kept} were dropped: the log reached its size limit.")
+        return first_kept
 
 
 class LeaseLost(Exception):
@@ -52,6 +147,8 @@ class RunRecord:
     metrics: Metrics = UNMEASURED
     script: ScriptRun | None = None
     """Set for a statement of a script that runs as a whole."""
+    previous_log: StatementLog | None = None
+    """The log of the script's previous statement, which this statement continues."""
     next_statement: Assignment | None = field(default=None, init=False)
     """The next statement of the script, recorded with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
@@ -67,20 +164,18 @@ class RunRecord:
         resumption = self.assignment.resumption
         self._lease = self.assignment.lease
         self._checkpoint = resumption.checkpoint if resumption else None
-        self.log = self._logbook(resumption)
+        self.log = self._opened_log(resumption)
         self.is_running = resumption is not None
         """Whether the recorded state is `running`, because the engine has accepted the statement."""
 
-    def _logbook(self, resumption: Resumption | None) -> Logbook:
-        script, assignment = self.script, self.assignment
-        if script is not None and script.log is not None:
-            log, log.engine_lines = script.log, 0
+    def _opened_log(self, resumption: Resumption | None) -> StatementLog:
+        assignment, log = self.assignment, self.previous_log
+        if log is None:
+            log = StatementLog(self.editor.log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
         else:
-            log = Logbook(self.editor.log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
-        if script is not None:
-            script.log = log
-            if resumption is None:
-                log.add(f"Statement {assignment.statement_index + 1} of {assignment.statements_count}.")
+            log.engine_lines = 0  # engines number the log lines of each statement from 0
+        if self.script is not None and resumption is None:
+            log.add(f"Statement {assignment.statement_index + 1} of {assignment.statements_count}.")
         return log
 
     async def mark_sent(self) -> bool:
@@ -108,14 +203,14 @@ class RunRecord:
             checkpoint = None
             if self.is_running and token is not None:
                 checkpoint = EngineCheckpoint(token, self.log.engine_lines)
-            with self.log.take() as (start, lines):
+            with self.log.new_lines() as (start, lines):
                 await self._write(
                     lambda: self.leases.report(
                         self._lease, progress=progress, lines=lines, start_line=start, checkpoint=checkpoint
                     )
                 )
             self._checkpoint = checkpoint or self._checkpoint
-        first_kept = self.log.overflow()
+        first_kept = self.log.drop_overflow()
         if first_kept is not None:
             await self.leases.trim_logs(self._lease, before_line=first_kept)
 
@@ -153,7 +248,7 @@ class RunRecord:
                 self.log.add(outcome.message)
             if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
-            with self.log.take() as (start, lines):
+            with self.log.new_lines() as (start, lines):
                 await self._write_end(outcome, lines, start)
             self.is_settled = True
         seconds = time.monotonic() - self._started_at

@@ -188,16 +188,17 @@ class RunningStatements:
     """All tasks that a shutdown waits for."""
     _executions: dict[UUID, Execution] = field(default_factory=dict[UUID, Execution], init=False)
 
-    def start(self, assignment: Assignment, user: User, script: ScriptRun | None = None) -> None:
+    def start(self, assignment: Assignment, user: User, previous: Execution | None = None) -> None:
         """Run a claimed statement; after the grace period of a shutdown, it is left to another process.
 
-        `script` is set if the statement continues a script whose previous statement ran here.
+        `previous` ran the previous statement of the script here, if any.
         """
         if self.instance.is_drained:
             # The call was accepted just before the shutdown started.
             self.add_task(unless_database_unavailable(self.leases.release(assignment.lease)), "statement-left")
             return
         lease = assignment.lease
+        script = previous.script if previous is not None else None
         if lease.operation_id is not None and script is None:
             script = ScriptRun(self.leases, self.editor, is_shared=self.is_shared(assignment))
         execution = Execution(
@@ -211,6 +212,7 @@ class RunningStatements:
             before_end=self.before_end(assignment),
             metrics=self.metrics,
             script=script,
+            previous_log=previous.log if previous is not None else None,
         )
         self._executions[lease.statement_id] = execution
         task = self.add_task(execution.run(), f"statement-{lease.statement_id}")

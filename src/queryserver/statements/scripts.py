@@ -16,7 +16,6 @@ from queryserver.sql.markers import StatementParameters, find_markers
 from queryserver.sql.splitter import Choice, Script, ScriptStatement, is_short, literal_limit, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.logbook import Logbook
 from queryserver.statements.model import Assignment, NewStatement, StatementHandle, effective_row_limit, opaque_token
 from queryserver.statements.states import LimitSource
 
@@ -86,8 +85,6 @@ class ScriptRun:
     editor: EditorSettings
     is_shared: bool
     """Whether its session is shared by statements without a named session."""
-    log: Logbook | None = None
-    """The common log of all the script's statements."""
     _remaining: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
     async def next_statement(self, previous: Assignment) -> NewStatement | None:

@@ -18,9 +18,8 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
 from queryserver.statements import run_record as spooling
 from queryserver.statements.execution import with_pauses
-from queryserver.statements.logbook import Logbook, clean, storable
 from queryserver.statements.model import Assignment, Lease
-from queryserver.statements.run_record import ResultCaps, RunRecord, Spool
+from queryserver.statements.run_record import ResultCaps, RunRecord, Spool, StatementLog, clean_log_line, storable_text
 from queryserver.statements.states import TruncationReason
 
 LEASE = Lease(uuid4(), "me", 1)
@@ -293,41 +292,41 @@ async def test_report_after_stored_rows_keeps_their_checkpoint() -> None:
 
 
 def test_line_numbers_continue_between_reports() -> None:
-    book = Logbook(1000)
-    book.add("one")
-    with book.take() as first:
-        book.add("two")
-    with book.take() as second:
+    log = StatementLog(1000)
+    log.add("one")
+    with log.new_lines() as first:
+        log.add("two")
+    with log.new_lines() as second:
         pass
     assert (first, second) == ((0, ["one"]), (1, ["two"]))
 
 
 def test_line_numbers_start_after_the_stored_lines() -> None:
-    book = Logbook(1000, stored_lines=1)
-    book.add("one")
-    with book.take() as first:
+    log = StatementLog(1000, stored_lines=1)
+    log.add("one")
+    with log.new_lines() as first:
         assert first == (1, ["one"])
 
 
 def test_lines_of_a_failed_report_are_repeated_with_the_same_number() -> None:
-    book = Logbook(1000)
-    book.add("one")
-    with suppress(OSError), book.take():
-        book.add("two")
+    log = StatementLog(1000)
+    log.add("one")
+    with suppress(OSError), log.new_lines():
+        log.add("two")
         raise OSError
-    with book.take() as again:
+    with log.new_lines() as again:
         assert again == (0, ["one", "two"])
-    assert not book.has_news
+    assert not log.has_new_lines
 
 
 def test_old_lines_beyond_the_limit_are_dropped_with_a_notice() -> None:
-    book = Logbook(100)
+    log = StatementLog(100)
     for number in range(5):
-        book.add(f"{number}" * 40)
-        with book.take():
+        log.add(f"{number}" * 40)
+        with log.new_lines():
             pass
-    assert book.overflow() == 3
-    with book.take() as (start, lines):
+    assert log.drop_overflow() == 3
+    with log.new_lines() as (start, lines):
         assert start == 5
         assert lines == ["Log lines before number 3 were dropped: the log reached its size limit."]
 
@@ -336,42 +335,42 @@ def test_old_lines_beyond_the_limit_are_dropped_with_a_notice() -> None:
     [("password=hunter2 rest", "password=******** rest"), ("TOKEN: 'a b' x", "TOKEN: ******** x"),
     ("a\x1b[31mb", "a [31mb"), ("tab\tstays", "tab\tstays"), ("half \ud83d pair", "half   pair")])  # fmt: skip
 def test_log_lines_are_sanitized(line: str, shown: str) -> None:
-    assert clean(line) == shown
+    assert clean_log_line(line) == shown
 
 
 def test_storable_text_replaces_only_invalid_characters() -> None:
-    assert storable("é\n\t😀") == "é\n\t😀"
-    assert storable("a\x00\udc00b") == "a\ufffd\ufffdb"
+    assert storable_text("é\n\t😀") == "é\n\t😀"
+    assert storable_text("a\x00\udc00b") == "a\ufffd\ufffdb"
 
 
 def test_engine_lines_are_counted_as_the_engine_counts_them() -> None:
-    book = Logbook(1000)
-    book.add_engine(["first\nsecond", ""])
-    assert book.engine_lines == 2
-    with book.take() as (_, lines):
+    log = StatementLog(1000)
+    log.add_engine(["first\nsecond", ""])
+    assert log.engine_lines == 2
+    with log.new_lines() as (_, lines):
         assert lines == ["first", "second", ""]
 
 
 def test_overlong_engine_line_is_truncated() -> None:
-    assert len(clean("x" * 10_000_000)) < 70_000
-    assert len(storable("x" * 10_000_000)) < 70_000
-    assert storable("short\x00") == "short\ufffd"
+    assert len(clean_log_line("x" * 10_000_000)) < 70_000
+    assert len(storable_text("x" * 10_000_000)) < 70_000
+    assert storable_text("short\x00") == "short\ufffd"
 
 
 def test_burst_of_lines_stays_within_the_log_limit() -> None:
-    book = Logbook(1000)
-    book.add_engine(["x" * 300] * 1000)
-    book.add("ours")
-    with book.take() as (_, lines):
+    log = StatementLog(1000)
+    log.add_engine(["x" * 300] * 1000)
+    log.add("ours")
+    with log.new_lines() as (_, lines):
         assert lines == [*["x" * 300] * 3, "ours", "997 log lines were dropped: too many came at once."]
-    assert not book.has_news
-    book.add_engine(["after"])
-    with book.take() as (start, lines):
+    assert not log.has_new_lines
+    log.add_engine(["after"])
+    with log.new_lines() as (start, lines):
         assert (start, lines) == (5, ["after"])
 
 
 def test_text_of_many_lines_is_truncated_before_splitting() -> None:
-    book = Logbook(1000)
-    book.add_engine(["x\n" * 10_000_000])
-    with book.take() as (_, lines):
+    log = StatementLog(1000)
+    log.add_engine(["x\n" * 10_000_000])
+    with log.new_lines() as (_, lines):
         assert lines == ["x"] * 500
