@@ -177,9 +177,9 @@ class Previews:
             sheet = await read(skip=options.skip_rows or 0)
             if options.skip_rows is not None:
                 return sheet
-            above = await self._threads.run(user_id, lambda _: rows_above(sheet.rows, sheet.places))
+            above = await self._threads.run(user_id, lambda _: rows_above(sheet.rows, sheet.positions))
             # Without the rows above the table, the sheet may be narrower.
-            return await read(skip=sheet.places[above]) if above else sheet
+            return await read(skip=sheet.positions[above]) if above else sheet
 
     async def _require_text(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
         """Raise the errors of the detection for files other than text.
@@ -215,7 +215,7 @@ class Previews:
 def _analysis_of_sheet(sheet: SheetRows, options: ReadingOptions, *, has_header: bool) -> Analysis:
     """Analyze the rows of a sheet. Raises file_empty."""
     analysis = analyse_records(sheet.rows, has_header=has_header, is_whole=sheet.is_whole, given=options.formats)
-    count, rows = sheet.unset
+    count, rows = sheet.without_value
     skipped = SkippedLines(sheet.skipped)
     warnings_found = [*analysis.warnings, SampleWarning(Oddity.FORMULAS_WITHOUT_VALUES, count, list(rows))]
     warnings = [warning for warning in (*warnings_found, *skipped_lines(skipped)) if warning.count]

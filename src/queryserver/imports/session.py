@@ -326,7 +326,7 @@ class Conversion:
             aclosing(read_ahead(self.workbooks.record_batches(path, kind, self.plan.reading.fields))) as portions,
         ):
             async for portion in portions:
-                yield await run(self.threads, converter.records, portion.rows, portion.strange, record)
+                yield await run(self.threads, converter.records, portion.rows, portion.unreadable, record)
                 record += portion.rows.num_rows
                 self.on_read(portion.rows.num_rows)
 

@@ -24,7 +24,7 @@ from queryserver.formats.table_files import (
     CellKind,
     TypedText,
 )
-from queryserver.workbooks.office_parts import Relationship, root_of
+from queryserver.workbooks.office_parts import Relationship, root_element
 from queryserver.workbooks.packages import CompoundFile, Package
 
 MAX_ROWS = 1_048_576
@@ -32,7 +32,7 @@ MAX_GRID_COLUMNS = 16_384
 """Maximum number of columns in a sheet. `MAX_COLUMNS` limits how many may be in use."""
 HEAD_ROWS = SAMPLE_RECORDS + 1
 HEAD_CELLS = 500_000
-PLACED_ROWS = 200
+POSITIONED_ROWS = 200
 """Number of rows among which a table may start."""
 
 Row = Mapping[int, TypedText]
@@ -40,7 +40,7 @@ Row = Mapping[int, TypedText]
 
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
-_EXACT = 2**53
+_MAX_EXACT_INTEGER = 2**53
 
 _DAY_MS = 86_400_000
 _EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
@@ -71,7 +71,7 @@ _BUILT_IN = (
     | dict.fromkeys((*range(27, 37), *range(50, 59)), Temporal.MOMENT)
 )
 
-_NOT_SHOWN_AS_WRITTEN = re.compile(
+_LITERALS_AND_CONDITIONS = re.compile(
     r"""
       "[^"]*"?                  # text
     | [\\_*].                   # one character as text, as a blank of its width, or repeated
@@ -100,7 +100,7 @@ _NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
 _BIFF8 = 0x0600
 _WORKSHEET = 0
 
-_UNSET = re.compile(
+_FORMULA_WITHOUT_VALUE = re.compile(
     rb'<c(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="str")[^<>]*>'
     rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)(?:<v\s*/>|<v></v>)?</c>"
 )
@@ -122,7 +122,7 @@ def number_cell(number: float) -> TypedText:
     """Return a number's cell. Whole numbers up to 2^53 are integers. All other numbers are doubles in their shortest
     form.
     """
-    if -_EXACT <= number <= _EXACT and number == int(number):
+    if -_MAX_EXACT_INTEGER <= number <= _MAX_EXACT_INTEGER and number == int(number):
         return TypedText(str(int(number)), CellKind.INTEGER)
     return TypedText(repr(number), CellKind.DOUBLE) if isfinite(number) else EMPTY
 
@@ -150,7 +150,7 @@ def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedT
         return None
     total_ms = round(serial * _DAY_MS)
     if serial < 1 and not (is_1904 and temporal in (Temporal.DATE, Temporal.TIMESTAMP)):
-        return TypedText(_clock(min(total_ms, _DAY_MS - 1)), CellKind.TIME)
+        return TypedText(_clock_text(min(total_ms, _DAY_MS - 1)), CellKind.TIME)
     if temporal is Temporal.TIMESTAMP or temporal is Temporal.TIME or total_ms % _DAY_MS:
         return timestamp_cell(_moment(total_ms, is_1904=is_1904))
     return TypedText(_moment(total_ms, is_1904=is_1904).date().isoformat(), CellKind.DATE)
@@ -190,7 +190,7 @@ def duration_cell(days: float) -> TypedText:
     """Return a duration such as `30:00:00`. Hours may exceed 24."""
     total_ms = round(days * _DAY_MS)
     sign = "-" if total_ms < 0 else ""
-    return TypedText(sign + _clock(abs(total_ms)), CellKind.DURATION)
+    return TypedText(sign + _clock_text(abs(total_ms)), CellKind.DURATION)
 
 
 def _moment(total_ms: int, *, is_1904: bool) -> datetime:
@@ -200,7 +200,7 @@ def _moment(total_ms: int, *, is_1904: bool) -> datetime:
     return _EPOCH_1900 + early + timedelta(milliseconds=total_ms)
 
 
-def _clock(total_ms: int) -> str:
+def _clock_text(total_ms: int) -> str:
     seconds, ms = divmod(total_ms, 1000)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
@@ -215,12 +215,12 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
     """
     if code is None:
         return _BUILT_IN.get(number)
-    plain = _NOT_SHOWN_AS_WRITTEN.sub("", code[:_MAX_CODE_CHARACTERS]).split(";")[0]
+    plain = _LITERALS_AND_CONDITIONS.sub("", code[:_MAX_CODE_CHARACTERS]).split(";")[0]
     if _ELAPSED.search(plain):
         return Temporal.DURATION
     plain, halves = _HALF_DAY.subn("h", plain)
     plain = _SCIENTIFIC.sub("0", _GENERAL.sub("", _FRACTION.sub("", plain))).lower()
-    if any(place in plain for place in "0#?@"):
+    if any(placeholder in plain for placeholder in "0#?@"):
         return None
     without_minutes = _MINUTES.sub("h", plain)
     has_time = bool(halves) or any(letter in without_minutes for letter in "hs")
@@ -234,17 +234,17 @@ def temporal_of_format(number: int, code: str | None) -> Temporal | None:
 
 
 @dataclass(slots=True)
-class SeenRows:
-    """Records properties of rows while they are read: the first rows' positions in the sheet, starting at 0, and the
-    numbers of rows with formulas without a value, starting at 1.
-    """
+class RowNotes:
+    """Notes about rows, taken while the rows are read."""
 
-    places: list[int] = field(default_factory=list[int])
-    unset: list[int] = field(default_factory=list[int])
+    positions: list[int] = field(default_factory=list[int])
+    """Positions of the first rows in the sheet, starting at 0."""
+    rows_without_value: list[int] = field(default_factory=list[int])
+    """Numbers of the rows with formulas that have no stored value, starting at 1."""
 
-    def given(self, place: int, repeats: int = 1) -> None:
-        if len(self.places) < PLACED_ROWS:
-            self.places += range(place, place + min(repeats, PLACED_ROWS))
+    def add(self, position: int, repeats: int = 1) -> None:
+        if len(self.positions) < POSITIONED_ROWS:
+            self.positions += range(position, position + min(repeats, POSITIONED_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,24 +264,24 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SheetHead:
     """The rows that decide which columns are in use. `is_whole` means that the sheet has no more rows."""
 
     rows: Sequence[Row]
     is_whole: bool
 
 
-def read_head(rows: Iterator[Row]) -> Head:
+def read_head(rows: Iterator[Row]) -> SheetHead:
     """Take the head from the stream, and try to read one more row."""
     head: list[Row] = []
     cells = characters = 0
     for row in rows:
         if len(head) == HEAD_ROWS or cells >= HEAD_CELLS or characters >= SAMPLE_TEXT_BYTES:
-            return Head(head, is_whole=False)
+            return SheetHead(head, is_whole=False)
         head.append(row)
         cells += len(row)
         characters += sum(map(len, row.values()))
-    return Head(head, is_whole=True)
+    return SheetHead(head, is_whole=True)
 
 
 def columns_in_use(rows: Iterable[Row]) -> Columns:
@@ -310,7 +310,7 @@ def _check_width(width: int) -> None:
         raise FileTooComplex(f"The sheet has more than {MAX_COLUMNS:,} columns.")
 
 
-class Stored(NamedTuple):
+class PositionedCell(NamedTuple):
     """A cell with its position, starting at 0."""
 
     row: int
@@ -318,10 +318,10 @@ class Stored(NamedTuple):
     cell: TypedText
 
 
-class RowByRow:
+class CellsByRow:
     """The cells in `found`, row by row. Rows are read in ascending order. Cells that arrive too late are skipped."""
 
-    def __init__(self, found: Iterator[Stored]) -> None:
+    def __init__(self, found: Iterator[PositionedCell]) -> None:
         self._found = found
         self._next = next(found, None)
 
@@ -343,7 +343,7 @@ class XlsxSerials:
     def __init__(self, package: Package, workbook_part: str, relationships: Sequence[Relationship]) -> None:
         self._package = package
         related = {one.id: (one.kind, one.part) for one in relationships}
-        workbook = root_of(package, workbook_part)
+        workbook = root_element(package, workbook_part)
         self._is_1904 = any(
             one.get("date1904", "").strip().lower() in ("1", "true", "on")
             for one in workbook.iterfind(".//{*}workbookPr")
@@ -358,9 +358,9 @@ class XlsxSerials:
         self.sheets = [part for kind, part in sheets if kind == "worksheet"]
         """The worksheets' parts."""
         styles = next((part for kind, part in related.values() if kind == "styles" and part in package), None)
-        self._temporals = {} if styles is None else _temporal_styles(root_of(package, styles))
+        self._temporals = {} if styles is None else _temporal_styles(root_element(package, styles))
 
-    def of_sheet(self, index: int) -> Iterator[Stored]:
+    def of_sheet(self, index: int) -> Iterator[PositionedCell]:
         """Yield a worksheet's serials. Other sheet kinds are not counted. Raises FileCorrupt, FileTooComplex."""
         if not self._temporals or index >= len(self.sheets):
             return
@@ -369,21 +369,21 @@ class XlsxSerials:
             rb'<c(?=[^<>]*\ss="(' + b"|".join(self._temporals) + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")'
             rb'(?![^<>]*\st="(?!n"))[^<>]*>(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>'
         )
-        for segment in _whole_cells(self._package.pieces(self.sheets[index])):
+        for segment in _split_at_cells(self._package.pieces(self.sheets[index])):
             for style, letters, row, text in pattern.findall(segment):
                 try:
                     serial = float(text)
                 except ValueError:
                     continue
                 cell = serial_cell(serial, self._temporals[style], is_1904=self._is_1904)
-                yield Stored(int(row) - 1, _column(letters), cell)
+                yield PositionedCell(int(row) - 1, _column(letters), cell)
 
-    def unset(self, index: int) -> Iterator[Stored]:
+    def formulas_without_value(self, index: int) -> Iterator[PositionedCell]:
         """Yield a worksheet's formulas without a value. An empty text counts as a value."""
         if index < len(self.sheets):
-            for segment in _whole_cells(self._package.pieces(self.sheets[index])):
-                for letters, row in _UNSET.findall(segment):
-                    yield Stored(int(row) - 1, _column(letters), EMPTY)
+            for segment in _split_at_cells(self._package.pieces(self.sheets[index])):
+                for letters, row in _FORMULA_WITHOUT_VALUE.findall(segment):
+                    yield PositionedCell(int(row) - 1, _column(letters), EMPTY)
 
 
 def _column(letters: bytes) -> int:
@@ -394,7 +394,7 @@ def _column(letters: bytes) -> int:
     return column - 1
 
 
-def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _split_at_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the part, split where cells start. Content after all rows is skipped."""
     waiting = b""
     for piece in pieces:
@@ -417,7 +417,7 @@ def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
     formats = [_number(one.get("numFmtId")) for one in styles.iterfind("{*}cellXfs/{*}xf")]
     # A workbook may have thousands of styles with only a few formats.
     temporals = {number: temporal_of_format(number, codes.get(number)) for number in set(formats)}
-    return {b"%d" % index: shown for index, number in enumerate(formats) if (shown := temporals[number]) is not None}
+    return {b"%d" % index: kind for index, number in enumerate(formats) if (kind := temporals[number]) is not None}
 
 
 def _number(text: str | None) -> int:
@@ -439,29 +439,29 @@ class XlsSerials:
         self._codes: dict[int, str] = {}
         self._formats: list[int] = []
         is_known = self._stream[4:6] == struct.pack("<H", _BIFF8)
-        for place, kind, body in self._records(0):
+        for position, kind, body in self._records(0):
             if kind == _FILEPASS:
                 raise file_encrypted("The workbook has a password.")
             if kind == _CODEPAGE and len(body) == 2:
                 (page,) = struct.unpack("<H", body)
                 wanted = _UTF_16 if is_known else _CODE_PAGES.get(page, page)
                 if wanted != page:
-                    first, second = (compound.place_of(name, place + 4 + offset) for offset in (0, 1))
+                    first, second = (compound.file_position(name, position + 4 + offset) for offset in (0, 1))
                     changed = bytearray(self.content)
                     changed[first], changed[second] = struct.pack("<H", wanted)
                     self.content = bytes(changed)
             if is_known:
-                self._take_global(kind, body)
+                self._read_global_record(kind, body)
         temporals = {number: temporal_of_format(number, self._codes.get(number)) for number in set(self._formats)}
-        self._temporals = {index: shown for index, number in enumerate(self._formats) if (shown := temporals[number])}
+        self._temporals = {index: kind for index, number in enumerate(self._formats) if (kind := temporals[number])}
 
-    def of_sheet(self, index: int) -> Iterator[Stored]:
+    def of_sheet(self, index: int) -> Iterator[PositionedCell]:
         if self._temporals and index < len(self._sheets):
             for row, column, style, serial in self._numbers(self._sheets[index]):
                 if (temporal := self._temporals.get(style)) is not None:
-                    yield Stored(row, column, serial_cell(serial, temporal, is_1904=self._is_1904))
+                    yield PositionedCell(row, column, serial_cell(serial, temporal, is_1904=self._is_1904))
 
-    def _take_global(self, kind: int, body: bytes) -> None:
+    def _read_global_record(self, kind: int, body: bytes) -> None:
         if kind == _DATEMODE and len(body) >= 2:
             self._is_1904 = body[:2] == b"\x01\x00"
         elif kind == _BOUNDSHEET and len(body) >= 6 and body[5] == _WORKSHEET:
@@ -474,29 +474,29 @@ class XlsSerials:
                 "utf-16-le" if wide else "latin-1", "replace"
             )
 
-    def _numbers(self, place: int) -> Iterator[tuple[int, int, int, float]]:
+    def _numbers(self, position: int) -> Iterator[tuple[int, int, int, float]]:
         """Yield row, column, style and number of each numeric cell."""
-        for _, kind, body in self._records(place):
+        for _, kind, body in self._records(position):
             if kind == _NUMBER and len(body) >= 14:
                 yield struct.unpack_from("<3Hd", body)
             elif kind == _RK and len(body) >= 10:
                 row, column, style, packed = struct.unpack_from("<3HL", body)
-                yield row, column, style, _unpacked(packed)
+                yield row, column, style, _rk_number(packed)
             elif kind == _MULRK and len(body) >= 12:
                 row, first = struct.unpack_from("<2H", body)
                 cells = struct.iter_unpack("<HL", body[4 : 4 + (len(body) - 6) // 6 * 6])
                 yield from (
-                    (row, first + index, style, _unpacked(packed)) for index, (style, packed) in enumerate(cells)
+                    (row, first + index, style, _rk_number(packed)) for index, (style, packed) in enumerate(cells)
                 )
             elif kind == _FORMULA and len(body) >= 14 and body[12:14] != b"\xff\xff":
                 yield struct.unpack_from("<3Hd", body)
 
-    def _records(self, place: int) -> Iterator[tuple[int, int, bytes]]:
+    def _records(self, position: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield position, kind and content of the records from a part's start to its end, excluding embedded charts."""
         depth = 0
-        while place + 4 <= len(self._stream):
-            kind, size = struct.unpack_from("<2H", self._stream, place)
-            place += 4
+        while position + 4 <= len(self._stream):
+            kind, size = struct.unpack_from("<2H", self._stream, position)
+            position += 4
             if kind == _BOF:
                 depth += 1
             elif kind == _EOF:
@@ -504,11 +504,11 @@ class XlsSerials:
                 if depth <= 0:
                     return
             elif depth == 1:
-                yield place - 4, kind, self._stream[place : place + size]
-            place += size
+                yield position - 4, kind, self._stream[position : position + size]
+            position += size
 
 
-def _unpacked(packed: int) -> float:
+def _rk_number(packed: int) -> float:
     """Return the number encoded in 30 bits, as an integer or a double's upper half, possibly times 100 (MS-XLS
     2.5.217).
     """

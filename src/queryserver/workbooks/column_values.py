@@ -1,7 +1,7 @@
 """Converts record file columns to columns with table types (Contract importer 8a.1, 8a.6).
 
 A file may contain values that its own type forbids, which Arrow does not check: a negative time, a decimal with more
-digits than declared. Such values are misfits, as are dates that no supported engine accepts.
+digits than declared. Such values are invalid, and so are dates that no supported engine accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from queryserver.formats.download.texts import texts
 _MAX_DIGITS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31 in days since 1970-01-01."""
-_TICKS_OF_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_TICKS_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
 RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
-_PLAIN = {
+_BASE_TYPES = {
     **{
         arrow_type(ColumnType(base)): base
         for base in (*RANGES, BaseType.FLOAT32, BaseType.FLOAT64, BaseType.BOOLEAN, BaseType.DATE)
@@ -31,7 +31,7 @@ _PLAIN = {
     pa.date64(): BaseType.DATE,
     pa.null(): BaseType.NULL,
 }
-_WANTED = {
+_VALID_VALUES = {
     BaseType.DATE: "a date of the years 1 to 9999",
     BaseType.DATETIME: "a timestamp of the years 1 to 9999",
     BaseType.TIME: "a time of a day",
@@ -42,31 +42,31 @@ def column_type_of(kind: pa.DataType) -> ColumnType:
     """Return the type for a column of the future table. Nested values become JSON text."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type_of(kind.value_type)
-    if kind in _PLAIN:
-        return ColumnType(_PLAIN[kind])
+    if kind in _BASE_TYPES:
+        return ColumnType(_BASE_TYPES[kind])
     if types.is_decimal(kind):
-        is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
-        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else STRING
+        is_supported = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
+        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_supported else STRING
     if types.is_timestamp(kind):
         return ColumnType(BaseType.DATETIME)
     if types.is_time(kind):
         return ColumnType(BaseType.TIME)
-    if any(is_so(kind) for is_so in _BYTES):
+    if any(is_kind(kind) for is_kind in _BYTES):
         return ColumnType(BaseType.BINARY)
     return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Values of type `arrow_type`. `misfits` has the texts of values with other types by row; these values are null
-    here.
-    """
+class ConvertedColumn:
+    """A column in the Arrow type of its table column."""
 
     values: pa.Array
-    misfits: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The values; null for invalid values."""
+    invalid_texts: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The texts of the invalid values, by row."""
 
 
-def settled(values: pa.Array, wanted: ColumnType) -> Settled:
+def convert_column(values: pa.Array, column_type: ColumnType) -> ConvertedColumn:
     """Convert a column's values. Timestamps are in UTC without a zone, and second fractions are cut after six
     digits.
     """
@@ -74,26 +74,28 @@ def settled(values: pa.Array, wanted: ColumnType) -> Settled:
         values = values.dictionary_decode()
     if types.is_run_end_encoded(values.type):
         values = kernels.run_end_decode(values)
-    target = arrow_type(wanted)
+    target = arrow_type(column_type)
     if types.is_string(target):
-        return Settled(shown_texts(values).cast(pa.string()))
-    given = values
+        return ConvertedColumn(raw_texts(values).cast(pa.string()))
+    original = values
     if types.is_timestamp(values.type):
         values = kernels.cast(values, pa.timestamp(values.type.unit))
-    rows = _misfits(values, target)
+    rows = _invalid_rows(values, target)
     if rows:
         values = values.take(pa.array([None if row in rows else row for row in range(len(values))], pa.int64()))
-    return Settled(_cast(values, target), {row: shown_texts(given.slice(row, 1))[0].as_py() for row in sorted(rows)})
+    return ConvertedColumn(
+        _cast(values, target), {row: raw_texts(original.slice(row, 1))[0].as_py() for row in sorted(rows)}
+    )
 
 
-def reason(text: str, wanted: ColumnType) -> str:
+def invalid_value_reason(text: str, column_type: ColumnType) -> str:
     """Return why a value does not fit its column's type, as a text that follows the value."""
-    if wanted.base is BaseType.DECIMAL:
-        return f"{text[:100]} has more than the {wanted.precision} digits of its column"
-    return f"{text[:100]} is not {_WANTED.get(wanted.base, 'in the range of its type')}"
+    if column_type.base is BaseType.DECIMAL:
+        return f"{text[:100]} has more than the {column_type.precision} digits of its column"
+    return f"{text[:100]} is not {_VALID_VALUES.get(column_type.base, 'in the range of its type')}"
 
 
-def shown_texts(values: pa.Array) -> pa.Array:
+def raw_texts(values: pa.Array) -> pa.Array:
     """Return each value's raw text."""
     kind = RESULT_TYPES.get(column_type_of(values.type).base, ResultType.STRING)
     return texts(values, Column("", kind, ""))
@@ -106,51 +108,53 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     return kernels.cast(values, target, safe=not is_finer)
 
 
-def _misfits(values: pa.Array, target: pa.DataType) -> set[int]:
+def _invalid_rows(values: pa.Array, target: pa.DataType) -> set[int]:
     if types.is_time(values.type):
-        return _out_of_day(values)
+        return _rows_outside_day(values)
     try:
-        return _out_of_range(_cast(values, target))
+        return _rows_out_of_range(_cast(values, target))
     except pa.ArrowInvalid:
         # Arrow reports the value but not its row.
-        return {row for row in range(len(values)) if not _fits(values.slice(row, 1), target)}
+        return {row for row in range(len(values)) if not _is_valid(values.slice(row, 1), target)}
 
 
-def _fits(value: pa.Array, target: pa.DataType) -> bool:
+def _is_valid(value: pa.Array, target: pa.DataType) -> bool:
     try:
-        return not _out_of_range(_cast(value, target))
+        return not _rows_out_of_range(_cast(value, target))
     except pa.ArrowInvalid:
         return False
 
 
-def _out_of_range(values: pa.Array) -> set[int]:
+def _rows_out_of_range(values: pa.Array) -> set[int]:
     """Return the rows with values that Arrow itself does not check."""
     kind = values.type
     if types.is_date32(kind):
-        return _beyond(values.view(pa.int32()), _FIRST_DAY, _LAST_DAY)
+        return _rows_outside(values.view(pa.int32()), _FIRST_DAY, _LAST_DAY)
     if types.is_timestamp(kind):
-        per_day = _TICKS_OF_A_DAY[kind.unit]
-        return _beyond(values.view(pa.int64()), _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1)
-    return _too_wide(values) if types.is_decimal(kind) else set()
+        per_day = _TICKS_PER_DAY[kind.unit]
+        return _rows_outside(values.view(pa.int64()), _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1)
+    return _rows_with_too_many_digits(values) if types.is_decimal(kind) else set()
 
 
-def _out_of_day(times: pa.Array) -> set[int]:
+def _rows_outside_day(times: pa.Array) -> set[int]:
     ticks = times.view(pa.int32() if types.is_time32(times.type) else pa.int64())
-    return _beyond(ticks, 0, _TICKS_OF_A_DAY[times.type.unit] - 1)
+    return _rows_outside(ticks, 0, _TICKS_PER_DAY[times.type.unit] - 1)
 
 
-def _beyond(numbers: pa.Array, first: int, last: int) -> set[int]:
-    is_beyond = kernels.or_(kernels.less(numbers, first), kernels.greater(numbers, last))
-    return set(_rows(is_beyond))
+def _rows_outside(numbers: pa.Array, first: int, last: int) -> set[int]:
+    is_outside = kernels.or_(kernels.less(numbers, first), kernels.greater(numbers, last))
+    return set(_rows(is_outside))
 
 
-def _too_wide(values: pa.Array) -> set[int]:
+def _rows_with_too_many_digits(values: pa.Array) -> set[int]:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
-        most = values.type.precision
+        max_digits = values.type.precision
         return {
-            row for row, one in enumerate(values.to_pylist()) if one is not None and len(one.as_tuple().digits) > most
+            row
+            for row, one in enumerate(values.to_pylist())
+            if one is not None and len(one.as_tuple().digits) > max_digits
         }
     return set()
 

@@ -1,4 +1,4 @@
-"""The pipe from a worker. It carries frames with a kind, a length and JSON (never Python objects)."""
+"""The frames that a worker sends through its pipe: a kind, a length, and JSON or Arrow (never Python objects)."""
 
 import json
 import struct
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 HEAD = struct.Struct("<cL")
-_STRANGE_BYTES = struct.Struct("<L")
+_UNREADABLE_SIZE = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
 """A row has up to 16 Mi characters (Contract importer 8.5), and each takes up to six bytes in JSON."""
 
 MEMORY_BYTES = 1024**3
 AVRO_MEMORY_BYTES = MEMORY_BYTES // 4
-"""Memory for an Avro file that is shown in part. It holds one of the file's blocks, and one record."""
+"""Memory for displaying a part of an Avro file: for one block of the file and one record."""
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Maximum size of a single read from a store file, because a broken file may declare a footer or page of any size."""
 TIME_S = 60
@@ -29,10 +29,10 @@ RECORDS_TIME_S = 900
 """Time limit for all rows in a record file."""
 
 NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
-WANTED = b"W"
-"""`WANTED`: the worker needs a chunk of the displayed file. The frame has its offset and length as JSON."""
-FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, WANTED
-PIECE_HEAD = struct.Struct("<L")
+CHUNK_REQUEST = b"W"
+"""`CHUNK_REQUEST`: the worker needs a chunk of the displayed file. The frame has its offset and length as JSON."""
+FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES, CHUNK_REQUEST
+CHUNK_HEAD = struct.Struct("<L")
 """A chunk's number of bytes, which precedes the bytes."""
 
 _PORTION_ROWS = 512
@@ -43,24 +43,25 @@ _LETTERS = dict(zip(CellKind, ascii_letters, strict=False))
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
-Strange = Sequence[tuple[int, int | None, str]]
+UnreadableRows = Sequence[tuple[int, int | None, str]]
 """Unreadable rows: the row number in the batch, starting at 0, the unreadable column (None for all), and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPortion:
-    """Some of a record file's rows, with one column for each column in the file, named by position.
+    """Some rows of a record file.
 
-    Values have their column's type, or are texts of such values. `strange` has unreadable rows, starting at 0, and the
-    reason; unreadable values are null. For previews, `misfits` has such values' texts by row and column.
+    `rows` has one column for each column of the file, named by its position. Its values have the column's type, or are
+    texts of such values; unreadable values are null. `invalid_texts` has the texts of unreadable values by row and
+    column, for previews.
     """
 
     rows: "pa.RecordBatch"
-    strange: Strange = ()
-    misfits: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    unreadable: UnreadableRows = ()
+    invalid_texts: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
 
 
-def frame(kind: bytes, content: object) -> bytes:
+def json_frame(kind: bytes, content: object) -> bytes:
     return raw_frame(kind, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
@@ -83,13 +84,13 @@ def portions(rows: Iterable[list[TypedText]]) -> Iterator[Rows]:
         yield portion
 
 
-def rows_frame(rows: Rows) -> bytes:
-    """Encode each row's texts, and their classes as one letter each."""
-    return frame(ROWS, [rows, ["".join([_LETTERS[cell.kind] for cell in row]) for row in rows]])
+def encode_rows(rows: Rows) -> bytes:
+    """Encode the texts of each row, and the class of each text as one letter."""
+    return json_frame(ROWS, [rows, ["".join([_LETTERS[cell.kind] for cell in row]) for row in rows]])
 
 
-def rows_of(body: bytes) -> Rows:
-    """Return a frame's rows. Raises ValueError for anything else."""
+def decode_rows(body: bytes) -> Rows:
+    """Decode a frame of `encode_rows`. Raises ValueError for an invalid frame."""
     texts, letters = json.loads(body)
     return [
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
@@ -97,32 +98,32 @@ def rows_of(body: bytes) -> Rows:
     ]
 
 
-def batch_frame(kind: bytes, portion: RecordPortion) -> bytes:
-    """Encode rows as an Arrow stream. It follows the strange rows' JSON, whose length comes first.
+def encode_batch(kind: bytes, portion: RecordPortion) -> bytes:
+    """Encode rows: the length of the unreadable rows' JSON, this JSON, and the rows as an Arrow stream.
 
     Raises record_too_long if the frame would be too large.
     """
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
-    reasons = json.dumps(portion.strange).encode()
+    reasons = json.dumps(portion.unreadable).encode()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, portion.rows.schema) as stream:
         stream.write_batch(portion.rows)
-    body = _STRANGE_BYTES.pack(len(reasons)) + reasons + sink.getvalue().to_pybytes()
+    body = _UNREADABLE_SIZE.pack(len(reasons)) + reasons + sink.getvalue().to_pybytes()
     if len(body) > MAX_BYTES:
         raise record_too_long("A row of the file is too long.")
     return raw_frame(kind, body)
 
 
-def batch_of(body: bytes) -> RecordPortion:
-    """Return a frame's rows, including its strange rows. Raises ValueError for anything else."""
+def decode_batch(body: bytes) -> RecordPortion:
+    """Decode a frame of `encode_batch`. Raises ValueError for an invalid frame."""
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
-    (size,) = _STRANGE_BYTES.unpack_from(body)
-    start = _STRANGE_BYTES.size + size
-    found = json.loads(body[_STRANGE_BYTES.size : start])
-    strange = [(int(row), None if place is None else int(place), str(reason)) for row, place, reason in found]
+    (size,) = _UNREADABLE_SIZE.unpack_from(body)
+    start = _UNREADABLE_SIZE.size + size
+    found = json.loads(body[_UNREADABLE_SIZE.size : start])
+    unreadable = [(int(row), None if column is None else int(column), str(reason)) for row, column, reason in found]
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
     # A malicious file may have taken over the worker, so its output is not trusted.
     batch.validate(full=True)
-    return RecordPortion(batch, strange)
+    return RecordPortion(batch, unreadable)

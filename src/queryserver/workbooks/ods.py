@@ -24,7 +24,7 @@ _LIBRE_OFFICE_TYPE = "{urn:org:documentfoundation:names:experimental:calc:xmlns:
 """Distinguishes errors from texts, if the file has this attribute."""
 _CELLS = frozenset({f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"})
 _PARAGRAPHS = frozenset({f"{_TEXT}p", f"{_TEXT}h"})
-_LEFT_OUT = frozenset(
+_NON_TEXT_ELEMENTS = frozenset(
     {
         f"{_OFFICE}annotation",
         f"{_TEXT}ruby-text",
@@ -33,7 +33,7 @@ _LEFT_OUT = frozenset(
     }
 )
 """Elements in a paragraph that are not part of the cell's text."""
-_CHARACTERS = {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
+_WHITESPACE = {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MAX_SPACES = 65_536
 _ROWS_AT_ONCE = 500
 """Elements are freed after this many rows have been read."""
@@ -54,16 +54,16 @@ class OdsSheets:
                 raise FileCorrupt("The workbook has no sheets.")
         return self._names
 
-    def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
+    def rows(self, sheet: str, notes: cells.RowNotes | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
         """Yield the rows in use in the first sheet with this name, after the sheet's first `skip` rows.
 
         Raises sheet_not_found, FileCorrupt, FileTooComplex.
         """
-        is_found, taken = False, _TakenRows(seen or cells.SeenRows(), skip)
+        is_found, reader = False, _RowReader(notes or cells.RowNotes(), skip)
         for name, element in self._elements():
             if element is not None:
                 if is_found:
-                    yield from taken.of(element)
+                    yield from reader.rows(element)
             elif is_found:
                 return
             else:
@@ -97,7 +97,7 @@ class OdsSheets:
     def _events(self) -> Iterator[tuple[bool, ET.Element]]:
         """Yield start and end events: whether it is an end, and the element. Raises FileCorrupt."""
         parser = ET.XMLPullParser(("start", "end"))
-        with _damage():
+        with _parse_errors():
             for piece in checked_pieces(self._package, CONTENT):
                 parser.feed(piece)
                 for found in parser.read_events():
@@ -107,37 +107,37 @@ class OdsSheets:
             parser.close()
 
 
-class _TakenRows:
+class _RowReader:
     """One sheet's rows, without the first `skip` ones."""
 
-    def __init__(self, seen: cells.SeenRows, skip: int) -> None:
-        self._seen = seen
+    def __init__(self, notes: cells.RowNotes, skip: int) -> None:
+        self._notes = notes
         self._skip = skip
-        self._place = self._given = 0
+        self._position = self._yielded = 0
 
-    def of(self, element: ET.Element) -> Iterator[cells.Row]:
+    def rows(self, element: ET.Element) -> Iterator[cells.Row]:
         """Yield an element's row, if in use, as often as it is repeated. Raises FileTooComplex, FileCorrupt."""
-        with _damage():
-            row, has_unset = _row(element)
+        with _parse_errors():
+            row, lacks_value = _row(element)
             count = _count(element.attrib, _REPEATED_ROWS)
-        begin, self._place = self._place, self._place + count
-        repeats = min(count, self._place - self._skip)
+        begin, self._position = self._position, self._position + count
+        repeats = min(count, self._position - self._skip)
         if repeats <= 0:
             return
-        if has_unset:
-            self._seen.unset.append(self._given + 1)
+        if lacks_value:
+            self._notes.rows_without_value.append(self._yielded + 1)
         if not row:
             return
-        self._given += repeats
-        if self._given > cells.MAX_ROWS:
+        self._yielded += repeats
+        if self._yielded > cells.MAX_ROWS:
             raise FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
-        self._seen.given(max(begin, self._skip), repeats)
+        self._notes.add(max(begin, self._skip), repeats)
         for _ in range(repeats):
             yield row
 
 
 @contextmanager
-def _damage() -> Generator[None]:
+def _parse_errors() -> Generator[None]:
     """Translate parser errors to FileCorrupt. LookupError and ValueError mean an unknown encoding or an invalid
     number.
     """
@@ -150,7 +150,7 @@ def _damage() -> Generator[None]:
 def _row(element: ET.Element) -> tuple[cells.Row, bool]:
     """Return the cells in use, and whether a formula has no value. Raises FileTooComplex, ValueError."""
     row: dict[int, TypedText] = {}
-    column, has_unset = 0, False
+    column, lacks_value = 0, False
     for cell in element:
         if cell.tag not in _CELLS:
             continue
@@ -160,13 +160,13 @@ def _row(element: ET.Element) -> tuple[cells.Row, bool]:
         if value:
             if column + count > cells.MAX_GRID_COLUMNS:
                 raise FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
-            for place in range(column, column + count):
-                row[place] = value
+            for position in range(column, column + count):
+                row[position] = value
         elif _FORMULA in attributes and _TYPE not in attributes:
             # An error or an empty text would have a type.
-            has_unset = True
+            lacks_value = True
         column += count
-    return row, has_unset
+    return row, lacks_value
 
 
 def _text_of(cell: ET.Element) -> str:
@@ -181,9 +181,9 @@ def _paragraph(element: ET.Element) -> str:
     for child in element:
         if child.tag == f"{_TEXT}s":
             pieces.append(" " * min(_count(child.attrib, f"{_TEXT}c"), _MAX_SPACES))
-        elif child.tag in _CHARACTERS:
-            pieces.append(_CHARACTERS[child.tag])
-        elif child.tag not in _LEFT_OUT:
+        elif child.tag in _WHITESPACE:
+            pieces.append(_WHITESPACE[child.tag])
+        elif child.tag not in _NON_TEXT_ELEMENTS:
             pieces.append(_paragraph(child))
         pieces.append(child.tail or "")
     return "".join(pieces)
@@ -209,14 +209,14 @@ def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
         moment = attributes.get(f"{_OFFICE}date-value", "")
         return cells.iso_cell(moment) or cells.text_cell(moment)
     if kind == "time":
-        return _clock(attributes.get(f"{_OFFICE}time-value", ""))
+        return _time_of_day(attributes.get(f"{_OFFICE}time-value", ""))
     if kind == "string" and attributes.get(_LIBRE_OFFICE_TYPE) != "error":
         written = attributes.get(_STRING)
         return cells.text_cell(_text_of(cell) if written is None else written)
     return cells.EMPTY
 
 
-def _clock(text: str) -> TypedText:
+def _time_of_day(text: str) -> TypedText:
     """Return the time or duration. Times of day are also written as durations."""
     cell = cells.iso_cell(text) or cells.text_cell(text)
     hours = cell.partition(":")[0]

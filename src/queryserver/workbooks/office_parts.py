@@ -17,8 +17,8 @@ from xml.sax.saxutils import quoteattr
 from queryserver.errors.files import FileCorrupt
 from queryserver.workbooks.packages import Package, checked_pieces
 
-_USUAL = ("xl/workbook.xml", "xl/workbook.bin")
-_KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_USUAL_NAMES = ("xl/workbook.xml", "xl/workbook.bin")
+_TYPE_PREFIX = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _BEGIN_OF_XLSB = b"\x83\x01"
 """The record BrtBeginBook (MS-XLSB 2.4.20)."""
@@ -30,14 +30,13 @@ READ_KINDS = frozenset({*_FOLDERS, *SINGLE_KINDS})
 
 @dataclass(frozen=True, slots=True)
 class Relationship:
-    """`kind` is the last word of the relationship's type, `target` is the target as written, `part` is the name of
-    the target part.
-    """
-
     id: str
     kind: str
+    """The last segment of the type's URI, such as `worksheet`."""
     target: str
+    """The target as written in the file."""
     part: str
+    """The name of the target part."""
 
 
 def relationships(package: Package, source: str) -> Sequence[Relationship]:
@@ -53,17 +52,17 @@ def relationships(package: Package, source: str) -> Sequence[Relationship]:
             one.get("Target", ""),
             _part(folder, one.get("Target", "")),
         )
-        for one in root_of(package, own).iterfind(".//{*}Relationship")
+        for one in root_element(package, own).iterfind(".//{*}Relationship")
         if one.get("TargetMode", "").lower() != "external"
     ]
 
 
 def _part(folder: str, target: str) -> str:
-    place = unquote(target.replace("\\", "/").partition("#")[0])
-    return posixpath.normpath(posixpath.join("/", folder, place)).lstrip("/")
+    path = unquote(target.replace("\\", "/").partition("#")[0])
+    return posixpath.normpath(posixpath.join("/", folder, path)).lstrip("/")
 
 
-def root_of(package: Package, part: str) -> ET.Element:
+def root_element(package: Package, part: str) -> ET.Element:
     """Return a part's root element. Raises FileCorrupt, FileTooComplex."""
     try:
         return ET.fromstring(b"".join(checked_pieces(package, part)))  # noqa: S314 document types are refused
@@ -77,19 +76,19 @@ def workbook_part(package: Package) -> str | None:
         named = [one.part for one in relationships(package, "") if one.kind == "officeDocument"]
     except FileCorrupt:
         named = []
-    return next((part for part in (*named, *_USUAL) if part in package and _is_workbook(package, part)), None)
+    return next((part for part in (*named, *_USUAL_NAMES) if part in package and _is_workbook(package, part)), None)
 
 
 def _is_workbook(package: Package, part: str) -> bool:
     """Return whether a part is a workbook, by its usual name or its first bytes. Word files and presentations are
     also packages.
     """
-    if part.lower() in _USUAL:
+    if part.lower() in _USUAL_NAMES:
         return True
     if is_binary(package, part):
         return next(package.pieces(part), b"").startswith(_BEGIN_OF_XLSB)
     try:
-        return root_of(package, part).tag.rpartition("}")[2] == "workbook"
+        return root_element(package, part).tag.rpartition("}")[2] == "workbook"
     except FileCorrupt:
         return False
 
@@ -98,9 +97,9 @@ def is_binary(package: Package, part: str) -> bool:
     return part.lower().endswith(".bin") or next(package.pieces(part), b"").startswith(_BEGIN_OF_XLSB)
 
 
-def in_usual_places(package: Package, workbook: str, related: Sequence[Relationship]) -> bool:
+def has_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> bool:
     """Return whether calamine finds all of a workbook's parts that are read."""
-    if package.stored_name(workbook) not in _USUAL or not _leads_to(package, workbook):
+    if package.stored_name(workbook) not in _USUAL_NAMES or not _refers_to(package, workbook):
         return False
     suffix = posixpath.splitext(workbook)[1]
     for one in related:
@@ -116,32 +115,32 @@ def in_usual_places(package: Package, workbook: str, related: Sequence[Relations
     return True
 
 
-def _leads_to(package: Package, workbook: str) -> bool:
-    """Return whether the package's relationships refer to the workbook in the usual way."""
+def _refers_to(package: Package, workbook: str) -> bool:
+    """Return whether a relationship of the package has the workbook's name as its target."""
     try:
         return any(one.target.removeprefix("/") == workbook for one in relationships(package, ""))
     except FileCorrupt:
         return False
 
 
-def with_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> BinaryIO:
+def copy_with_usual_names(package: Package, workbook: str, related: Sequence[Relationship]) -> BinaryIO:
     """Copy the parts that are read into memory. Raises FileCorrupt, FileTooComplex."""
     suffix = ".bin" if is_binary(package, workbook) else ".xml"
     names: dict[str, str] = {}
     """Each part's new name below `xl`."""
-    kept = [one for one in related if one.kind in READ_KINDS]
-    for one in kept:
+    parts_to_read = [one for one in related if one.kind in READ_KINDS]
+    for one in parts_to_read:
         stem = f"{_FOLDERS[one.kind]}/sheet{len(names) + 1}" if one.kind in _FOLDERS else one.kind
         names.setdefault(one.part, f"{stem}{suffix}")
     copy = io.BytesIO()
-    with zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
-        made.writestr("[Content_Types].xml", _content_types(suffix))
-        made.writestr("_rels/.rels", _relationships([("rId1", "officeDocument", f"xl/workbook{suffix}")]))
-        targets = [(one.id, one.kind, names[one.part]) for one in kept]
-        made.writestr(f"xl/_rels/workbook{suffix}.rels", _relationships(targets))
+    with zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("[Content_Types].xml", _content_types(suffix))
+        archive.writestr("_rels/.rels", _relationships([("rId1", "officeDocument", f"xl/workbook{suffix}")]))
+        targets = [(one.id, one.kind, names[one.part]) for one in parts_to_read]
+        archive.writestr(f"xl/_rels/workbook{suffix}.rels", _relationships(targets))
         for part, name in ((workbook, f"workbook{suffix}"), *names.items()):
             if part in package:
-                with made.open(f"xl/{name}", "w", force_zip64=True) as target:
+                with archive.open(f"xl/{name}", "w", force_zip64=True) as target:
                     for piece in package.pieces(part):
                         target.write(piece)
     copy.seek(0)
@@ -149,11 +148,11 @@ def with_usual_names(package: Package, workbook: str, related: Sequence[Relation
 
 
 def _relationships(targets: Sequence[tuple[str, str, str]]) -> str:
-    made = "".join(
-        f'<Relationship Id={quoteattr(key)} Type="{_KINDS}/{kind}" Target={quoteattr(target)}/>'
+    elements = "".join(
+        f'<Relationship Id={quoteattr(key)} Type="{_TYPE_PREFIX}/{kind}" Target={quoteattr(target)}/>'
         for key, kind, target in targets
     )
-    return f'<Relationships xmlns="{_RELATIONSHIPS}">{made}</Relationships>'
+    return f'<Relationships xmlns="{_RELATIONSHIPS}">{elements}</Relationships>'
 
 
 def _content_types(suffix: str) -> str:

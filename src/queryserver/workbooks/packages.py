@@ -1,8 +1,8 @@
 """Workbook containers and their limits (Contract importer 14.4).
 
-`zipfile` reads packages in a process with memory and time limits, which stop it for a directory as large as the file.
-The directory's values are checked before anything is unpacked. Compound files are read according to MS-CFB. Circular
-chains in them are detected before a library follows them forever.
+Packages are read with `zipfile`, and the sizes in their directory are checked before anything is unpacked. The memory
+and time limits of the process stop a directory that is as large as the file. Compound files are read according to
+MS-CFB; circular chains are detected before a library could follow them without end.
 """
 
 import struct
@@ -80,23 +80,23 @@ class Package:
             raise file_encrypted("The workbook has a password.")
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
-        said, found = entry.file_size, 0
+        declared_bytes, unpacked_bytes = entry.file_size, 0
         entry = copy(entry)
         entry.file_size = MAX_UNPACKED_BYTES * 2  # otherwise `zipfile` truncates there, and reports a wrong checksum
         with _zip_errors(), self._zip.open(entry) as part:
             while piece := part.read(PIECE_BYTES):
-                found += len(piece)
-                if found > said:
+                unpacked_bytes += len(piece)
+                if unpacked_bytes > declared_bytes:
                     raise FileTooComplex("A part of the workbook is larger than the directory says.")
                 yield piece
-        if found < said:
+        if unpacked_bytes < declared_bytes:
             raise FileCorrupt("A part of the workbook is smaller than the directory says.")
 
 
 @contextmanager
 def _zip_errors() -> Generator[None]:
-    """Translate errors from damage that `zipfile` does not handle: it raises errors about the number, position or
-    text that it reads.
+    """Convert the errors of `zipfile` to FileCorrupt. For some kinds of damage it raises errors such as ValueError
+    instead of BadZipFile.
     """
     try:
         yield
@@ -124,20 +124,20 @@ def _checked_xml(pieces: Iterator[bytes]) -> Generator[bytes]:
     def refuse(*_declaration: object) -> Never:
         raise FileTooComplex("The workbook declares a document type or entities.")
 
-    found: set[str] = set()
+    elements: set[str] = set()
     parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda name, _: found.add(name)
+    parser.StartElementHandler = lambda name, _: elements.add(name)
     parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     fed = 0
     try:
         for piece in pieces:
             fed += len(piece)
-            if not found:
+            if not elements:
                 parser.Parse(piece)
                 if fed > _MAX_PROLOG_BYTES:
                     raise FileTooComplex("A part of the workbook has markup of more than 4 MiB.")
             yield piece
-        if not found:
+        if not elements:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
         # LookupError and ValueError mean that the part's encoding is unknown, or cannot be read as a stream.
@@ -174,21 +174,21 @@ class CompoundFile:
         else:
             raise FileCorrupt("The workbook is damaged: it goes round in circles.")
         self._entries = [
-            sector[place : place + _ENTRY_BYTES]
+            sector[position : position + _ENTRY_BYTES]
             for sector in map(self._sector, self._chain(directory))
-            for place in range(0, self._sector_bytes, _ENTRY_BYTES)
+            for position in range(0, self._sector_bytes, _ENTRY_BYTES)
         ]
 
     def root_names(self) -> set[str]:
         """Return the root names in upper case. Names that only differ in case are equal (MS-CFB 2.6.4)."""
-        return set(self._root())
+        return set(self._root_entries())
 
     def stream(self, name: str) -> bytes | None:
         """Return the content of a root stream, given its name in upper case, or None if it does not exist."""
         pieces = list(self._pieces(name))
         return b"".join(self.content[begin:end] for begin, end in pieces) if pieces else None
 
-    def place_of(self, name: str, offset: int) -> int:
+    def file_position(self, name: str, offset: int) -> int:
         """Return the file position of a byte in a stream. Raises FileCorrupt."""
         for begin, end in self._pieces(name):
             if offset < end - begin:
@@ -198,24 +198,25 @@ class CompoundFile:
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the start and end positions of a stream's pieces in the file, in order."""
-        entry = self._root().get(name)
+        entry = self._root_entries().get(name)
         if entry is None:
             return
         start, size = struct.unpack_from("<2L", entry, 116)
         is_small = size < _SMALL_STREAM_BYTES
-        for begin in self._small_places(start) if is_small else map(self._place, self._chain(start)):
+        sectors = self._small_sector_positions(start) if is_small else map(self._sector_position, self._chain(start))
+        for begin in sectors:
             if size <= 0:
                 return
             length = min(size, _SMALL_SECTOR_BYTES if is_small else self._sector_bytes)
             yield begin, begin + length
             size -= length
 
-    def _small_places(self, start: int) -> Iterator[int]:
+    def _small_sector_positions(self, start: int) -> Iterator[int]:
         """Yield the file positions of the small sectors from `start`, which are in a stream of the root entry
         (MS-CFB 2.4).
         """
         (root_start,) = struct.unpack_from("<L", self._entries[0], 116)
-        holders = list(self._chain(root_start))
+        containers = list(self._chain(root_start))
         per_sector = self._sector_bytes // _SMALL_SECTOR_BYTES
         following = [
             number for sector in self._chain(self._small_table) for number in self._numbers.unpack(self._sector(sector))
@@ -224,13 +225,13 @@ class CompoundFile:
         for _ in range(len(following) + 1):
             if number >= _LAST_REGULAR:
                 return
-            if number >= len(following) or number // per_sector >= len(holders):
+            if number >= len(following) or number // per_sector >= len(containers):
                 raise FileCorrupt("The workbook is damaged.")
-            yield self._place(holders[number // per_sector]) + number % per_sector * _SMALL_SECTOR_BYTES
+            yield self._sector_position(containers[number // per_sector]) + number % per_sector * _SMALL_SECTOR_BYTES
             number = following[number]
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
-    def _root(self) -> dict[str, bytes]:
+    def _root_entries(self) -> dict[str, bytes]:
         """Return the root entries by name in upper case."""
         entries = self._entries
         if not entries or entries[0][66] != _ROOT:
@@ -265,11 +266,11 @@ class CompoundFile:
             number = self._next[number]
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
 
-    def _place(self, number: int) -> int:
+    def _sector_position(self, number: int) -> int:
         return (number + 1) * self._sector_bytes
 
     def _sector(self, number: int) -> bytes:
-        sector = self.content[self._place(number) : self._place(number + 1)]
+        sector = self.content[self._sector_position(number) : self._sector_position(number + 1)]
         if len(sector) < self._sector_bytes:
             raise FileCorrupt("A part of the workbook is missing.")
         return sector

@@ -1,6 +1,4 @@
-"""Reads each workbook or record file in a separate worker process, so that a malicious file's effects end with the
-response.
-"""
+"""Reads each workbook or record file in its own worker process, which limits the effects of a malicious file."""
 
 import asyncio
 import json
@@ -24,18 +22,17 @@ from queryserver.workbooks import frames
 
 @dataclass(frozen=True, slots=True)
 class SheetRows:
-    """A worksheet's first rows. `is_whole` means that there are no more rows.
-
-    `unset` has the number of rows with formulas without a value, and the first ten row numbers, starting at 1. `places`
-    has the first 200 rows' positions in the sheet, starting at 0. `skipped` is the number of the sheet's rows that were
-    skipped before them.
-    """
+    """The first rows of a worksheet."""
 
     rows: Sequence[Sequence[TypedText]]
     is_whole: bool
-    unset: tuple[int, Sequence[int]] = (0, ())
-    places: Sequence[int] = ()
+    """Whether the worksheet has no more rows."""
+    without_value: tuple[int, Sequence[int]] = (0, ())
+    """The number of rows with formulas that have no stored value, and the first ten row numbers, starting at 1."""
+    positions: Sequence[int] = ()
+    """The positions of the first 200 rows in the sheet, starting at 0."""
     skipped: int = 0
+    """How many rows of the sheet were skipped before these rows."""
 
 
 ReadAt = Callable[[int, int], Awaitable[bytes]]
@@ -53,7 +50,7 @@ class StoredFile:
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
-_WAIT_FOR_PLACE_S = 60
+_SLOT_WAIT_S = 60
 _LARGE_BYTES = 512 * 1024
 """Larger frames are parsed in a thread, because each MiB blocks the event loop for about 10 ms."""
 
@@ -99,11 +96,11 @@ class ProcessWorkbooks:
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
         """Return the worksheets in workbook order, including hidden ones but not chart sheets."""
-        async with self._preview_place(), aclosing(self._frames(path, None, None)) as answer:
+        async with self._preview_slot(), aclosing(self._frames(path, None, None)) as answer:
             async for kind, body in answer:
                 if kind == frames.NAMES:
                     return json.loads(body)
-        raise _broken("names")
+        raise _unexpected_answer("names")
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int, skip: int = 0) -> SheetRows:
         """Return at most `limit` rows from the used range after the sheet's first `skip` rows. All have the same width.
@@ -111,13 +108,13 @@ class ProcessWorkbooks:
         Raises sheet_not_found.
         """
         rows: frames.Rows = []
-        async with self._preview_place(), aclosing(self._frames(path, sheet, limit, skip=skip)) as answer:
+        async with self._preview_slot(), aclosing(self._frames(path, sheet, limit, skip=skip)) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
-                    is_whole, count, numbers, places = json.loads(body)
-                    return SheetRows(rows, is_whole, (count, numbers), places[: len(rows)], skip)
-                rows += await _decoded(body)
-        raise _broken("rows")
+                    is_whole, count, numbers, positions = json.loads(body)
+                    return SheetRows(rows, is_whole, (count, numbers), positions[: len(rows)], skip)
+                rows += await _decode_rows(body)
+        raise _unexpected_answer("rows")
 
     async def rows(self, path: Path, sheet: str, *, skip: int = 0) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
         """Yield all rows after the sheet's first `skip` ones, a few hundred at a time, in bounded memory.
@@ -128,19 +125,19 @@ class ProcessWorkbooks:
             async for kind, body in answer:
                 if kind == frames.END:
                     return
-                yield await _decoded(body)
-        raise _broken("rows")
+                yield await _decode_rows(body)
+        raise _unexpected_answer("rows")
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
         """Return a record file's columns and first rows: an Analysis as JSON.
 
         This call and the next also raise format_mismatch, file_empty, too_many_columns and record_too_long.
         """
-        async with self._preview_place(), aclosing(self._frames(path, None, None, records=kind)) as answer:
+        async with self._preview_slot(), aclosing(self._frames(path, None, None, records=kind)) as answer:
             async for found, body in answer:
                 if found == frames.PREVIEW:
                     return await asyncio.to_thread(json.loads, body)
-        raise _broken("preview")
+        raise _unexpected_answer("preview")
 
     async def record_batches(
         self, path: Path, kind: FileType, fields: Sequence[str]
@@ -151,10 +148,10 @@ class ProcessWorkbooks:
                 if found == frames.END:
                     return
                 try:
-                    yield await asyncio.to_thread(frames.batch_of, body)
+                    yield await asyncio.to_thread(frames.decode_batch, body)
                 except ValueError:
-                    raise _broken("batches") from None
-        raise _broken("batches")
+                    raise _unexpected_answer("batches") from None
+        raise _unexpected_answer("batches")
 
     async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         """Yield the records of a file, passed in chunks, as JSON Lines in chunks of about 64 KiB.
@@ -179,17 +176,17 @@ class ProcessWorkbooks:
                 yield made
 
     async def _lines(self, frames_of_worker: AsyncGenerator[_Frame]) -> AsyncGenerator[bytes]:
-        async with self._preview_place(), aclosing(frames_of_worker) as answer:
+        async with self._preview_slot(), aclosing(frames_of_worker) as answer:
             async for kind, body in answer:
                 if kind == frames.END:
                     return
                 yield body
-        raise _broken("lines")
+        raise _unexpected_answer("lines")
 
     @asynccontextmanager
-    async def _preview_place(self) -> AsyncGenerator[None]:
+    async def _preview_slot(self) -> AsyncGenerator[None]:
         try:
-            async with asyncio.timeout(_WAIT_FOR_PLACE_S):
+            async with asyncio.timeout(_SLOT_WAIT_S):
                 await self._previews.acquire()
         except TimeoutError:
             raise TooManyRequests("Too many files are being read.") from None
@@ -213,12 +210,12 @@ class ProcessWorkbooks:
         """Yield a worker's response frames. The worker is killed on exit. `pieces` or `stored` is a file without a
         path.
         """
-        shown_path = None if path is None else str(path)
-        parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
+        path_text = None if path is None else str(path)
+        parameters = {"path": path_text, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
         parameters["skip"] = skip
         if stored is not None:
             parameters["size_bytes"] = stored.size_bytes
-        question = json.dumps(parameters).encode() + b"\n"
+        request = json.dumps(parameters).encode() + b"\n"
         # The store determines the speed for a file passed in chunks.
         time_s = frames.TIME_S if fields is None and path is not None else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
@@ -235,8 +232,8 @@ class ProcessWorkbooks:
         self._running.add(process)
         try:
             async with (
-                _fed(process, question, pieces, stays_open=stored is not None),
-                aclosing(_conversation(process, time_s, stored)) as answer,
+                _feeding(process, request, pieces, stays_open=stored is not None),
+                aclosing(_exchange_frames(process, time_s, stored)) as answer,
             ):
                 async for frame in answer:
                     yield frame
@@ -246,15 +243,15 @@ class ProcessWorkbooks:
 
 
 @asynccontextmanager
-async def _fed(
-    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
+async def _feeding(
+    process: asyncio.subprocess.Process, request: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> AsyncGenerator[None]:
-    """Send the question and the file to the worker inside the context. Errors of `pieces` take precedence over errors
+    """Send the request and the file to the worker inside the context. Errors of `pieces` take precedence over errors
     that they cause.
 
     `stays_open` means that another task will write more.
     """
-    feeding = asyncio.create_task(_feed(process, question, pieces, stays_open=stays_open))
+    feeding = asyncio.create_task(_feed(process, request, pieces, stays_open=stays_open))
     try:
         yield
     except QueryServerError:
@@ -267,12 +264,12 @@ async def _fed(
 
 
 async def _feed(
-    process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
+    process: asyncio.subprocess.Process, request: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> None:
     assert process.stdin is not None  # noqa: S101 it was started with pipes
     is_whole = False
     try:
-        process.stdin.write(question)
+        process.stdin.write(request)
         if pieces is not None:
             async for piece in pieces:
                 process.stdin.write(piece)
@@ -289,10 +286,11 @@ async def _feed(
             process.kill()
 
 
-async def _conversation(
+async def _exchange_frames(
     process: asyncio.subprocess.Process, time_s: int, stored: StoredFile | None
 ) -> AsyncGenerator[_Frame]:
-    """Yield frames. Raises the failure reported by a frame, and sends the worker chunks of `stored`.
+    """Yield the frames of a worker, and send it the chunks of `stored` that it requests. Raises the failure that a
+    frame reports.
 
     Only time spent waiting for the worker counts, not for the caller or the store.
     """
@@ -305,7 +303,7 @@ async def _conversation(
             async with asyncio.timeout(left_s):
                 kind, size = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
                 if kind not in frames.FRAME_KINDS or size > frames.MAX_BYTES:
-                    raise _broken("frames")
+                    raise _unexpected_answer("frames")
                 body = await process.stdout.readexactly(size)
         except TimeoutError:
             raise errors.FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
@@ -314,33 +312,33 @@ async def _conversation(
         left_s -= loop.time() - began
         if kind == frames.FAILED:
             raise _failure(body)
-        if kind != frames.WANTED:
+        if kind != frames.CHUNK_REQUEST:
             yield kind, body
         elif stored is None:
-            raise _broken("frames")
+            raise _unexpected_answer("frames")
         else:
-            await _give_piece(process, stored, body)
+            await _send_chunk(process, stored, body)
 
 
-async def _give_piece(process: asyncio.subprocess.Process, stored: StoredFile, body: bytes) -> None:
+async def _send_chunk(process: asyncio.subprocess.Process, stored: StoredFile, body: bytes) -> None:
     assert process.stdin is not None  # noqa: S101 it was started with pipes
     try:
         offset, length = map(int, json.loads(body))
     except (ValueError, TypeError):
-        raise _broken("requests") from None
+        raise _unexpected_answer("requests") from None
     if offset < 0 or not 0 < length <= frames.MAX_READ_BYTES:
-        raise _broken("requests")
+        raise _unexpected_answer("requests")
     content = await stored.read_at(offset, length)
     try:
-        process.stdin.write(frames.PIECE_HEAD.pack(len(content)))
+        process.stdin.write(frames.CHUNK_HEAD.pack(len(content)))
         process.stdin.write(content)
         await process.stdin.drain()
     except (BrokenPipeError, ConnectionResetError):
         """The worker has ended, and its last frame contains the reason."""
 
 
-async def _decoded(body: bytes) -> frames.Rows:
-    return frames.rows_of(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(frames.rows_of, body)
+async def _decode_rows(body: bytes) -> frames.Rows:
+    return frames.decode_rows(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(frames.decode_rows, body)
 
 
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
@@ -362,8 +360,8 @@ def _failure(body: bytes) -> QueryServerError:
     return errors.DetectionFailed("The file could not be read.")
 
 
-def _broken(what: str) -> errors.DetectionFailed:
-    log.error("worker of a workbook answered with something else", expected=what)
+def _unexpected_answer(expected: str) -> errors.DetectionFailed:
+    log.error("worker of a workbook answered with something else", expected=expected)
     return errors.DetectionFailed("The file could not be read.")
 
 

@@ -34,18 +34,24 @@ from queryserver.formats.table_files import (
     TypedText,
 )
 from queryserver.formats.value_sizes import split_batch
-from queryserver.workbooks.column_values import RESULT_TYPES, Settled, column_type_of, reason, settled
+from queryserver.workbooks.column_values import (
+    RESULT_TYPES,
+    ConvertedColumn,
+    column_type_of,
+    convert_column,
+    invalid_value_reason,
+)
 from queryserver.workbooks.frames import (
     BATCH,
+    CHUNK_HEAD,
+    CHUNK_REQUEST,
     END,
     MAX_READ_BYTES,
-    PIECE_HEAD,
     PREVIEW,
-    WANTED,
     RecordPortion,
-    Strange,
-    batch_frame,
-    frame,
+    UnreadableRows,
+    encode_batch,
+    json_frame,
 )
 
 _ARROW_FILE = b"ARROW1"
@@ -55,10 +61,10 @@ _MAX_DIGITS = 38
 
 _VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
 
-_AVRO = {
+_AVRO_TYPES = {
     "boolean": BaseType.BOOLEAN,
     "int": BaseType.INT32,
     "long": BaseType.INT64,
@@ -67,7 +73,7 @@ _AVRO = {
     "bytes": BaseType.BINARY,
     "fixed": BaseType.BINARY,
 }
-_AVRO_LOGICAL = {
+_AVRO_LOGICAL_TYPES = {
     ("int", "date"): BaseType.DATE,
     ("int", "time-millis"): BaseType.TIME,
     ("long", "time-micros"): BaseType.TIME,
@@ -102,29 +108,34 @@ class ColumnarFile:
         ]
 
     def batches(self) -> Iterator[RecordPortion]:
-        """Yield batches of about 1 MiB, with the types of `arrow_type`. Rows with a misfit are strange."""
+        """Yield batches of about 1 MiB in the types of `arrow_type`. Rows with an invalid value are unreadable."""
         for part in self._parts:
             # Reads a few MiB at a time, as far as the types indicate, even if the file's batches are large.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
             for rows in chain.from_iterable(split_batch(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
-                columns = [settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
-                names = [str(place) for place in range(len(columns))]
+                columns = [
+                    convert_column(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)
+                ]
+                names = [str(number) for number in range(len(columns))]
                 whole = pa.RecordBatch.from_arrays([one.values for one in columns], names=names)
                 begin = 0
-                for part_of_it in split_batch(whole, _PORTION_BYTES, _bytes_of):
-                    yield self._portion(part_of_it, columns, begin)
-                    begin += part_of_it.num_rows
+                for portion_rows in split_batch(whole, _PORTION_BYTES, _bytes_of):
+                    yield self._portion(portion_rows, columns, begin)
+                    begin += portion_rows.num_rows
 
-    def _portion(self, rows: pa.RecordBatch, columns: Sequence[Settled], begin: int) -> RecordPortion:
+    def _portion(self, rows: pa.RecordBatch, columns: Sequence[ConvertedColumn], begin: int) -> RecordPortion:
         """Return the rows from `begin`, given the columns read from them."""
-        misfits = {
-            (row - begin, place): text
-            for place, column in enumerate(columns)
-            for row, text in column.misfits.items()
+        invalid_texts = {
+            (row - begin, number): text
+            for number, column in enumerate(columns)
+            for row, text in column.invalid_texts.items()
             if begin <= row < begin + rows.num_rows
         }
-        strange = [(row, place, reason(text, self.columns[place].type)) for (row, place), text in misfits.items()]
-        return RecordPortion(rows, strange, misfits)
+        unreadable = [
+            (row, number, invalid_value_reason(text, self.columns[number].type))
+            for (row, number), text in invalid_texts.items()
+        ]
+        return RecordPortion(rows, unreadable, invalid_texts)
 
 
 def _bytes_of(values: pa.Array) -> int:
@@ -134,7 +145,7 @@ def _bytes_of(values: pa.Array) -> int:
     if types.is_dictionary(values.type):
         known = values.dictionary
         return known.nbytes * len(values) // max(len(known), 1)
-    return 0 if any(is_so(values.type) for is_so in _VIEWS) else values.nbytes
+    return 0 if any(is_view(values.type) for is_view in _VIEWS) else values.nbytes
 
 
 def parquet_file(file: BinaryIO) -> ColumnarFile:
@@ -148,25 +159,25 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
     file.seek(0)
     if head == _ARROW_FILE:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
-        return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
+        return ColumnarFile(reader.schema, map(_validated, map(reader.get_batch, range(reader.num_record_batches))))
     stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
-    return ColumnarFile(stream.schema, map(_checked, stream))
+    return ColumnarFile(stream.schema, map(_validated, stream))
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Check buffer sizes, which Arrow does not verify for a file. Raises ArrowInvalid."""
     for values in batch.columns:
-        # Times and decimals outside their type's range are misfits in a row and do not make the file invalid.
+        # A time or decimal outside its type's range makes only its row unreadable, not the file.
         kind = values.type
-        as_kept = pa.int32() if types.is_time32(kind) else pa.int64() if types.is_time64(kind) else None
-        as_kept = pa.int64() if types.is_date64(kind) else as_kept
+        stored_type = pa.int32() if types.is_time32(kind) else pa.int64() if types.is_time64(kind) else None
+        stored_type = pa.int64() if types.is_date64(kind) else stored_type
         if types.is_decimal(kind):
-            as_kept = pa.binary(kind.bit_width // 8)
-        (values if as_kept is None else values.view(as_kept)).validate(full=True)
+            stored_type = pa.binary(kind.bit_width // 8)
+        (values if stored_type is None else values.view(stored_type)).validate(full=True)
     return batch
 
 
-class _Fraction(float):
+class _ExactFloat(float):
     """A number with a fraction or an exponent, and its text, which may have more digits than a double can hold."""
 
     __slots__ = ("text",)
@@ -180,7 +191,7 @@ class _Fraction(float):
 
 
 class LinesFile:
-    """JSON Lines with known columns. Other names in a record make its row strange."""
+    """JSON Lines with known columns. A record with any other name is unreadable."""
 
     def __init__(self, lines: Iterable[bytes], columns: Sequence[RecordColumn]) -> None:
         self.columns = columns
@@ -191,34 +202,34 @@ class LinesFile:
         names = [column.name for column in self.columns]
         known = frozenset(names)
         rows = list[Record]()
-        strange = list[tuple[int, int | None, str]]()
+        unreadable = list[tuple[int, int | None, str]]()
         size = 0
         for line in self._lines:
-            record = record_of(line)
+            record = parse_record(line)
             if record is None:
-                strange.append((len(rows), None, "the line is no JSON object"))
+                unreadable.append((len(rows), None, "the line is no JSON object"))
             elif unknown := record.keys() - known:
                 name = json.dumps(min(unknown))[:100]
-                strange.append((len(rows), None, f"the record has a field {name} that the first records have not"))
+                unreadable.append((len(rows), None, f"the record has a field {name} that the first records have not"))
             rows.append(record if record is not None and record.keys() <= known else {})
             size += len(line)
             if len(rows) == _PORTION_ROWS or size >= _PORTION_CHARACTERS:
-                yield _batch(rows, names, strange)
-                rows, strange, size = [], [], 0
+                yield _text_batch(rows, names, unreadable)
+                rows, unreadable, size = [], [], 0
         if rows:
-            yield _batch(rows, names, strange)
+            yield _text_batch(rows, names, unreadable)
 
 
-def _batch(rows: Sequence[Record], names: Sequence[str], strange: Strange) -> RecordPortion:
+def _text_batch(rows: Sequence[Record], names: Sequence[str], unreadable: UnreadableRows) -> RecordPortion:
     arrays = [pa.array([_text(row.get(name)) for row in rows], pa.string()) for name in names]
-    batch = pa.RecordBatch.from_arrays(arrays, names=[str(place) for place in range(len(names))])
-    return RecordPortion(batch, strange)
+    batch = pa.RecordBatch.from_arrays(arrays, names=[str(number) for number in range(len(names))])
+    return RecordPortion(batch, unreadable)
 
 
-def record_of(line: bytes) -> Record | None:
+def parse_record(line: bytes) -> Record | None:
     """Return the object in a line, or None if it is not an object. Numbers keep all their digits."""
     try:
-        found = json.loads(line.decode(), parse_float=_Fraction)
+        found = json.loads(line.decode(), parse_float=_ExactFloat)
         if b"\\u" in line:
             # An unpaired surrogate is not a character and cannot be stored.
             json.dumps(found, ensure_ascii=False).encode()
@@ -227,7 +238,7 @@ def record_of(line: bytes) -> Record | None:
     return cast("Record", found) if isinstance(found, dict) else None
 
 
-def cell_of(value: Any) -> TypedText:
+def typed_cell(value: Any) -> TypedText:
     """Return a value as a cell with its class. A text in a plain date or time form is a date or time."""
     match value:
         case None:
@@ -254,7 +265,7 @@ def _text(value: Any) -> str | None:
             return value
         case bool():
             return "true" if value else "false"
-        case _Fraction():
+        case _ExactFloat():
             return value.text
         case int() | float():
             return repr(value)
@@ -269,7 +280,7 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
         if len(line) > MAX_RECORD_CHARACTERS:
             raise errors.record_too_long("A line of the file is too long.")
         if is_first:
-            line, is_first = line.removeprefix(_MARK), False
+            line, is_first = line.removeprefix(_BYTE_ORDER_MARK), False
         if stripped := line.strip():
             yield stripped
 
@@ -302,16 +313,16 @@ def _avro_type(declared: Any) -> ColumnType:
         others = [one for one in cast("list[Any]", declared) if one != "null"]
         return _avro_type(others[0]) if len(others) == 1 else STRING
     if isinstance(declared, str):
-        return ColumnType(_AVRO.get(declared, BaseType.STRING))
+        return ColumnType(_AVRO_TYPES.get(declared, BaseType.STRING))
     details = cast("Mapping[str, Any]", declared)
     logical, kind = str(details.get("logicalType", "")), details["type"]
     if not isinstance(kind, str):
         return _avro_type(kind)
     if logical == "decimal" and kind in {"bytes", "fixed"}:
         precision, scale = details.get("precision"), details.get("scale", 0)
-        is_usual = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= _MAX_DIGITS
-        return ColumnType(BaseType.DECIMAL, precision, scale) if is_usual and precision else STRING
-    if base := _AVRO_LOGICAL.get((kind, logical)):
+        is_supported = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= _MAX_DIGITS
+        return ColumnType(BaseType.DECIMAL, precision, scale) if is_supported and precision else STRING
+    if base := _AVRO_LOGICAL_TYPES.get((kind, logical)):
         return ColumnType(base)
     return _avro_type(kind)
 
@@ -326,17 +337,17 @@ def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iter
     _limit_arrow_threads()
     with _reading_errors():
         if fields is None:
-            yield frame(PREVIEW, asdict(_preview(file, kind)))
+            yield json_frame(PREVIEW, asdict(_preview(file, kind)))
             return
-        records = _opened(file, kind, fields)
+        records = _open(file, kind, fields)
         if [column.name for column in records.columns] != list(fields):
             raise errors.FileCorrupt("The columns of the file have changed.")
         for batch in records.batches():
-            yield batch_frame(BATCH, batch)
-        yield frame(END, True)
+            yield encode_batch(BATCH, batch)
+        yield json_frame(END, True)
 
 
-def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | LinesFile:
+def _open(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | LinesFile:
     match kind:
         case FileType.PARQUET:
             return parquet_file(file)
@@ -350,17 +361,17 @@ def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | Li
 
 def _preview(file: BinaryIO, kind: FileType) -> Analysis:
     if kind is FileType.NDJSON:
-        return _of_lines(file)
-    records = _opened(file, kind, ())
+        return _preview_lines(file)
+    records = _open(file, kind, ())
     names = [column.name for column in records.columns]
     _check_columns(names)
     rows, size = list[list[str]](), 0
     for batch in records.batches():
         kinds = [RESULT_TYPES.get(column.type.base, ResultType.STRING) for column in records.columns]
-        shown = batch.rows.slice(0, PREVIEW_ROWS - len(rows))
-        cells = [texts(own, Column("", kind, "")).to_pylist() for own, kind in zip(shown.columns, kinds, strict=True)]
-        for (row, column), text in batch.misfits.items():
-            if row < shown.num_rows:
+        sample = batch.rows.slice(0, PREVIEW_ROWS - len(rows))
+        cells = [texts(own, Column("", kind, "")).to_pylist() for own, kind in zip(sample.columns, kinds, strict=True)]
+        for (row, column), text in batch.invalid_texts.items():
+            if row < sample.num_rows:
                 cells[column][row] = text
         for row in zip(*cells, strict=True):
             size += sum(len(cell or "") for cell in row)
@@ -377,15 +388,15 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
     return Analysis(columns, rows, warnings, has_header=True, is_whole=True, fields=names)
 
 
-def _of_lines(file: BinaryIO) -> Analysis:
+def _preview_lines(file: BinaryIO) -> Analysis:
     """Analyze records. Types are determined by the values in the first records, as many as fit in a sample."""
     lines = json_lines(file)
     found, size, read = list[dict[str, TypedText]](), 0, 0
     for line in lines:
         read += 1
-        record = record_of(line)
+        record = parse_record(line)
         if record is not None:
-            found.append({name: cell_of(value) for name, value in record.items()})
+            found.append({name: typed_cell(value) for name, value in record.items()})
         size += len(line)
         if len(found) == SAMPLE_RECORDS or size >= SAMPLE_TEXT_BYTES or read == 2 * SAMPLE_RECORDS:
             break
@@ -402,8 +413,8 @@ def _of_lines(file: BinaryIO) -> Analysis:
         for name, cell in record.items():
             cells[name].append(cell)
     columns = [
-        PreviewColumn(shown, column_type(facts_of_cells(cells[name]), is_whole=is_whole))
-        for shown, name in zip(header_names(names, len(names)), names, strict=True)
+        PreviewColumn(header, column_type(facts_of_cells(cells[name]), is_whole=is_whole))
+        for header, name in zip(header_names(names, len(names)), names, strict=True)
     ]
     rows = [[str(record.get(name, "")) for name in names] for record in found[:PREVIEW_ROWS]]
     return Analysis(columns, rows, [], has_header=True, is_whole=is_whole, fields=names)
@@ -433,7 +444,7 @@ def _reading_errors() -> Generator[None]:
 
 
 class _StoreFile(SeekableFile):
-    """A file in a store. A read sends a request frame to `output` and receives the chunk from `answers`."""
+    """A file in a store. A read sends a request json_frame to `output` and receives the chunk from `answers`."""
 
     def __init__(self, answers: BinaryIO, output: BinaryIO, size_bytes: int) -> None:
         super().__init__()
@@ -452,12 +463,12 @@ class _StoreFile(SeekableFile):
             raise errors.DecompressionLimit(f"A part of the file has more than {MAX_READ_BYTES} bytes.")
         if not wanted:
             return b""
-        self._output.write(frame(WANTED, [self._place, wanted]))
+        self._output.write(json_frame(CHUNK_REQUEST, [self._place, wanted]))
         self._output.flush()
-        head = self._answers.read(PIECE_HEAD.size)
-        if len(head) < PIECE_HEAD.size:
+        head = self._answers.read(CHUNK_HEAD.size)
+        if len(head) < CHUNK_HEAD.size:
             raise BrokenPipeError
-        content = self._answers.read(*PIECE_HEAD.unpack(head))
+        content = self._answers.read(*CHUNK_HEAD.unpack(head))
         self._place += len(content)
         return content
 

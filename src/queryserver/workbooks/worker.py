@@ -1,4 +1,4 @@
-"""The worker program: it reads one question from standard input, responds in frames, and exits.
+"""The worker program: it reads one request from standard input, responds in frames, and exits.
 
 Excel workbooks are read with calamine. Arrow is only imported for record files, because memory is limited.
 """
@@ -31,10 +31,10 @@ from queryserver.workbooks.ods import CONTENT, OdsSheets
 from queryserver.workbooks.office_parts import (
     READ_KINDS,
     SINGLE_KINDS,
-    in_usual_places,
+    copy_with_usual_names,
+    has_usual_names,
     is_binary,
     relationships,
-    with_usual_names,
     workbook_part,
 )
 from queryserver.workbooks.packages import MAGIC, CompoundFile, Package, check_part
@@ -42,10 +42,10 @@ from queryserver.workbooks.packages import MAGIC, CompoundFile, Package, check_p
 _SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
 _MANIFEST = "META-INF/manifest.xml"
 _MANIFEST_BYTES = 4 * 1024 * 1024
-_SIGNS = ("xl/workbook.xml", "xl/workbook.bin", "_rels/.rels", "mimetype", CONTENT)
+_MARKER_PARTS = ("xl/workbook.xml", "xl/workbook.bin", "_rels/.rels", "mimetype", CONTENT)
 """A package with one of these parts may be a workbook. Its limits are checked before anything is unpacked."""
 _ENCRYPTION = re.compile(rb"<(?:[\w.-]+:)?encryption-data[\s/>]")
-_WHOLE = "encrypted-package"
+_ENCRYPTED_PACKAGE = "encrypted-package"
 """The part in a package that is encrypted as a whole (OpenDocument 1.4 part 2, 3.4.1)."""
 
 
@@ -65,10 +65,10 @@ def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
     not workbooks.
     """
     file.seek(0)
-    beginning = file.read(len(MAGIC))
-    if beginning.startswith(b"PK\x03\x04"):
+    head = file.read(len(MAGIC))
+    if head.startswith(b"PK\x03\x04"):
         return _kind_of_package(Package(file))
-    if beginning != MAGIC:
+    if head != MAGIC:
         return None
     names = CompoundFile(file).root_names()
     if "ENCRYPTEDPACKAGE" in names:
@@ -79,7 +79,7 @@ def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
 
 
 def _kind_of_package(package: Package) -> WorkbookKind:
-    if any(name in package for name in _SIGNS):
+    if any(name in package for name in _MARKER_PARTS):
         package.check_limits()
     if workbook := workbook_part(package):
         kind = WorkbookKind.XLSB if is_binary(package, workbook) else WorkbookKind.XLSX
@@ -95,18 +95,18 @@ def _kind_of_package(package: Package) -> WorkbookKind:
 
 def _is_spreadsheet(package: Package) -> bool:
     """Return whether the package is a spreadsheet, by its media type or by the one in its manifest."""
-    return _beginning(package, "mimetype").startswith(_SPREADSHEET) or (
-        "mimetype" not in package and _SPREADSHEET in _beginning(package, _MANIFEST)
+    return _head(package, "mimetype").startswith(_SPREADSHEET) or (
+        "mimetype" not in package and _SPREADSHEET in _head(package, _MANIFEST)
     )
 
 
 def _refuse_encrypted(package: Package) -> None:
-    if _WHOLE in package or _ENCRYPTION.search(_beginning(package, _MANIFEST)):
+    if _ENCRYPTED_PACKAGE in package or _ENCRYPTION.search(_head(package, _MANIFEST)):
         raise file_encrypted("The workbook has a password.")
 
 
-def _beginning(package: Package, part: str) -> bytes:
-    """Return the beginning of a part, which may be missing or damaged."""
+def _head(package: Package, part: str) -> bytes:
+    """Return the first bytes of a part, which may be missing or damaged."""
     content = b""
     try:
         for piece in package.pieces(part) if part in package else ():
@@ -118,17 +118,17 @@ def _beginning(package: Package, part: str) -> bytes:
     return content
 
 
-_LISTED_ROWS = 10
+_MAX_LISTED_ROWS = 10
 _OPEN_FILES = 32
 
 
-class WorkbookQuestion(TypedDict):
-    """The first input line. `sheet=None` requests the sheet names, `limit=None` requests all rows. `skip` is how many
-    rows to skip at the sheet's start.
+class WorkerRequest(TypedDict):
+    """The first line of the worker's input.
 
-    `records`: the file is a record file of this type, not a workbook. `fields=None` requests its preview. `path=None`
-    is a record file that is displayed completely as JSON Lines: Avro follows on the input, while the worker requests
-    chunks of a Parquet file with `size_bytes` bytes.
+    For a workbook, `sheet=None` requests the sheet names and `limit=None` all rows; `skip` rows at the start of the
+    sheet are skipped. For a record file, `records` is its type, and `fields=None` requests its preview. `path=None`
+    requests a whole record file as JSON Lines: an Avro file follows on the input; for a Parquet file of `size_bytes`
+    bytes, the worker requests chunks.
     """
 
     path: str | None
@@ -141,54 +141,54 @@ class WorkbookQuestion(TypedDict):
 
 
 def main() -> None:
-    """Process the question. Never raises, because errors are reported in the last frame."""
-    question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
-    is_avro_display = question["path"] is None and question.get("records") == FileType.AVRO
+    """Process the request. Never raises, because errors are reported in the last frame."""
+    request: WorkerRequest = json.loads(sys.stdin.buffer.readline())
+    is_avro_display = request["path"] is None and request.get("records") == FileType.AVRO
     confine(
         Confinement(
-            readable=() if question["path"] is None else (Path(question["path"]),),
+            readable=() if request["path"] is None else (Path(request["path"]),),
             memory_bytes=frames.AVRO_MEMORY_BYTES if is_avro_display else frames.MEMORY_BYTES,
             file_bytes=0,
             open_files=_OPEN_FILES,
         )
     )
-    lower_limit(resource.RLIMIT_CPU, frames.TIME_S if question.get("fields") is None else frames.RECORDS_TIME_S)
+    lower_limit(resource.RLIMIT_CPU, frames.TIME_S if request.get("fields") is None else frames.RECORDS_TIME_S)
     output = sys.stdout.buffer
     # The server may have closed the pipe.
     with suppress(BrokenPipeError):
-        for piece in _answer(question):
+        for piece in _answer_frames(request):
             output.write(piece)
             output.flush()
 
 
-def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
+def _answer_frames(request: WorkerRequest) -> Iterator[bytes]:
     try:
-        if question["path"] is None:
-            yield from _json_lines_frames(question)
+        if request["path"] is None:
+            yield from _json_lines_frames(request)
             return
-        with Path(question["path"]).open("rb") as file:
-            records = question.get("records")
+        with Path(request["path"]).open("rb") as file:
+            records = request.get("records")
             if records is None:
-                yield from _workbook_frames(file, question["sheet"], question["limit"], question.get("skip", 0))
+                yield from _workbook_frames(file, request["sheet"], request["limit"], request.get("skip", 0))
             else:
                 keep_pandas_out()
                 from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
 
-                yield from record_frames(file, FileType(records), question.get("fields"))
+                yield from record_frames(file, FileType(records), request.get("fields"))
     except QueryServerError as error:
-        yield frames.frame(frames.FAILED, [error.code, error.message])
+        yield frames.json_frame(frames.FAILED, [error.code, error.message])
     except FileNotFoundError:
-        yield frames.frame(frames.FAILED, [errors.import_file_not_found().code, ""])
+        yield frames.json_frame(frames.FAILED, [errors.import_file_not_found().code, ""])
     except (MemoryError, RecursionError):
-        yield frames.frame(frames.FAILED, [errors.FileTooComplex.code, "The file is too large to be read."])
+        yield frames.json_frame(frames.FAILED, [errors.FileTooComplex.code, "The file is too large to be read."])
     except BrokenPipeError:
         raise
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs the traceback
-        yield frames.frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
+        yield frames.json_frame(frames.FAILED, [errors.DetectionFailed.code, traceback.format_exc(limit=-20)])
 
 
-def _json_lines_frames(question: WorkbookQuestion) -> Iterator[bytes]:
-    if question.get("records") == FileType.AVRO:
+def _json_lines_frames(request: WorkerRequest) -> Iterator[bytes]:
+    if request.get("records") == FileType.AVRO:
         from queryserver.formats.avro import AvroFile  # noqa: PLC0415 workbooks do without
 
         lines = AvroFile(sys.stdin.buffer).lines()
@@ -196,7 +196,7 @@ def _json_lines_frames(question: WorkbookQuestion) -> Iterator[bytes]:
         keep_pandas_out()
         from queryserver.workbooks.record_files import parquet_json_lines  # noqa: PLC0415 as above
 
-        lines = parquet_json_lines(sys.stdin.buffer, sys.stdout.buffer, question.get("size_bytes", 0))
+        lines = parquet_json_lines(sys.stdin.buffer, sys.stdout.buffer, request.get("size_bytes", 0))
     made = bytearray()
     for line in lines:
         made += line
@@ -204,7 +204,7 @@ def _json_lines_frames(question: WorkbookQuestion) -> Iterator[bytes]:
             yield frames.raw_frame(frames.LINES, made[:OUTPUT_BYTES])
             del made[:OUTPUT_BYTES]
     yield frames.raw_frame(frames.LINES, made)
-    yield frames.frame(frames.END, True)
+    yield frames.json_frame(frames.END, True)
 
 
 def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip: int) -> Iterator[bytes]:
@@ -213,13 +213,13 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
         raise errors.UnsupportedFormat
     workbook = OpenWorkbook(file, kind)
     if sheet is None:
-        yield frames.frame(frames.NAMES, workbook.sheet_names())
+        yield frames.json_frame(frames.NAMES, workbook.sheet_names())
         return
-    seen = None if limit is None else cells.SeenRows()
-    head = cells.read_head(workbook.rows(sheet, seen, skip=skip))
+    notes = None if limit is None else cells.RowNotes()
+    head = cells.read_head(workbook.rows(sheet, notes, skip=skip))
     columns = cells.columns_in_use(head.rows)
     end: object = True
-    if seen is None or limit is None:
+    if notes is None or limit is None:
         rows = cells.checked_rows(columns, workbook.rows(sheet, skip=skip))
     else:
         first = list(cells.checked_rows(columns, head.rows[:limit]))
@@ -227,11 +227,11 @@ def _workbook_frames(file: BinaryIO, sheet: str | None, limit: int | None, skip:
         before = accumulate((sum(map(len, row)) for row in first), initial=0)
         first = [row for row, characters in zip(first, before, strict=False) if characters < SAMPLE_TEXT_BYTES]
         rows, is_whole = iter(first), head.is_whole and len(first) == len(head.rows)
-        unset = [number for number in seen.unset if number <= max(len(first), 1)]
-        end = [is_whole, len(unset), unset[:_LISTED_ROWS], seen.places]
+        without_value = [number for number in notes.rows_without_value if number <= max(len(first), 1)]
+        end = [is_whole, len(without_value), without_value[:_MAX_LISTED_ROWS], notes.positions]
     for portion in frames.portions(rows):
-        yield frames.rows_frame(portion)
-    yield frames.frame(frames.END, end)
+        yield frames.encode_rows(portion)
+    yield frames.json_frame(frames.END, end)
 
 
 class OpenWorkbook:
@@ -252,9 +252,9 @@ class OpenWorkbook:
         """
         return self._sheets.names()
 
-    def rows(self, sheet: str, seen: cells.SeenRows | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
+    def rows(self, sheet: str, notes: cells.RowNotes | None = None, *, skip: int = 0) -> Iterator[cells.Row]:
         """Yield all rows in use after the sheet's first `skip` ones. Raises sheet_not_found."""
-        return self._sheets.rows(sheet, seen, skip=skip)
+        return self._sheets.rows(sheet, notes, skip=skip)
 
 
 class _LibrarySheets:
@@ -291,12 +291,14 @@ class _LibrarySheets:
             self._serials = cells.XlsxSerials(package, workbook, related)
             sheets = self._serials.sheets
         self._package, self._unchecked = package, sheets
-        return file if in_usual_places(package, workbook, related) else with_usual_names(package, workbook, related)
+        if has_usual_names(package, workbook, related):
+            return file
+        return copy_with_usual_names(package, workbook, related)
 
     def names(self) -> list[str]:
         return [sheet.name for sheet in self._workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
 
-    def rows(self, sheet: str, seen: cells.SeenRows | None, *, skip: int) -> Iterator[cells.Row]:
+    def rows(self, sheet: str, notes: cells.RowNotes | None, *, skip: int) -> Iterator[cells.Row]:
         names = self.names()
         if sheet not in names:
             raise errors.sheet_not_found(f"There is no sheet {sheet[:100]}.")
@@ -305,11 +307,11 @@ class _LibrarySheets:
             self._check(index)
             with _calamine_errors():
                 self._read = sheet, self._workbook.get_sheet_by_name(sheet)
-        dated = None if self._serials is None else cells.RowByRow(self._serials.of_sheet(index))
-        unset = None
-        if seen and isinstance(self._serials, cells.XlsxSerials):
-            unset = cells.RowByRow(self._serials.unset(index))
-        return self._rows(self._read[1], dated, unset, seen or cells.SeenRows(), skip)
+        serials = None if self._serials is None else cells.CellsByRow(self._serials.of_sheet(index))
+        without_value = None
+        if notes and isinstance(self._serials, cells.XlsxSerials):
+            without_value = cells.CellsByRow(self._serials.formulas_without_value(index))
+        return self._rows(self._read[1], serials, without_value, notes or cells.RowNotes(), skip)
 
     def _check(self, index: int) -> None:
         """Check a sheet's part. In an xlsb it is unknown which part belongs to which sheet, so all are checked."""
@@ -321,37 +323,38 @@ class _LibrarySheets:
     def _rows(
         self,
         sheet: CalamineSheet,
-        dated: cells.RowByRow | None,
-        unset: cells.RowByRow | None,
-        seen: cells.SeenRows,
+        serials: cells.CellsByRow | None,
+        without_value: cells.CellsByRow | None,
+        notes: cells.RowNotes,
         skip: int,
     ) -> Iterator[cells.Row]:
         """Yield the sheet's rows from the first one, with the cells from the first column in use."""
         first_column = sheet.start[1] if sheet.start else 0
         if sheet.end is not None and sheet.end[1] >= cells.MAX_GRID_COLUMNS:
             raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_GRID_COLUMNS:,} columns.")
-        given = 0
+        row_count = 0
         with _calamine_errors():
             for number, values in enumerate(sheet.iter_rows()):
                 if number >= cells.MAX_ROWS:
                     raise errors.FileTooComplex(f"The sheet has more than {cells.MAX_ROWS:,} rows.")
                 if number < skip:
                     continue
-                known = dated.of_row(number) if dated else {}
-                row = {
-                    column: cell
-                    for column, value in enumerate(values, first_column)
-                    if value != "" and (cell := known[column] if column in known else _MAKERS[type(value)](value))
-                }
-                if unset and unset.of_row(number):
-                    seen.unset.append(given + 1)
+                serial_cells = serials.of_row(number) if serials else {}
+                row: dict[int, TypedText] = {}
+                for column, value in enumerate(values, first_column):
+                    if value != "":
+                        cell = serial_cells[column] if column in serial_cells else _CELL_CONVERTERS[type(value)](value)
+                        if cell:
+                            row[column] = cell
+                if without_value and without_value.of_row(number):
+                    notes.rows_without_value.append(row_count + 1)
                 if row:
-                    given += 1
-                    seen.given(number)
+                    row_count += 1
+                    notes.add(number)
                     yield row
 
 
-_MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
+_CELL_CONVERTERS: Mapping[type, Callable[[Any], TypedText]] = {
     str: cells.text_cell,
     bool: lambda value: cells.boolean_cell(is_true=value),
     int: cells.number_cell,

@@ -12,7 +12,7 @@ from tests.fakes.workbook_files import sheet_xml, workbook_parts
 from tests.refusals import raises_code
 
 from queryserver.errors.files import FileCorrupt, UnsupportedFormat
-from queryserver.workbooks.cells import SeenRows
+from queryserver.workbooks.cells import RowNotes
 from queryserver.workbooks.packages import CompoundFile
 from queryserver.workbooks.worker import OpenWorkbook, WorkbookKind, recognise_workbook
 
@@ -356,7 +356,7 @@ def with_record(content: bytes, kind: int, body: bytes, *, instead_of: int) -> b
     assert len(body) <= size
     changed = bytearray(content)
     for offset, byte in enumerate(struct.pack("<2H", kind, size) + body.ljust(size, b"\0")):
-        changed[compound.place_of("WORKBOOK", place + offset)] = byte
+        changed[compound.file_position("WORKBOOK", place + offset)] = byte
     return bytes(changed)
 
 
@@ -384,13 +384,13 @@ def test_encrypted_xls_is_reported(method):
 
 def test_formulas_without_values_are_found():
     def unset(content: bytes) -> list[int]:
-        file, seen = io.BytesIO(content), SeenRows()
+        file, notes = io.BytesIO(content), RowNotes()
         kind = recognise_workbook(file)
         assert kind is not None
         workbook = OpenWorkbook(file, kind)
-        for _ in workbook.rows(workbook.sheet_names()[0], seen):
+        for _ in workbook.rows(workbook.sheet_names()[0], notes):
             """Only the numbers of rows are wanted."""
-        return seen.unset
+        return notes.rows_without_value
 
     assert unset((FIELD / "xlsx_formulas_without_values.xlsx").read_bytes()) == [2, 3]
     formula = '<table:table-cell table:formula="of:=1+1"/>'
@@ -410,12 +410,12 @@ def test_formulas_without_values_are_found():
 
 def test_leading_sheet_rows_are_skipped_even_if_unused():
     def found(content: bytes, skip: int) -> tuple[list[str], list[int]]:
-        file, seen = io.BytesIO(content), SeenRows()
+        file, notes = io.BytesIO(content), RowNotes()
         kind = recognise_workbook(file)
         assert kind is not None
         workbook = OpenWorkbook(file, kind)
-        cells = [str(cell) for row in workbook.rows("S", seen, skip=skip) for cell in row.values()]
-        return cells, seen.places
+        cells = [str(cell) for row in workbook.rows("S", notes, skip=skip) for cell in row.values()]
+        return cells, notes.positions
 
     rows = "".join(f'<row r="{row}"><c r="A{row}"><v>{row}</v></c></row>' for row in (1, 3, 4))
     cell = '<table:table-cell office:value-type="float" office:value="{}"/>'

@@ -10,8 +10,8 @@ from tests.refusals import raises_code
 from queryserver.formats.columns import BaseType
 from queryserver.formats.table_files import SAMPLE_TEXT_BYTES, FileType
 from queryserver.workbooks import frames
-from queryserver.workbooks.frames import HEAD, PREVIEW, RecordPortion, batch_frame, batch_of
-from queryserver.workbooks.record_files import arrow_file, avro_file, record_frames, record_of
+from queryserver.workbooks.frames import HEAD, PREVIEW, RecordPortion, decode_batch, encode_batch
+from queryserver.workbooks.record_files import arrow_file, avro_file, parse_record, record_frames
 
 
 def stream_of(table: pa.Table) -> io.BytesIO:
@@ -40,7 +40,7 @@ def test_all_arrow_binary_types_are_binary() -> None:
 def test_row_beyond_the_frame_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_BYTES", 1000)
     with raises_code("record_too_long"):
-        batch_frame(b"B", RecordPortion(pa.RecordBatch.from_pydict({"0": ["x" * 1000]})))
+        encode_batch(b"B", RecordPortion(pa.RecordBatch.from_pydict({"0": ["x" * 1000]})))
 
 
 def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
@@ -56,9 +56,9 @@ def test_preview_text_is_limited_to_the_sample_size() -> None:
 
 
 def test_lone_surrogate_invalidates_only_its_line() -> None:
-    assert record_of(b'{"a": "\\ud83d"}') is None
-    assert record_of(b'{"\\ude00": 1}') is None
-    assert record_of(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    assert parse_record(b'{"a": "\\ud83d"}') is None
+    assert parse_record(b'{"\\ude00": 1}') is None
+    assert parse_record(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
 def test_json_lines_columns_are_typed_by_the_records_that_have_them() -> None:
@@ -81,9 +81,9 @@ def test_json_lines_fractions_keep_their_digits() -> None:
     assert [column["type"]["base"] for column in columns] == ["Float64", "Float64", "Float64", "String"]
     assert shown["rows"] == [["1.10", digits, "1E+5", "[1.5]"]]
     batch, _end = record_frames(io.BytesIO(lines), FileType.NDJSON, ["a", "b", "c", "d"])
-    portion = batch_of(batch[HEAD.size :])
-    rows, strange = portion.rows, portion.strange
-    assert (list(rows.to_pylist()[0].values()), strange) == (["1.10", digits, "1E+5", "[1.5]"], [])
+    portion = decode_batch(batch[HEAD.size :])
+    rows, unreadable = portion.rows, portion.unreadable
+    assert (list(rows.to_pylist()[0].values()), unreadable) == (["1.10", digits, "1E+5", "[1.5]"], [])
 
 
 def avro(*types: object) -> io.BytesIO:
