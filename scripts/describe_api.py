@@ -85,7 +85,7 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
         words.append(f"API tokens need the scope `{user.scope}`.")
     if row.same_as:
         route.deprecated = True
-        words.append(f"Another path of `{row.same_as}`, kept for clients that use it; new ones call `{row.same_as}`.")
+        words.append(f"Alias of `{row.same_as}` for existing clients; new clients should call `{row.same_as}`.")
     route.summary, route.description = row.summary, " ".join(words)
     headers = known.words["request_headers"]
     parameters: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 class ErrorBody(TypedDict):
     """
-    A call that failed. `code` is stable, `message` is for a person and may change.
+    A failed call. `code` is stable; `message` is for people and may change.
     """
 
     status: Literal[-1, 1, 2, 5, 401, -3, -4]
@@ -37,7 +37,7 @@ class TokenMessage(TypedDict):
 
 class Unauthorized(TypedDict):
     """
-    Body of every 401. Without credentials it has only `detail`.
+    Body of every 401 response. It has only `detail` if the call has no credentials.
     """
 
     detail: str
@@ -46,12 +46,12 @@ class Unauthorized(TypedDict):
 
 
 FieldErrors: TypeAlias = dict[str, list[str]]
-"\n400 of the token calls: each wrong field with its problems.\n"
+"\nBody of a 400 response to a token call: the problems of each invalid field.\n"
 
 
 class TokenPair(TypedDict):
     """
-    The tokens of a login.
+    The access token and refresh token of a login.
     """
 
     refresh: str
@@ -60,7 +60,7 @@ class TokenPair(TypedDict):
 
 class TokenVerifyResponse(TypedDict):
     """
-    The token is currently accepted as bearer token. The object is empty.
+    The token is valid. The object is empty.
     """
 
 
@@ -75,7 +75,7 @@ class TokenRefreshResponse(TypedDict):
 
 class TokenRevokeResponse(TypedDict):
     """
-    The token has been revoked. The object is empty.
+    The token was revoked. The object is empty.
     """
 
 
@@ -90,7 +90,7 @@ class Position(TypedDict):
 
 class Handle(TypedDict):
     """
-    One statement of a script as an operation of this service. `guid` and `secret` grant no rights.
+    The operation for one statement of a script. `guid` and `secret` grant no rights.
     """
 
     statement_id: int
@@ -113,7 +113,7 @@ class Handle(TypedDict):
 
 class ScriptStatement(TypedDict):
     """
-    One statement of a script that was executed with `run_all`, once it has started.
+    A started statement of a script that was executed with `run_all`.
     """
 
     statement_id: int
@@ -140,7 +140,7 @@ class ScriptStatement(TypedDict):
 
 class QueryStatus(TypedDict):
     """
-    The state of an operation. Any value other than `waiting` and `running` means: stop polling.
+    The state of an operation. Clients poll while `status` is `waiting` or `running`.
     """
 
     status: Literal["waiting", "running", "available", "failed", "canceled", "expired", "closed"]
@@ -164,7 +164,7 @@ class QueryStatus(TypedDict):
 
 class StatusResponse(TypedDict):
     """
-    The state of an operation, from the service's own record, never from the engine.
+    The state of an operation, from the record of this service and not from the engine.
     """
 
     status: Literal[0]
@@ -209,7 +209,7 @@ class ColumnMeta(TypedDict):
 
 class ResultPage(TypedDict):
     """
-    A batch of rows. Every row has one cell per element of `meta`.
+    A batch of rows. Each row has one cell for each element of `meta`.
     """
 
     has_more: bool
@@ -228,7 +228,7 @@ class ResultPage(TypedDict):
 
 class ResultResponse(TypedDict):
     """
-    Answer of fetch_result_data.
+    Response of fetch_result_data.
     """
 
     status: Literal[0]
@@ -245,7 +245,7 @@ class ResultMetadata(TypedDict):
 
 class ResultMetadataResponse(TypedDict):
     """
-    Answer of fetch_result_metadata.
+    Response of fetch_result_metadata.
     """
 
     status: Literal[0]
@@ -265,7 +265,7 @@ class ResultSize(TypedDict):
 
 class ResultSizeResponse(TypedDict):
     """
-    Answer of fetch_result_size.
+    Response of fetch_result_size.
     """
 
     status: Literal[0]
@@ -305,7 +305,7 @@ class LogsResponse(TypedDict):
 
 class ActionResult(TypedDict):
     """
-    0 if the call changed something or had nothing to do, -1 if there was nothing left to close.
+    Outcome of cancel_statement or close_statement.
     """
 
     status: Literal[0, -1]
@@ -313,7 +313,7 @@ class ActionResult(TypedDict):
 
 class CancelResponse(TypedDict):
     """
-    Answer of cancel_statement: the state that the operation has now.
+    Response of cancel_statement, with the current state of the operation.
     """
 
     status: Literal[0]
@@ -323,7 +323,7 @@ class CancelResponse(TypedDict):
 
 class CloseResponse(TypedDict):
     """
-    Answer of close_statement.
+    Response of close_statement.
     """
 
     status: Literal[0]
@@ -333,7 +333,7 @@ class CloseResponse(TypedDict):
 
 class WatchResponse(TypedDict):
     """
-    Status of any operation with its log, until `isSuccess` or `isFailure` is true.
+    The status and log of an operation. Clients poll until `isSuccess` or `isFailure` is true.
     """
 
     status: Literal[0]
@@ -350,7 +350,7 @@ class WatchResponse(TypedDict):
 
 class WatchFailure(TypedDict):
     """
-    Watch of an operation that did not succeed.
+    The status and log of an operation that did not succeed.
     """
 
     status: Literal[1, 401, -3, -4]
@@ -399,7 +399,7 @@ class ExplainResponse(TypedDict):
 
 class ExplainFailure(TypedDict):
     """
-    The engine refuses to explain the statement; HTTP 200.
+    The engine refused to explain the statement; HTTP 200.
     """
 
     status: Literal[1]
@@ -412,7 +412,7 @@ class ExplainFailure(TypedDict):
 
 class FormatResponse(TypedDict):
     """
-    The same statements, formatted.
+    Formatted statements.
     """
 
     status: Literal[0]
@@ -486,7 +486,7 @@ class Notebook(TypedDict):
 
 class NotebookResponse(TypedDict):
     """
-    Answer of create_notebook.
+    Response of create_notebook.
     """
 
     status: Literal[0]
@@ -495,7 +495,7 @@ class NotebookResponse(TypedDict):
 
 class Session(TypedDict):
     """
-    An engine session of the caller. Credentials are never returned: a `password` is shown empty.
+    An engine session of the caller. Passwords in `properties` are replaced by empty text.
     """
 
     type: str
@@ -510,7 +510,7 @@ class Session(TypedDict):
 
 class CreateSessionResponse(TypedDict):
     """
-    Answer of create_session.
+    Response of create_session.
     """
 
     status: Literal[0]
@@ -519,7 +519,7 @@ class CreateSessionResponse(TypedDict):
 
 class ClosedSession(TypedDict):
     """
-    The session that was closed.
+    A closed session.
     """
 
     id: int
@@ -529,7 +529,7 @@ class ClosedSession(TypedDict):
 
 class SessionClosure(TypedDict):
     """
-    Outcome of a close. `session` is null if there was nothing to close.
+    Outcome of close_session.
     """
 
     status: Literal[0]
@@ -539,7 +539,7 @@ class SessionClosure(TypedDict):
 
 class CloseSessionResponse(TypedDict):
     """
-    Answer of close_session.
+    Response of close_session.
     """
 
     status: Literal[0]
@@ -567,7 +567,7 @@ class BrokerCheck(TypedDict):
 
 class HealthChecks(TypedDict):
     """
-    What the service needs. No addresses, no error texts.
+    Checks of what the service needs, without addresses and error messages.
     """
 
     database: HealthCheck
@@ -588,7 +588,7 @@ class ReadyResponse(TypedDict):
 
 class NotReadyResponse(TypedDict):
     """
-    503: something that the service needs is unavailable, or the instance is shutting down.
+    The instance does not accept calls, because something that it needs is unavailable or because it is stopping; HTTP 503.
     """
 
     status: Literal[-1]
@@ -630,7 +630,7 @@ class DatabaseMetadata(TypedDict):
 
 class ColumnSummary(TypedDict):
     """
-    A column of a table; null if the engine does not report it.
+    A column of a table. Properties that the engine does not report are null.
     """
 
     name: str
@@ -645,7 +645,7 @@ class ColumnSummary(TypedDict):
 
 class PartitionKey(TypedDict):
     """
-    A column that partitions a table.
+    A partition column.
     """
 
     name: str
@@ -662,7 +662,7 @@ class PrimaryKey(TypedDict):
 
 class ForeignKey(TypedDict):
     """
-    A column that refers to another table.
+    A column that references another table.
     """
 
     name: str
@@ -689,7 +689,7 @@ class TableMetadata(TypedDict):
 
 class FunctionSummary(TypedDict):
     """
-    A function in a list; empty text if the engine does not report it.
+    A function in a list. Properties that the engine does not report are empty.
     """
 
     name: str
@@ -711,7 +711,7 @@ class FunctionList(TypedDict):
 
 class FunctionDetail(TypedDict):
     """
-    One function; no keys at all if the engine's catalog cannot list functions.
+    A function. The object is empty if the engine cannot list functions.
     """
 
     name: NotRequired[str]
@@ -755,7 +755,7 @@ class SampleStart(TypedDict):
 
 class SampleStartResponse(TypedDict):
     """
-    Answer of a sample with `async`.
+    Response of a sample call with `async`.
     """
 
     status: Literal[0]
@@ -783,7 +783,7 @@ class DatabaseDescription(TypedDict):
 
 class DescribedColumn(TypedDict):
     """
-    A column of a described table, partition columns included.
+    A column or partition column of a described table.
     """
 
     name: str
@@ -805,7 +805,7 @@ class TableProperty(TypedDict):
 
 class TableDetailProperties(TypedDict):
     """
-    Properties of a described table that every engine fills.
+    Properties of a described table that are the same for all engines.
     """
 
     owner: str
@@ -880,7 +880,7 @@ class AnalyzeResponse(TypedDict):
 
 class DialectProperties(TypedDict):
     """
-    Properties of a dialect for editors; empty for types that are not SQL.
+    Properties of a SQL dialect for editors; empty for other types.
     """
 
     is_sql: NotRequired[bool]
@@ -963,7 +963,7 @@ class EditorApp(TypedDict):
 
 class BrowserApp(TypedDict):
     """
-    The browsers.
+    The browser application.
     """
 
     name: str
@@ -975,7 +975,7 @@ class BrowserApp(TypedDict):
 
 class SchedulerApp(TypedDict):
     """
-    The scheduler.
+    The scheduler application.
     """
 
     name: str
@@ -988,7 +988,7 @@ class SchedulerApp(TypedDict):
 
 class HomeApp(TypedDict):
     """
-    The document page.
+    The home page with documents.
     """
 
     name: str
@@ -1000,7 +1000,7 @@ class HomeApp(TypedDict):
 
 class AppConfig(TypedDict):
     """
-    The applications that the caller may use.
+    Applications that the caller may use.
     """
 
     editor: EditorApp
@@ -1026,7 +1026,7 @@ class ServiceFlags(TypedDict):
 
 class StorageBrowserConfig(TypedDict):
     """
-    What a file browser can offer.
+    Settings for file browsers.
     """
 
     enable_chunked_file_upload: bool
@@ -1041,7 +1041,7 @@ class StorageBrowserConfig(TypedDict):
 
 class ImporterConfig(TypedDict):
     """
-    What the importer accepts.
+    Settings of the importer.
     """
 
     is_enabled: bool
@@ -1070,7 +1070,7 @@ class DocumentsConfig(TypedDict):
 
 class ClientConfiguration(TypedDict):
     """
-    Answer of get_config.
+    Response of get_config.
     """
 
     app_config: AppConfig
@@ -1117,7 +1117,7 @@ class Compute(TypedDict):
 
 class NamespacesResponse(TypedDict):
     """
-    The namespaces, by the interface that the request names.
+    The namespaces. The key is the interface in the path.
     """
 
     status: Literal[0]
@@ -1125,7 +1125,7 @@ class NamespacesResponse(TypedDict):
 
 class ComputesResponse(TypedDict):
     """
-    The computes, by the interface that the request names.
+    The computes. The key is the interface in the path.
     """
 
     status: Literal[0]
@@ -1133,7 +1133,7 @@ class ComputesResponse(TypedDict):
 
 class ClustersResponse(TypedDict):
     """
-    The clusters, by the interface that the request names.
+    The clusters. The key is the interface in the path.
     """
 
     status: Literal[0]
@@ -1151,7 +1151,7 @@ class BannersResponse(TypedDict):
 
 class ConfigProblem(TypedDict):
     """
-    A problem of the settings; secrets are masked.
+    A problem in the settings. Secrets are masked.
     """
 
     name: str
@@ -1162,7 +1162,7 @@ class ConfigProblem(TypedDict):
 
 class CheckConfigResponse(TypedDict):
     """
-    Problems of the settings.
+    Response of check_config.
     """
 
     hue_config_dir: str
@@ -1172,7 +1172,7 @@ class CheckConfigResponse(TypedDict):
 
 class ServerLogsResponse(TypedDict):
     """
-    The last lines of the server's log.
+    The last lines of the server log.
     """
 
     hue_hostname: str
@@ -1219,7 +1219,7 @@ class AdminStatementsResponse(TypedDict):
 
 class AdminStatementResponse(TypedDict):
     """
-    One statement of any user, with its text.
+    A statement of any user, with its text.
     """
 
     status: Literal[0]
@@ -1235,7 +1235,7 @@ class AdminStatementResponse(TypedDict):
 
 class AdminCancelResponse(TypedDict):
     """
-    The statement after the cancel was requested: ended, or still running while its engine has not confirmed.
+    The statement after the cancellation was requested. It may still be running, if its engine has not confirmed.
     """
 
     status: Literal[0]
@@ -1253,7 +1253,7 @@ class AppExamplesResponse(TypedDict):
 
 class InstallAppExamplesResponse(TypedDict):
     """
-    The examples are installed.
+    The examples were installed.
     """
 
     message: str
@@ -1262,7 +1262,7 @@ class InstallAppExamplesResponse(TypedDict):
 
 class FilesystemConfig(TypedDict):
     """
-    Facts about a file system and the caller, with the same keys for all. Those of HDFS are false, empty and null for other file systems, and while its cluster does not answer.
+    Properties of a file system and the caller, with the same keys for all file systems. The keys for HDFS are false, empty or null for other file systems, and while the HDFS cluster does not respond.
     """
 
     is_trash_enabled: bool
@@ -1286,7 +1286,7 @@ class Filesystem(TypedDict):
 
 
 FilesystemList: TypeAlias = list[Filesystem]
-"\nAnswer of storage/filesystems.\n"
+"\nResponse of storage/filesystems.\n"
 
 
 class FileStats(TypedDict):
@@ -1376,7 +1376,7 @@ class Breadcrumb(TypedDict):
 
 class ListingPage(TypedDict):
     """
-    The page of a directory, under both sets of names.
+    The position of a page in a directory listing. Some values have two keys.
     """
 
     number: int
@@ -1395,7 +1395,7 @@ class ListingPage(TypedDict):
 
 class FileListing(TypedDict):
     """
-    Answer of storage/list.
+    Response of storage/list.
     """
 
     status: Literal[0]
@@ -1406,7 +1406,7 @@ class FileListing(TypedDict):
 
 class DirectoryView(TypedDict):
     """
-    Answer of storage/view on a directory.
+    Response of storage/view on a directory.
     """
 
     status: Literal[0]
@@ -1437,7 +1437,7 @@ class DirectoryView(TypedDict):
 
 class FileDisplay(TypedDict):
     """
-    Answer of storage/display.
+    Response of storage/display.
     """
 
     status: Literal[0]
@@ -1452,7 +1452,7 @@ class FileDisplay(TypedDict):
 
 class FileWindow(TypedDict):
     """
-    The shown part of a file.
+    The displayed part of a file.
     """
 
     offset: int
@@ -1470,7 +1470,7 @@ class FileWindow(TypedDict):
 
 class FileView(TypedDict):
     """
-    Answer of storage/view on a file.
+    Response of storage/view on a file.
     """
 
     path: str
@@ -1496,7 +1496,7 @@ class FileView(TypedDict):
 
 class ContentSummaryCounts(TypedDict):
     """
-    What is below a path; -1 means no quota.
+    Number of entries and bytes below a path, and its quotas.
     """
 
     directoryCount: int
@@ -1511,7 +1511,7 @@ class ContentSummaryCounts(TypedDict):
 
 class ContentSummaryResponse(TypedDict):
     """
-    Answer of storage/content_summary; further keys of the store are passed on.
+    Response of storage/content_summary. Further keys from the store are passed on.
     """
 
     status: Literal[0]
@@ -1530,7 +1530,7 @@ class ContentSummaryResponse(TypedDict):
 
 class PathResponse(TypedDict):
     """
-    The path that was changed.
+    The changed path.
     """
 
     status: Literal[0]
@@ -1539,7 +1539,7 @@ class PathResponse(TypedDict):
 
 class SaveResponse(TypedDict):
     """
-    Answer of storage/save.
+    Response of storage/save.
     """
 
     status: Literal[0]
@@ -1549,7 +1549,7 @@ class SaveResponse(TypedDict):
 
 class ReplicationResponse(TypedDict):
     """
-    Answer of storage/set_replication.
+    Response of storage/set_replication.
     """
 
     status: Literal[0]
@@ -1559,7 +1559,7 @@ class ReplicationResponse(TypedDict):
 
 class ChownResponse(TypedDict):
     """
-    Answer of storage/chown.
+    Response of storage/chown.
     """
 
     status: Literal[0]
@@ -1570,7 +1570,7 @@ class ChownResponse(TypedDict):
 
 class ChmodResponse(TypedDict):
     """
-    Answer of storage/chmod.
+    Response of storage/chmod.
     """
 
     status: Literal[0]
@@ -1580,7 +1580,7 @@ class ChmodResponse(TypedDict):
 
 class TransferResponse(TypedDict):
     """
-    Answer of rename, move and copy.
+    Response of rename, move and copy.
     """
 
     status: Literal[0]
@@ -1596,7 +1596,7 @@ SkippedFiles: TypeAlias = str
 
 class DeleteResponse(TypedDict):
     """
-    Answer of storage/rmtree.
+    Response of storage/rmtree.
     """
 
     status: Literal[0]
@@ -1607,7 +1607,7 @@ class DeleteResponse(TypedDict):
 
 class BulkResponse(TypedDict):
     """
-    Outcome of each item of a bulk call, by the path as sent.
+    Outcome of a bulk call.
     """
 
     status: Literal[0, -1]
@@ -1618,7 +1618,7 @@ class BulkResponse(TypedDict):
 
 class RunningOperation(TypedDict):
     """
-    The work continues after the response; HTTP 202.
+    The operation continues after the response; HTTP 202.
     """
 
     status: Literal[0]
@@ -1642,7 +1642,7 @@ class OperationProgress(TypedDict):
 
 class TrashPathResponse(TypedDict):
     """
-    Where the trash of a path is.
+    The trash directory of a path.
     """
 
     status: Literal[0]
@@ -1652,7 +1652,7 @@ class TrashPathResponse(TypedDict):
 
 class RestoreResponse(TypedDict):
     """
-    Answer of storage/trash/restore.
+    Response of storage/trash/restore.
     """
 
     status: Literal[0]
@@ -1662,7 +1662,7 @@ class RestoreResponse(TypedDict):
 
 class PurgeResponse(TypedDict):
     """
-    Answer of storage/trash/purge.
+    Response of storage/trash/purge.
     """
 
     status: Literal[0]
@@ -1700,7 +1700,7 @@ class UploadPartResponse(TypedDict):
 
 class UploadStateResponse(TypedDict):
     """
-    Progress of an upload in parts.
+    State of a multipart upload.
     """
 
     status: Literal[0]
@@ -1730,7 +1730,7 @@ class UploadCompleteResponse(TypedDict):
 
 class AvailableSpaceResponse(TypedDict):
     """
-    Bytes that the caller may still upload; -1 if unknown.
+    Response of available_space.
     """
 
     status: Literal[0]
@@ -1748,7 +1748,7 @@ class ImporterError(TypedDict):
 
 class ImportedFile(TypedDict):
     """
-    A file was uploaded; `file_path` is a reference to send back unchanged.
+    An uploaded file.
     """
 
     file_path: str
@@ -1767,7 +1767,7 @@ class ExcelMetadata(TypedDict):
 
 class RecordsMetadata(TypedDict):
     """
-    guess_metadata of a file whose records contain column names.
+    The format of a file whose records contain column names.
     """
 
     type: Literal["parquet", "ndjson", "avro", "arrow"]
@@ -1799,7 +1799,7 @@ class PreviewColumn(TypedDict):
 
 class PreviewWarning(TypedDict):
     """
-    Anomalies found in the file.
+    An anomaly in the file.
     """
 
     code: Literal[
@@ -1849,7 +1849,7 @@ class CreateTableResponse(TypedDict):
 
 class ConnectorSetting(TypedDict):
     """
-    One setting; secrets are masked.
+    A setting of a connector. Secrets are masked.
     """
 
     name: str
@@ -1894,7 +1894,7 @@ class Connector(TypedDict):
 
 class ConnectorGroup(TypedDict):
     """
-    Instances of one category.
+    The connectors of a category.
     """
 
     category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
@@ -1905,7 +1905,7 @@ class ConnectorGroup(TypedDict):
 
 class ConnectorTypeGroup(TypedDict):
     """
-    Types of one category.
+    The connector types of a category.
     """
 
     category: Literal["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
@@ -1926,7 +1926,7 @@ class ConnectorCategoryEntry(TypedDict):
 
 class ConnectorTypeList(TypedDict):
     """
-    The catalog of connector types.
+    Response of connector/types.
     """
 
     connectors: list[ConnectorTypeGroup]
@@ -1936,7 +1936,7 @@ class ConnectorTypeList(TypedDict):
 
 class ConnectorList(TypedDict):
     """
-    The instances that the caller may see.
+    The connectors that the caller may use.
     """
 
     connectors: list[ConnectorGroup]
@@ -1945,7 +1945,7 @@ class ConnectorList(TypedDict):
 
 class ConnectorTemplate(TypedDict):
     """
-    A type with its defaults, as a template for update.
+    A connector type with its defaults, as a template for connector/instance/update.
     """
 
     dialect: str
@@ -1963,7 +1963,7 @@ class ConnectorTemplate(TypedDict):
 
 class ConnectorTemplateResponse(TypedDict):
     """
-    Answer of instance/new.
+    Response of connector/instance/new.
     """
 
     connector: ConnectorTemplate
@@ -1972,7 +1972,7 @@ class ConnectorTemplateResponse(TypedDict):
 
 class ConnectorResponse(TypedDict):
     """
-    One instance, not wrapped.
+    A connector.
     """
 
     id: str
@@ -1993,7 +1993,7 @@ class ConnectorResponse(TypedDict):
 
 class ConnectorUpdateResponse(TypedDict):
     """
-    The instance as stored.
+    A stored connector.
     """
 
     connector: Connector
@@ -2003,7 +2003,7 @@ class ConnectorUpdateResponse(TypedDict):
 
 class ConnectorDeleteResponse(TypedDict):
     """
-    The instance is gone.
+    The connector was deleted.
     """
 
     id: str
@@ -2012,7 +2012,7 @@ class ConnectorDeleteResponse(TypedDict):
 
 class ConnectionCheck(TypedDict):
     """
-    One step of a connection test.
+    A step of a connection test.
     """
 
     name: Literal["resolve", "connect", "login", "statement"]
@@ -2037,7 +2037,7 @@ class ConnectorTestResponse(TypedDict):
 
 class ConnectorExamplesResponse(TypedDict):
     """
-    Which examples were installed.
+    The outcome of an installation of examples.
     """
 
     status: Literal[0]
@@ -2073,7 +2073,7 @@ class User(TypedDict):
 
 class UsersResponse(TypedDict):
     """
-    Users by their ids.
+    Response of iam/users.
     """
 
     users: list[User]
@@ -2095,7 +2095,7 @@ class UserSummary(TypedDict):
 
 class UserListResponse(TypedDict):
     """
-    Users that match, ordered by name.
+    Matching users, sorted by name.
     """
 
     users: list[UserSummary]
@@ -2105,7 +2105,7 @@ class UserListResponse(TypedDict):
 
 class UserAutocompleteResponse(TypedDict):
     """
-    Users and groups that match.
+    Matching users and groups.
     """
 
     users: list[User]
@@ -2115,7 +2115,7 @@ class UserAutocompleteResponse(TypedDict):
 
 class Preferences(TypedDict):
     """
-    A user's defaults for fields that a call omits.
+    A user's defaults for omitted fields.
     """
 
     big_numbers: Literal["number", "text"]
@@ -2132,7 +2132,7 @@ class PreferencesResponse(TypedDict):
 
 class ApiToken(TypedDict):
     """
-    An API token without its value, which is shown only at its creation.
+    An API token. Its value is returned only when the token is created.
     """
 
     id: str
@@ -2149,7 +2149,7 @@ class ApiToken(TypedDict):
 
 class ApiTokenList(TypedDict):
     """
-    One page of API tokens, with those that ended within 30 days.
+    A page of API tokens, including tokens that expired or were revoked within the last 30 days.
     """
 
     status: Literal[0]
@@ -2169,7 +2169,7 @@ class NewApiTokenResponse(TypedDict):
 
 class ApiTokenResponse(TypedDict):
     """
-    An API token that was revoked.
+    A revoked API token.
     """
 
     status: Literal[0]
@@ -2178,7 +2178,7 @@ class ApiTokenResponse(TypedDict):
 
 class SearchRecord(TypedDict):
     """
-    A match. Only `hue_name` and `hue_description` are HTML.
+    A match of a search. Only `hue_name` and `hue_description` are HTML.
     """
 
     originalName: str
@@ -2214,7 +2214,7 @@ class SearchRecord(TypedDict):
 
 class SearchSource(TypedDict):
     """
-    Outcome of one source.
+    The outcome of a search source.
     """
 
     ok: bool
@@ -2225,7 +2225,7 @@ class SearchSource(TypedDict):
 
 class SearchResponse(TypedDict):
     """
-    Matches of all sources, merged.
+    Merged matches of all sources.
     """
 
     results: list[SearchRecord]
@@ -2305,7 +2305,7 @@ class TaskResponse(TypedDict):
 
 class ScheduleNotice(TypedDict):
     """
-    Who is notified about the runs of a schedule.
+    Notifications about the runs of a schedule.
     """
 
     on: list[str]
@@ -2316,7 +2316,7 @@ class ScheduleNotice(TypedDict):
 
 class Schedule(TypedDict):
     """
-    A statement or task that runs at set times.
+    A statement or task that runs at scheduled times.
     """
 
     id: int
@@ -2365,7 +2365,7 @@ class ScheduleResponse(TypedDict):
 
 class ScheduleDeleteResponse(TypedDict):
     """
-    The schedule is gone.
+    The schedule was deleted.
     """
 
     id: int
@@ -2374,7 +2374,7 @@ class ScheduleDeleteResponse(TypedDict):
 
 class ScheduleRunResponse(TypedDict):
     """
-    The schedule was started once.
+    A run of the schedule was started.
     """
 
     fire_id: str
@@ -2383,7 +2383,7 @@ class ScheduleRunResponse(TypedDict):
 
 class EmailTestResponse(TypedDict):
     """
-    Outcome of a test mail.
+    The outcome of a test email.
     """
 
     ok: bool
@@ -2393,7 +2393,7 @@ class EmailTestResponse(TypedDict):
 
 class StatementFailure(TypedDict):
     """
-    Report about a recorded statement that did not succeed; HTTP 200.
+    A recorded statement that did not succeed; HTTP 200.
     """
 
     status: Literal[1, 401, -3, -4]
@@ -2413,7 +2413,7 @@ class StatementFailure(TypedDict):
 
 class ExecuteResponse(TypedDict):
     """
-    A statement is recorded and will be run.
+    A recorded statement, which will be run.
     """
 
     status: Literal[0]
@@ -2428,7 +2428,7 @@ class ExecuteResponse(TypedDict):
 
 class DelimitedMetadata(TypedDict):
     """
-    How a text file is delimited, in real characters.
+    The format of a delimited text file. Characters are not escaped.
     """
 
     type: Literal["csv", "tsv", "delimiter_format"]
@@ -2472,7 +2472,7 @@ class NestedField(TypedDict):
 
 class ColumnMetadata(TypedDict):
     """
-    A column or a nested part of one. Arrays add `item`, maps `key` and `value`, structs `fields`.
+    A column or a nested field. Arrays have `item`, maps `key` and `value`, structs `fields`.
     """
 
     status: Literal[0]

@@ -8,7 +8,7 @@ from queryserver.api.schemas.fields import Omittable, Time, WireModel, one_of
 
 class ErrorBody(WireModel):
     """
-    A call that failed. `code` is stable, `message` is for a person and may change.
+    A failed call. `code` is stable; `message` is for people and may change.
     """
 
     status: Annotated[int, one_of(-1, 1, 2, 5, 401, -3, -4)]
@@ -35,7 +35,7 @@ class TokenMessage(WireModel):
 
 class Unauthorized(WireModel):
     """
-    Body of every 401. Without credentials it has only `detail`.
+    Body of every 401 response. It has only `detail` if the call has no credentials.
     """
 
     detail: str
@@ -45,7 +45,7 @@ class Unauthorized(WireModel):
 
 class FieldErrors(RootModel[dict[str, list[str]]]):
     """
-    400 of the token calls: each wrong field with its problems.
+    Body of a 400 response to a token call: the problems of each invalid field.
     """
 
     root: dict[str, list[str]]
@@ -53,7 +53,7 @@ class FieldErrors(RootModel[dict[str, list[str]]]):
 
 class TokenPair(WireModel):
     """
-    The tokens of a login.
+    The access token and refresh token of a login.
     """
 
     refresh: str
@@ -62,7 +62,7 @@ class TokenPair(WireModel):
 
 class TokenVerifyResponse(WireModel):
     """
-    The token is currently accepted as bearer token. The object is empty.
+    The token is valid. The object is empty.
     """
 
 
@@ -77,7 +77,7 @@ class TokenRefreshResponse(WireModel):
 
 class TokenRevokeResponse(WireModel):
     """
-    The token has been revoked. The object is empty.
+    The token was revoked. The object is empty.
     """
 
 
@@ -92,7 +92,7 @@ class Position(WireModel):
 
 class Handle(WireModel):
     """
-    One statement of a script as an operation of this service. `guid` and `secret` grant no rights.
+    The operation for one statement of a script. `guid` and `secret` grant no rights.
     """
 
     statement_id: int
@@ -115,7 +115,7 @@ class Handle(WireModel):
 
 class ScriptStatement(WireModel):
     """
-    One statement of a script that was executed with `run_all`, once it has started.
+    A started statement of a script that was executed with `run_all`.
     """
 
     statement_id: int
@@ -145,7 +145,7 @@ class ScriptStatement(WireModel):
 
 class QueryStatus(WireModel):
     """
-    The state of an operation. Any value other than `waiting` and `running` means: stop polling.
+    The state of an operation. Clients poll while `status` is `waiting` or `running`.
     """
 
     status: Annotated[str, one_of("waiting", "running", "available", "failed", "canceled", "expired", "closed")]
@@ -172,7 +172,7 @@ class QueryStatus(WireModel):
 
 class StatusResponse(WireModel):
     """
-    The state of an operation, from the service's own record, never from the engine.
+    The state of an operation, from the record of this service and not from the engine.
     """
 
     status: Literal[0]
@@ -220,7 +220,7 @@ class ColumnMeta(WireModel):
 
 class ResultPage(WireModel):
     """
-    A batch of rows. Every row has one cell per element of `meta`.
+    A batch of rows. Each row has one cell for each element of `meta`.
     """
 
     has_more: bool
@@ -239,7 +239,7 @@ class ResultPage(WireModel):
 
 class ResultResponse(WireModel):
     """
-    Answer of fetch_result_data.
+    Response of fetch_result_data.
     """
 
     status: Literal[0]
@@ -256,7 +256,7 @@ class ResultMetadata(WireModel):
 
 class ResultMetadataResponse(WireModel):
     """
-    Answer of fetch_result_metadata.
+    Response of fetch_result_metadata.
     """
 
     status: Literal[0]
@@ -276,7 +276,7 @@ class ResultSize(WireModel):
 
 class ResultSizeResponse(WireModel):
     """
-    Answer of fetch_result_size.
+    Response of fetch_result_size.
     """
 
     status: Literal[0]
@@ -316,7 +316,7 @@ class LogsResponse(WireModel):
 
 class ActionResult(WireModel):
     """
-    0 if the call changed something or had nothing to do, -1 if there was nothing left to close.
+    Outcome of cancel_statement or close_statement.
     """
 
     status: Annotated[int, one_of(0, -1)]
@@ -324,7 +324,7 @@ class ActionResult(WireModel):
 
 class CancelResponse(WireModel):
     """
-    Answer of cancel_statement: the state that the operation has now.
+    Response of cancel_statement, with the current state of the operation.
     """
 
     status: Literal[0]
@@ -334,7 +334,7 @@ class CancelResponse(WireModel):
 
 class CloseResponse(WireModel):
     """
-    Answer of close_statement.
+    Response of close_statement.
     """
 
     status: Literal[0]
@@ -344,7 +344,7 @@ class CloseResponse(WireModel):
 
 class WatchResponse(WireModel):
     """
-    Status of any operation with its log, until `isSuccess` or `isFailure` is true.
+    The status and log of an operation. Clients poll until `isSuccess` or `isFailure` is true.
     """
 
     status: Literal[0]
@@ -361,7 +361,7 @@ class WatchResponse(WireModel):
 
 class WatchFailure(WireModel):
     """
-    Watch of an operation that did not succeed.
+    The status and log of an operation that did not succeed.
     """
 
     status: Annotated[int, one_of(1, 401, -3, -4)]
@@ -417,7 +417,7 @@ class ExplainResponse(WireModel):
 
 class ExplainFailure(WireModel):
     """
-    The engine refuses to explain the statement; HTTP 200.
+    The engine refused to explain the statement; HTTP 200.
     """
 
     status: Literal[1]
@@ -430,7 +430,7 @@ class ExplainFailure(WireModel):
 
 class FormatResponse(WireModel):
     """
-    The same statements, formatted.
+    Formatted statements.
     """
 
     status: Literal[0]
@@ -507,7 +507,7 @@ class Notebook(WireModel):
 
 class NotebookResponse(WireModel):
     """
-    Answer of create_notebook.
+    Response of create_notebook.
     """
 
     status: Literal[0]
@@ -516,7 +516,7 @@ class NotebookResponse(WireModel):
 
 class Session(WireModel):
     """
-    An engine session of the caller. Credentials are never returned: a `password` is shown empty.
+    An engine session of the caller. Passwords in `properties` are replaced by empty text.
     """
 
     type: str
@@ -531,7 +531,7 @@ class Session(WireModel):
 
 class CreateSessionResponse(WireModel):
     """
-    Answer of create_session.
+    Response of create_session.
     """
 
     status: Literal[0]
@@ -540,7 +540,7 @@ class CreateSessionResponse(WireModel):
 
 class ClosedSession(WireModel):
     """
-    The session that was closed.
+    A closed session.
     """
 
     id: int
@@ -550,7 +550,7 @@ class ClosedSession(WireModel):
 
 class SessionClosure(WireModel):
     """
-    Outcome of a close. `session` is null if there was nothing to close.
+    Outcome of close_session.
     """
 
     status: Literal[0]
@@ -560,7 +560,7 @@ class SessionClosure(WireModel):
 
 class CloseSessionResponse(WireModel):
     """
-    Answer of close_session.
+    Response of close_session.
     """
 
     status: Literal[0]
@@ -588,7 +588,7 @@ class BrokerCheck(WireModel):
 
 class HealthChecks(WireModel):
     """
-    What the service needs. No addresses, no error texts.
+    Checks of what the service needs, without addresses and error messages.
     """
 
     database: HealthCheck
@@ -609,7 +609,7 @@ class ReadyResponse(WireModel):
 
 class NotReadyResponse(WireModel):
     """
-    503: something that the service needs is unavailable, or the instance is shutting down.
+    The instance does not accept calls, because something that it needs is unavailable or because it is stopping; HTTP 503.
     """
 
     status: Literal[-1]
@@ -651,7 +651,7 @@ class DatabaseMetadata(WireModel):
 
 class ColumnSummary(WireModel):
     """
-    A column of a table; null if the engine does not report it.
+    A column of a table. Properties that the engine does not report are null.
     """
 
     name: str
@@ -666,7 +666,7 @@ class ColumnSummary(WireModel):
 
 class PartitionKey(WireModel):
     """
-    A column that partitions a table.
+    A partition column.
     """
 
     name: str
@@ -683,7 +683,7 @@ class PrimaryKey(WireModel):
 
 class ForeignKey(WireModel):
     """
-    A column that refers to another table.
+    A column that references another table.
     """
 
     name: str
@@ -710,7 +710,7 @@ class TableMetadata(WireModel):
 
 class FunctionSummary(WireModel):
     """
-    A function in a list; empty text if the engine does not report it.
+    A function in a list. Properties that the engine does not report are empty.
     """
 
     name: str
@@ -732,7 +732,7 @@ class FunctionList(WireModel):
 
 class FunctionDetail(WireModel):
     """
-    One function; no keys at all if the engine's catalog cannot list functions.
+    A function. The object is empty if the engine cannot list functions.
     """
 
     name: Omittable[str] = None
@@ -776,7 +776,7 @@ class SampleStart(WireModel):
 
 class SampleStartResponse(WireModel):
     """
-    Answer of a sample with `async`.
+    Response of a sample call with `async`.
     """
 
     status: Literal[0]
@@ -804,7 +804,7 @@ class DatabaseDescription(WireModel):
 
 class DescribedColumn(WireModel):
     """
-    A column of a described table, partition columns included.
+    A column or partition column of a described table.
     """
 
     name: str
@@ -826,7 +826,7 @@ class TableProperty(WireModel):
 
 class TableDetailProperties(WireModel):
     """
-    Properties of a described table that every engine fills.
+    Properties of a described table that are the same for all engines.
     """
 
     owner: str
@@ -901,7 +901,7 @@ class AnalyzeResponse(WireModel):
 
 class DialectProperties(WireModel):
     """
-    Properties of a dialect for editors; empty for types that are not SQL.
+    Properties of a SQL dialect for editors; empty for other types.
     """
 
     is_sql: Omittable[bool] = None
@@ -984,7 +984,7 @@ class EditorApp(WireModel):
 
 class BrowserApp(WireModel):
     """
-    The browsers.
+    The browser application.
     """
 
     name: str
@@ -996,7 +996,7 @@ class BrowserApp(WireModel):
 
 class SchedulerApp(WireModel):
     """
-    The scheduler.
+    The scheduler application.
     """
 
     name: str
@@ -1009,7 +1009,7 @@ class SchedulerApp(WireModel):
 
 class HomeApp(WireModel):
     """
-    The document page.
+    The home page with documents.
     """
 
     name: str
@@ -1021,7 +1021,7 @@ class HomeApp(WireModel):
 
 class AppConfig(WireModel):
     """
-    The applications that the caller may use.
+    Applications that the caller may use.
     """
 
     editor: EditorApp
@@ -1047,7 +1047,7 @@ class ServiceFlags(WireModel):
 
 class StorageBrowserConfig(WireModel):
     """
-    What a file browser can offer.
+    Settings for file browsers.
     """
 
     enable_chunked_file_upload: bool
@@ -1062,7 +1062,7 @@ class StorageBrowserConfig(WireModel):
 
 class ImporterConfig(WireModel):
     """
-    What the importer accepts.
+    Settings of the importer.
     """
 
     is_enabled: bool
@@ -1091,7 +1091,7 @@ class DocumentsConfig(WireModel):
 
 class ClientConfiguration(WireModel):
     """
-    Answer of get_config.
+    Response of get_config.
     """
 
     app_config: AppConfig
@@ -1138,7 +1138,7 @@ class Compute(WireModel):
 
 class NamespacesResponse(WireModel):
     """
-    The namespaces, by the interface that the request names.
+    The namespaces. The key is the interface in the path.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1148,7 +1148,7 @@ class NamespacesResponse(WireModel):
 
 class ComputesResponse(WireModel):
     """
-    The computes, by the interface that the request names.
+    The computes. The key is the interface in the path.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1158,7 +1158,7 @@ class ComputesResponse(WireModel):
 
 class ClustersResponse(WireModel):
     """
-    The clusters, by the interface that the request names.
+    The clusters. The key is the interface in the path.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1178,7 +1178,7 @@ class BannersResponse(WireModel):
 
 class ConfigProblem(WireModel):
     """
-    A problem of the settings; secrets are masked.
+    A problem in the settings. Secrets are masked.
     """
 
     name: str
@@ -1189,7 +1189,7 @@ class ConfigProblem(WireModel):
 
 class CheckConfigResponse(WireModel):
     """
-    Problems of the settings.
+    Response of check_config.
     """
 
     hue_config_dir: str
@@ -1199,7 +1199,7 @@ class CheckConfigResponse(WireModel):
 
 class ServerLogsResponse(WireModel):
     """
-    The last lines of the server's log.
+    The last lines of the server log.
     """
 
     hue_hostname: str
@@ -1249,7 +1249,7 @@ class AdminStatementsResponse(WireModel):
 
 class AdminStatementResponse(WireModel):
     """
-    One statement of any user, with its text.
+    A statement of any user, with its text.
     """
 
     status: Literal[0]
@@ -1265,7 +1265,7 @@ class AdminStatementResponse(WireModel):
 
 class AdminCancelResponse(WireModel):
     """
-    The statement after the cancel was requested: ended, or still running while its engine has not confirmed.
+    The statement after the cancellation was requested. It may still be running, if its engine has not confirmed.
     """
 
     status: Literal[0]
@@ -1283,7 +1283,7 @@ class AppExamplesResponse(WireModel):
 
 class InstallAppExamplesResponse(WireModel):
     """
-    The examples are installed.
+    The examples were installed.
     """
 
     message: str
@@ -1292,7 +1292,7 @@ class InstallAppExamplesResponse(WireModel):
 
 class FilesystemConfig(WireModel):
     """
-    Facts about a file system and the caller, with the same keys for all. Those of HDFS are false, empty and null for other file systems, and while its cluster does not answer.
+    Properties of a file system and the caller, with the same keys for all file systems. The keys for HDFS are false, empty or null for other file systems, and while the HDFS cluster does not respond.
     """
 
     is_trash_enabled: bool
@@ -1317,10 +1317,10 @@ class Filesystem(WireModel):
 
 class FilesystemList(RootModel[list[Filesystem]]):
     """
-    Answer of storage/filesystems.
+    Response of storage/filesystems.
     """
 
-    root: Annotated[list[Filesystem], Field(description="Answer of storage/filesystems.")]
+    root: Annotated[list[Filesystem], Field(description="Response of storage/filesystems.")]
 
 
 class FileStats(WireModel):
@@ -1410,7 +1410,7 @@ class Breadcrumb(WireModel):
 
 class ListingPage(WireModel):
     """
-    The page of a directory, under both sets of names.
+    The position of a page in a directory listing. Some values have two keys.
     """
 
     number: int
@@ -1429,7 +1429,7 @@ class ListingPage(WireModel):
 
 class FileListing(WireModel):
     """
-    Answer of storage/list.
+    Response of storage/list.
     """
 
     status: Literal[0]
@@ -1440,7 +1440,7 @@ class FileListing(WireModel):
 
 class DirectoryView(WireModel):
     """
-    Answer of storage/view on a directory.
+    Response of storage/view on a directory.
     """
 
     status: Literal[0]
@@ -1471,7 +1471,7 @@ class DirectoryView(WireModel):
 
 class FileDisplay(WireModel):
     """
-    Answer of storage/display.
+    Response of storage/display.
     """
 
     status: Literal[0]
@@ -1486,7 +1486,7 @@ class FileDisplay(WireModel):
 
 class FileWindow(WireModel):
     """
-    The shown part of a file.
+    The displayed part of a file.
     """
 
     offset: int
@@ -1504,7 +1504,7 @@ class FileWindow(WireModel):
 
 class FileView(WireModel):
     """
-    Answer of storage/view on a file.
+    Response of storage/view on a file.
     """
 
     path: str
@@ -1530,7 +1530,7 @@ class FileView(WireModel):
 
 class ContentSummaryCounts(WireModel):
     """
-    What is below a path; -1 means no quota.
+    Number of entries and bytes below a path, and its quotas.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1546,7 +1546,7 @@ class ContentSummaryCounts(WireModel):
 
 class ContentSummaryResponse(WireModel):
     """
-    Answer of storage/content_summary; further keys of the store are passed on.
+    Response of storage/content_summary. Further keys from the store are passed on.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -1566,7 +1566,7 @@ class ContentSummaryResponse(WireModel):
 
 class PathResponse(WireModel):
     """
-    The path that was changed.
+    The changed path.
     """
 
     status: Literal[0]
@@ -1575,7 +1575,7 @@ class PathResponse(WireModel):
 
 class SaveResponse(WireModel):
     """
-    Answer of storage/save.
+    Response of storage/save.
     """
 
     status: Literal[0]
@@ -1585,7 +1585,7 @@ class SaveResponse(WireModel):
 
 class ReplicationResponse(WireModel):
     """
-    Answer of storage/set_replication.
+    Response of storage/set_replication.
     """
 
     status: Literal[0]
@@ -1595,7 +1595,7 @@ class ReplicationResponse(WireModel):
 
 class ChownResponse(WireModel):
     """
-    Answer of storage/chown.
+    Response of storage/chown.
     """
 
     status: Literal[0]
@@ -1606,7 +1606,7 @@ class ChownResponse(WireModel):
 
 class ChmodResponse(WireModel):
     """
-    Answer of storage/chmod.
+    Response of storage/chmod.
     """
 
     status: Literal[0]
@@ -1616,7 +1616,7 @@ class ChmodResponse(WireModel):
 
 class TransferResponse(WireModel):
     """
-    Answer of rename, move and copy.
+    Response of rename, move and copy.
     """
 
     status: Literal[0]
@@ -1628,12 +1628,17 @@ class TransferResponse(WireModel):
 
 
 class SkippedFiles(RootModel[str]):
-    root: Annotated[str, Field(description="Answer of a copy on Ozone: empty, or the files above the chunk size.")]
+    root: Annotated[
+        str,
+        Field(
+            description="Response of a copy on Ozone: the skipped files that are larger than the chunk size; may be empty."
+        ),
+    ]
 
 
 class DeleteResponse(WireModel):
     """
-    Answer of storage/rmtree.
+    Response of storage/rmtree.
     """
 
     status: Literal[0]
@@ -1644,7 +1649,7 @@ class DeleteResponse(WireModel):
 
 class BulkResponse(WireModel):
     """
-    Outcome of each item of a bulk call, by the path as sent.
+    Outcome of a bulk call.
     """
 
     status: Annotated[int, one_of(0, -1)]
@@ -1655,7 +1660,7 @@ class BulkResponse(WireModel):
 
 class RunningOperation(WireModel):
     """
-    The work continues after the response; HTTP 202.
+    The operation continues after the response; HTTP 202.
     """
 
     status: Literal[0]
@@ -1679,7 +1684,7 @@ class OperationProgress(WireModel):
 
 class TrashPathResponse(WireModel):
     """
-    Where the trash of a path is.
+    The trash directory of a path.
     """
 
     status: Literal[0]
@@ -1689,7 +1694,7 @@ class TrashPathResponse(WireModel):
 
 class RestoreResponse(WireModel):
     """
-    Answer of storage/trash/restore.
+    Response of storage/trash/restore.
     """
 
     status: Literal[0]
@@ -1699,7 +1704,7 @@ class RestoreResponse(WireModel):
 
 class PurgeResponse(WireModel):
     """
-    Answer of storage/trash/purge.
+    Response of storage/trash/purge.
     """
 
     status: Literal[0]
@@ -1737,7 +1742,7 @@ class UploadPartResponse(WireModel):
 
 class UploadStateResponse(WireModel):
     """
-    Progress of an upload in parts.
+    State of a multipart upload.
     """
 
     status: Literal[0]
@@ -1767,7 +1772,7 @@ class UploadCompleteResponse(WireModel):
 
 class AvailableSpaceResponse(WireModel):
     """
-    Bytes that the caller may still upload; -1 if unknown.
+    Response of available_space.
     """
 
     status: Literal[0]
@@ -1785,7 +1790,7 @@ class ImporterError(WireModel):
 
 class ImportedFile(WireModel):
     """
-    A file was uploaded; `file_path` is a reference to send back unchanged.
+    An uploaded file.
     """
 
     file_path: str
@@ -1804,7 +1809,7 @@ class ExcelMetadata(WireModel):
 
 class RecordsMetadata(WireModel):
     """
-    guess_metadata of a file whose records contain column names.
+    The format of a file whose records contain column names.
     """
 
     type: Annotated[str, one_of("parquet", "ndjson", "avro", "arrow")]
@@ -1836,7 +1841,7 @@ class PreviewColumn(WireModel):
 
 class PreviewWarning(WireModel):
     """
-    Anomalies found in the file.
+    An anomaly in the file.
     """
 
     code: Annotated[
@@ -1893,7 +1898,7 @@ class CreateTableResponse(WireModel):
 
 class ConnectorSetting(WireModel):
     """
-    One setting; secrets are masked.
+    A setting of a connector. Secrets are masked.
     """
 
     name: str
@@ -1938,7 +1943,7 @@ class Connector(WireModel):
 
 class ConnectorGroup(WireModel):
     """
-    Instances of one category.
+    The connectors of a category.
     """
 
     category: Annotated[str, one_of("editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins")]
@@ -1949,7 +1954,7 @@ class ConnectorGroup(WireModel):
 
 class ConnectorTypeGroup(WireModel):
     """
-    Types of one category.
+    The connector types of a category.
     """
 
     category: Annotated[str, one_of("editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins")]
@@ -1970,7 +1975,7 @@ class ConnectorCategoryEntry(WireModel):
 
 class ConnectorTypeList(WireModel):
     """
-    The catalog of connector types.
+    Response of connector/types.
     """
 
     connectors: list[ConnectorTypeGroup]
@@ -1980,7 +1985,7 @@ class ConnectorTypeList(WireModel):
 
 class ConnectorList(WireModel):
     """
-    The instances that the caller may see.
+    The connectors that the caller may use.
     """
 
     connectors: list[ConnectorGroup]
@@ -1989,7 +1994,7 @@ class ConnectorList(WireModel):
 
 class ConnectorTemplate(WireModel):
     """
-    A type with its defaults, as a template for update.
+    A connector type with its defaults, as a template for connector/instance/update.
     """
 
     dialect: str
@@ -2007,7 +2012,7 @@ class ConnectorTemplate(WireModel):
 
 class ConnectorTemplateResponse(WireModel):
     """
-    Answer of instance/new.
+    Response of connector/instance/new.
     """
 
     connector: ConnectorTemplate
@@ -2016,7 +2021,7 @@ class ConnectorTemplateResponse(WireModel):
 
 class ConnectorResponse(WireModel):
     """
-    One instance, not wrapped.
+    A connector.
     """
 
     id: str
@@ -2037,7 +2042,7 @@ class ConnectorResponse(WireModel):
 
 class ConnectorUpdateResponse(WireModel):
     """
-    The instance as stored.
+    A stored connector.
     """
 
     connector: Connector
@@ -2047,7 +2052,7 @@ class ConnectorUpdateResponse(WireModel):
 
 class ConnectorDeleteResponse(WireModel):
     """
-    The instance is gone.
+    The connector was deleted.
     """
 
     id: str
@@ -2056,7 +2061,7 @@ class ConnectorDeleteResponse(WireModel):
 
 class ConnectionCheck(WireModel):
     """
-    One step of a connection test.
+    A step of a connection test.
     """
 
     name: Annotated[str, one_of("resolve", "connect", "login", "statement")]
@@ -2081,7 +2086,7 @@ class ConnectorTestResponse(WireModel):
 
 class ConnectorExamplesResponse(WireModel):
     """
-    Which examples were installed.
+    The outcome of an installation of examples.
     """
 
     status: Literal[0]
@@ -2117,7 +2122,7 @@ class User(WireModel):
 
 class UsersResponse(WireModel):
     """
-    Users by their ids.
+    Response of iam/users.
     """
 
     users: list[User]
@@ -2139,7 +2144,7 @@ class UserSummary(WireModel):
 
 class UserListResponse(WireModel):
     """
-    Users that match, ordered by name.
+    Matching users, sorted by name.
     """
 
     users: list[UserSummary]
@@ -2149,7 +2154,7 @@ class UserListResponse(WireModel):
 
 class UserAutocompleteResponse(WireModel):
     """
-    Users and groups that match.
+    Matching users and groups.
     """
 
     users: list[User]
@@ -2159,7 +2164,7 @@ class UserAutocompleteResponse(WireModel):
 
 class Preferences(WireModel):
     """
-    A user's defaults for fields that a call omits.
+    A user's defaults for omitted fields.
     """
 
     big_numbers: Annotated[str, one_of("number", "text")]
@@ -2176,7 +2181,7 @@ class PreferencesResponse(WireModel):
 
 class ApiToken(WireModel):
     """
-    An API token without its value, which is shown only at its creation.
+    An API token. Its value is returned only when the token is created.
     """
 
     id: str
@@ -2193,7 +2198,7 @@ class ApiToken(WireModel):
 
 class ApiTokenList(WireModel):
     """
-    One page of API tokens, with those that ended within 30 days.
+    A page of API tokens, including tokens that expired or were revoked within the last 30 days.
     """
 
     status: Literal[0]
@@ -2213,7 +2218,7 @@ class NewApiTokenResponse(WireModel):
 
 class ApiTokenResponse(WireModel):
     """
-    An API token that was revoked.
+    A revoked API token.
     """
 
     status: Literal[0]
@@ -2222,7 +2227,7 @@ class ApiTokenResponse(WireModel):
 
 class SearchRecord(WireModel):
     """
-    A match. Only `hue_name` and `hue_description` are HTML.
+    A match of a search. Only `hue_name` and `hue_description` are HTML.
     """
 
     originalName: str
@@ -2258,7 +2263,7 @@ class SearchRecord(WireModel):
 
 class SearchSource(WireModel):
     """
-    Outcome of one source.
+    The outcome of a search source.
     """
 
     ok: bool
@@ -2269,7 +2274,7 @@ class SearchSource(WireModel):
 
 class SearchResponse(WireModel):
     """
-    Matches of all sources, merged.
+    Merged matches of all sources.
     """
 
     results: list[SearchRecord]
@@ -2349,7 +2354,7 @@ class TaskResponse(WireModel):
 
 class ScheduleNotice(WireModel):
     """
-    Who is notified about the runs of a schedule.
+    Notifications about the runs of a schedule.
     """
 
     on: list[str]
@@ -2360,7 +2365,7 @@ class ScheduleNotice(WireModel):
 
 class Schedule(WireModel):
     """
-    A statement or task that runs at set times.
+    A statement or task that runs at scheduled times.
     """
 
     id: int
@@ -2409,7 +2414,7 @@ class ScheduleResponse(WireModel):
 
 class ScheduleDeleteResponse(WireModel):
     """
-    The schedule is gone.
+    The schedule was deleted.
     """
 
     id: int
@@ -2418,7 +2423,7 @@ class ScheduleDeleteResponse(WireModel):
 
 class ScheduleRunResponse(WireModel):
     """
-    The schedule was started once.
+    A run of the schedule was started.
     """
 
     fire_id: str
@@ -2427,7 +2432,7 @@ class ScheduleRunResponse(WireModel):
 
 class EmailTestResponse(WireModel):
     """
-    Outcome of a test mail.
+    The outcome of a test email.
     """
 
     ok: bool
@@ -2437,7 +2442,7 @@ class EmailTestResponse(WireModel):
 
 class StatementFailure(WireModel):
     """
-    Report about a recorded statement that did not succeed; HTTP 200.
+    A recorded statement that did not succeed; HTTP 200.
     """
 
     status: Annotated[int, one_of(1, 401, -3, -4)]
@@ -2457,7 +2462,7 @@ class StatementFailure(WireModel):
 
 class ExecuteResponse(WireModel):
     """
-    A statement is recorded and will be run.
+    A recorded statement, which will be run.
     """
 
     status: Literal[0]
@@ -2472,7 +2477,7 @@ class ExecuteResponse(WireModel):
 
 class DelimitedMetadata(WireModel):
     """
-    How a text file is delimited, in real characters.
+    The format of a delimited text file. Characters are not escaped.
     """
 
     type: Annotated[str, one_of("csv", "tsv", "delimiter_format")]
@@ -2516,7 +2521,7 @@ class NestedField(WireModel):
 
 class ColumnMetadata(WireModel):
     """
-    A column or a nested part of one. Arrays add `item`, maps `key` and `value`, structs `fields`.
+    A column or a nested field. Arrays have `item`, maps `key` and `value`, structs `fields`.
     """
 
     status: Literal[0]

@@ -161,10 +161,11 @@ async def fetch_result_data(
     results: ResultReaderDep,
     settings: SettingsDep,
 ) -> Response:
-    """Return the next rows of a result, or the rows from `start_row`. Spec §4, Contract editor 6.1.
+    """Return the next rows of a result, or the rows from `start_row`.
 
     Clients that read numbers as 64-bit floating point, such as JavaScript, lose digits of integers beyond 2^53.
-    With `big_numbers=text`, these columns are returned as text, and `meta` marks them.
+    With `big_numbers=text`, these columns are returned as text, and `meta` marks them. Spec §4, Contract editor
+    6.1.
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
     operation_id = await requested_operation_id(access, user, request)

@@ -82,10 +82,10 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 @router.post("/notebook/api/execute", include_in_schema=False)
 @router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409, 501))
 async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record a statement, or with `run_all` a script, and start it. The response does not wait for its end.
+    """Record a statement, or with `run_all` a script, and start it.
 
-    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
-    4.1, 5.5.
+    By default the response does not wait for the end of the statement. With `wait`, it is sent when the statement
+    ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
     """
     return await execution.run(user, request, None)
 
@@ -96,10 +96,10 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
     "/api/v1/query/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501)
 )
 async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
-    """Record a statement, or with `run_all` a script, and start it. The response does not wait for its end.
+    """Record a statement, or with `run_all` a script, and start it.
 
-    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
-    4.1, 5.5.
+    By default the response does not wait for the end of the statement. With `wait`, it is sent when the statement
+    ends, or after that many seconds. Spec §4, Contract editor 4.1, 5.5.
     """
     return await execution.run(user, request, dialect)
 

@@ -44,9 +44,10 @@ async def check_status(
     access: StatementAccessDep,
     reader: StatementReaderDep,
 ) -> Response:
-    """Return the status of a statement; with `wait`, as soon as the statement ends. Spec §4, Contract editor 4.2.
+    """Return the status of a statement.
 
-    The response is sent after `wait` seconds at the latest.
+    With `wait`, the response is sent when the statement ends, or after that many seconds. Spec §4, Contract editor
+    4.2.
     """
     operation_id = await requested_operation_id(access, user, request)
     status = await reader.status(user, operation_id, wait_s=request.wait)
