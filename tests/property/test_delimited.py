@@ -12,7 +12,7 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter, InvalidRequest
 from queryserver.formats.delimited.cutting import PlainReader
 from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
-from queryserver.formats.detection import delimiters_of, detect, recognise
+from queryserver.formats.detection import detect_delimiters, detect_file_type, parse_delimiters
 from queryserver.formats.table_files import RECORD_TYPES, Delimiters, FileType, QuotedText
 
 DELIMITERS = [
@@ -165,15 +165,15 @@ def assert_same(blocks, records, unclosed, width):
 @given(st.binary(max_size=200) | texts.map(str.encode) | texts.map(lambda text: text.encode("utf-16")), st.booleans())
 def test_any_bytes_are_read_or_refused_with_an_importer_error(sample, is_whole):
     try:
-        if recognise(sample, is_whole=is_whole) in {FileType.EXCEL, *RECORD_TYPES}:
+        if detect_file_type(sample, is_whole=is_whole) in {FileType.EXCEL, *RECORD_TYPES}:
             return
     except InvalidRequest as error:
         if error.code not in {"file_empty", "unsupported_format"}:
             raise
         return
-    found = detect(sample, is_whole=is_whole)
+    found = detect_delimiters(sample, is_whole=is_whole)
     assert 0 <= found.confidence <= 1
-    delimiters = delimiters_of(found.delimiters.field, quote=found.delimiters.quote, record=found.record_separator)
+    delimiters = parse_delimiters(found.delimiters.field, quote=found.delimiters.quote, record=found.record_separator)
     assert delimiters == found.delimiters
     reader = BlockReader(found.delimiters, found.encoding, 3)
     blocks = [*reader.feed(sample), *reader.finish()]
@@ -197,7 +197,7 @@ def test_undecodable_bytes_become_replacement_characters_for_any_chunks(content,
 @given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
 def test_any_separators_are_accepted_or_refused(field, quote, record):
     try:
-        delimiters = delimiters_of(field or ",", quote=quote, record=record)
+        delimiters = parse_delimiters(field or ",", quote=quote, record=record)
     except InvalidParameter:
         return
     assert delimiters.field

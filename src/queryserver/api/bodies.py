@@ -20,7 +20,7 @@ from queryserver import errors
 from queryserver.api.addresses import client_address
 from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.storage import wire_names
-from queryserver.formats.multipart import text_parts
+from queryserver.formats.multipart import parse_text_parts
 from queryserver.platform.networks import network_of
 from queryserver.platform.text import MAX_DEPTH, is_object, parse_json
 from queryserver.platform.threads import Threads
@@ -86,7 +86,7 @@ def multipart_fields(body: bytes, content_type: str, *, max_fields: int = MAX_FI
     if not body:
         return []
     fields: list[tuple[str, str]] = []
-    for name, value in text_parts(body, content_type, max_parts=max_fields):
+    for name, value in parse_text_parts(body, content_type, max_parts=max_fields):
         key = _name(name)
         fields.append((key, _value(key, value)))
     return fields

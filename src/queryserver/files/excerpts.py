@@ -19,7 +19,7 @@ from queryserver.formats.unpacking import (
     Codec,
     Unpacker,
     Window,
-    detect,
+    detect_codec,
     head_bytes,
     unpacker,
 )
@@ -90,7 +90,7 @@ class Excerpts:
             if codec is None:
                 needed = head_bytes(status.name)
                 start = head if len(head) >= min(needed, status.size_bytes) else await _bytes(location, 0, needed)
-                codec = detect(status.name, start[:needed], status.size_bytes)
+                codec = detect_codec(status.name, start[:needed], status.size_bytes)
             if codec is Codec.NONE:
                 return FileExcerpt(codec, await _plain(location, status, head, offset, length, is_near=is_near))
         if codec is Codec.PARQUET:

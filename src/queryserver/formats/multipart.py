@@ -1,4 +1,4 @@
-"""Bodies of `multipart/form-data` within limits (Contract security T6): their text fields, or one file as a stream."""
+"""Parsing of `multipart/form-data` within limits (Contract security T6): text fields, or one file as a stream."""
 
 import asyncio
 import re
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 _NO_LIMIT = 1 << 30
-"""For the parser, which has limits per header line: here is one per part."""
+"""Disables the parser's limits per header line; this module limits the headers of a part as a whole."""
 _MAX_HEADER_BYTES = 16 * 1024
 _WINDOW_BYTES = 64 * 1024
 PIECE_BYTES = 1024 * 1024
 _KIB = 1024
 
-_KIND = re.compile(r"\s*form-data\s*", re.IGNORECASE)
+_FORM_DATA = re.compile(r"\s*form-data\s*", re.IGNORECASE)
 _PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;\s"]*)\s*', re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\])')
 _ENCODED_WORDS = re.compile(r"=\?[^?\s]+\?[bq]\?[^?\s]*\?=(?:\s+=\?[^?\s]+\?[bq]\?[^?\s]*\?=)*", re.IGNORECASE)
@@ -35,12 +35,12 @@ _CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
 class _PartCallbacks(ABC):
-    """What the parser calls. Reads the headers of a part; they raise PayloadTooLarge."""
+    """Parser callbacks that read the headers of a part. Raises PayloadTooLarge if the headers are too large."""
 
     def __init__(self, max_header_bytes: int) -> None:
-        self.ended = False
+        self.is_complete = False
         self._disposition = b""
-        """`Content-Disposition`; empty: there was none."""
+        """The value of the header `Content-Disposition`; empty if the part has none."""
         self._max_header_bytes = max_header_bytes
         self._header_bytes = 0
         self._header_name = bytearray()
@@ -48,7 +48,7 @@ class _PartCallbacks(ABC):
         self._value = bytearray()
 
     def parser(self, content_type: str) -> MultipartParser:
-        """Raises InvalidParameter, FormParserError."""
+        """Create a parser. Raises InvalidParameter without a boundary, FormParserError if the boundary is invalid."""
         callbacks: MultipartCallbacks = {
             "on_part_begin": self._begin,
             "on_header_begin": self._begin_header,
@@ -60,7 +60,7 @@ class _PartCallbacks(ABC):
             "on_part_end": self._end,
             "on_end": self._end_all,
         }
-        boundary = boundary_of(content_type)
+        boundary = parse_boundary(content_type)
         return MultipartParser(boundary, callbacks, max_header_count=_NO_LIMIT, max_header_size=_NO_LIMIT)
 
     def _begin(self) -> None:
@@ -70,21 +70,21 @@ class _PartCallbacks(ABC):
     def _begin_header(self) -> None:
         self._header_name.clear()
         self._header_value.clear()
-        self._count(len(": \r\n"))
+        self._count_header_bytes(len(": \r\n"))
 
     def _read_name(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
+        self._count_header_bytes(end - start)
         self._header_name += window[start:end]
 
     def _read_value(self, window: bytes, start: int, end: int) -> None:
-        self._count(end - start)
+        self._count_header_bytes(end - start)
         self._header_value += window[start:end]
 
     def _end_header(self) -> None:
         if bytes(self._header_name).lower() == b"content-disposition":
             self._disposition = bytes(self._header_value)
 
-    def _count(self, size: int) -> None:
+    def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._max_header_bytes:
             raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_header_bytes} bytes.")
@@ -99,25 +99,25 @@ class _PartCallbacks(ABC):
     def _end(self) -> None: ...
 
     def _end_all(self) -> None:
-        self.ended = True
+        self.is_complete = True
 
 
-def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
-    """Name and value of each part, in order. Raises InvalidParameter, PayloadTooLarge."""
-    parts = _Parts(max_parts)
+def parse_text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
+    """Return the name and value of each part, in order. Raises InvalidParameter or PayloadTooLarge."""
+    parts = _TextParts(max_parts)
     try:
         parser = parts.parser(content_type)
         for start in range(0, len(body), _WINDOW_BYTES):
             parser.write(body[start : start + _WINDOW_BYTES])
     except FormParserError:
         raise InvalidParameter("The multipart body does not parse.") from None
-    if not parts.ended:
+    if not parts.is_complete:
         raise InvalidParameter("The multipart body ends before its last boundary.")
     return parts.found
 
 
-def boundary_of(content_type: str) -> bytes:
-    """The boundary between the parts. Raises InvalidParameter when the content type has none."""
+def parse_boundary(content_type: str) -> bytes:
+    """Return the boundary between parts. Raises InvalidParameter if the content type has none."""
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     except UnicodeEncodeError:
@@ -127,8 +127,8 @@ def boundary_of(content_type: str) -> bytes:
     return boundary
 
 
-class _Parts(_PartCallbacks):
-    """Keeps all parts, which are text."""
+class _TextParts(_PartCallbacks):
+    """Collects all parts, which must be text fields."""
 
     def __init__(self, max_parts: int) -> None:
         super().__init__(_MAX_HEADER_BYTES)
@@ -161,8 +161,8 @@ class PartNames:
     file_name: str | None
 
 
-def names_of_part(disposition: bytes) -> PartNames:
-    """The names in the value of a header Content-Disposition. Raises InvalidParameter, InvalidName."""
+def parse_part_names(disposition: bytes) -> PartNames:
+    """Parse the names in a `Content-Disposition` header. Raises InvalidParameter or InvalidName."""
     try:
         parameters = _parameters(disposition.decode())
     except UnicodeDecodeError:
@@ -171,19 +171,19 @@ def names_of_part(disposition: bytes) -> PartNames:
         raise InvalidParameter("A part of the multipart body has no name.")
     name = parameters.get("filename")
     if "filename*" in parameters:
-        name = _extended(parameters["filename*"])
+        name = _decode_extended_value(parameters["filename*"])
     elif any(name.startswith("filename*") for name in parameters):
         raise InvalidName("A file name in several pieces is not read.")
     elif name and _ENCODED_WORDS.fullmatch(name):
         try:
             name = str(make_header(decode_header(name)))
-        except (MessageError, LookupError, ValueError):  # the client chooses among all codecs there are
+        except (MessageError, LookupError, ValueError):  # the client may name any codec
             raise InvalidName("The encoded file name does not parse.") from None
     return PartNames(parameters["name"], name)
 
 
 def _parameters(disposition: str) -> Mapping[str, str]:
-    kind = _KIND.match(disposition)
+    kind = _FORM_DATA.match(disposition)
     position = kind.end() if kind else 0
     found: dict[str, str] = {}
     while position and position < len(disposition) and (match := _PARAMETER.match(disposition, position)):
@@ -197,8 +197,8 @@ def _parameters(disposition: str) -> Mapping[str, str]:
     return found
 
 
-def _extended(value: str) -> str:
-    """The text of `UTF-8'en'a%20b`."""
+def _decode_extended_value(value: str) -> str:
+    """Decode an extended value (RFC 8187) such as `UTF-8'en'a%20b`."""
     charset, first, rest = value.partition("'")
     _, second, encoded = rest.partition("'")
     if not first or not second or charset.lower() not in _CHARSETS:
@@ -213,23 +213,24 @@ def _extended(value: str) -> str:
 class MultipartLimits:
     parts: int = 32
     header_bytes: int = 8 * _KIB
-    """Of one part."""
+    """Maximum size of the headers of a part."""
     value_bytes: int = 64 * _KIB
-    """Of one text field."""
+    """Maximum size of a text field."""
     frame_bytes: int = 512 * _KIB
-    """Of everything that is neither file nor value, what stands behind the last boundary too."""
+    """Maximum size of everything except the file and the values, including the bytes after the last boundary."""
     slow_bytes: int = 60 * _KIB
     slow_s: float = 60.0
-    """A body of which fewer than `slow_bytes` come while `slow_s` are spent waiting for it is too slow."""
+    """A body is too slow if fewer than `slow_bytes` arrive while the server waits for `slow_s` in total."""
 
 
 _LIMITS = MultipartLimits()
 
 
 class MultipartStream:
-    """Reads one body: `file_name`, then `content` to its end.
+    """Reads one body: call `file_name` first, then read `content` to its end.
 
-    `file_fields` are the names that the file may go by; empty: any. `leading_fields` must not come behind the file.
+    `file_fields` are the accepted field names of the file; empty accepts any name. `leading_fields` must precede the
+    file.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class MultipartStream:
         self._limits = limits
         self._parts = _StreamedParts(limits, file_fields, leading_fields)
         self.fields = self._parts.fields
-        """The text fields so far, in their order."""
+        """The text fields received so far, in order."""
         self._waited_s = 0.0
         self._recent_bytes = 0
         self.bytes_read = 0
@@ -256,14 +257,14 @@ class MultipartStream:
 
     @property
     def file_field(self) -> str:
-        """The name of the part that holds the file; empty before the file comes."""
+        """The field name of the file; empty before the file's part begins."""
         return self._parts.file_field
 
     async def file_name(self) -> str:
-        """Reads up to the file and returns its name, as the client wrote it.
+        """Read up to the file and return its name, unchanged.
 
         Raises InvalidParameter, InvalidName, MissingParameter (no file), too_many_parts, PayloadTooLarge, BodyTooSlow,
-        upload_aborted (the body ends early), and what `body` raises.
+        upload_aborted (the body ends early), and any error of `body`.
         """
         while self._parts.file_name is None:
             if not await self._read():
@@ -272,10 +273,10 @@ class MultipartStream:
         return self._parts.file_name
 
     async def content(self) -> AsyncGenerator[bytes]:
-        """The bytes of the file, in pieces of at most 1 MiB.
+        """Yield the bytes of the file in pieces of at most 1 MiB.
 
-        Ends only when the whole body was read and nothing is wrong with it. Raises as `file_name`, also for a second
-        file and for `leading_fields` behind the file.
+        Ends normally only after the whole body was read and is valid. Raises the errors of `file_name`, and
+        InvalidParameter for a second file or for `leading_fields` after the file.
         """
         while await self._read():
             while self._parts.waiting_bytes >= PIECE_BYTES:
@@ -294,11 +295,11 @@ class MultipartStream:
         except FormParserError:
             raise InvalidParameter("The multipart body does not parse.") from None
         if self.bytes_read - self._parts.content_bytes > self._limits.frame_bytes:
-            raise PayloadTooLarge("The multipart body holds too much beside its file and fields.")
+            raise PayloadTooLarge("The multipart body is too large, apart from its file and fields.")
         return True
 
     async def _next(self) -> bytes | None:
-        """Time counts only while the client is awaited, not while the store is slow."""
+        """Receive the next piece. Counts only the time spent waiting for the client, so a slow store does not count."""
         clock = asyncio.get_running_loop().time
         started = clock()
         try:
@@ -313,12 +314,12 @@ class MultipartStream:
         return piece
 
     def _require_end(self) -> None:
-        if not self._parts.ended:
+        if not self._parts.is_complete:
             raise upload_aborted("The multipart body ends before its last boundary.")
 
 
 class _StreamedParts(_PartCallbacks):
-    """Keeps text fields, and the bytes of the file until they are taken."""
+    """Collects text fields, and buffers the bytes of the file until `take` removes them."""
 
     def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
         super().__init__(limits.header_bytes)
@@ -331,7 +332,7 @@ class _StreamedParts(_PartCallbacks):
         self._file_fields = file_fields
         self._leading_fields = leading_fields
         self._waiting: list[bytes] = []
-        self._begun = 0
+        self._part_count = 0
         self._names = PartNames("", None)
 
     def take(self, size: int) -> bytes:
@@ -342,13 +343,13 @@ class _StreamedParts(_PartCallbacks):
         return piece
 
     def _begin(self) -> None:
-        self._begun += 1
-        if self._begun > self._limits.parts:
+        self._part_count += 1
+        if self._part_count > self._limits.parts:
             raise too_many_parts(f"A multipart body has at most {self._limits.parts} parts.")
         super()._begin()
 
     def _end_headers(self) -> None:
-        self._names = names_of_part(self._disposition)
+        self._names = parse_part_names(self._disposition)
         if self._names.file_name is None:
             if self.file_name is not None and self._names.field in self._leading_fields:
                 raise InvalidParameter(f"{self._names.field} must come before the file.")

@@ -1,6 +1,6 @@
-"""Parquet as JSON Lines, row group by row group.
+"""Conversion of Parquet files to JSON Lines, one row group at a time.
 
-Runs in the confined worker process: a file of some hundred bytes may unpack to gigabytes.
+Runs in the confined worker process, because a file of some hundred bytes may decompress to gigabytes.
 """
 
 import io
@@ -21,30 +21,29 @@ from queryserver.formats.value_sizes import decoded_bytes, split_batch
 
 _BATCH_BYTES = 1024 * 1024
 _MAX_BATCH_ROWS = 1024
-# A buffer for each column that is read.
+# The total size of the read buffers; there is one for each column.
 _BUFFERS_BYTES = 32 * 1024 * 1024
 _MIN_BUFFER_BYTES = 16 * 1024
 _FEW_COLUMNS = 64
 _MANY_COLUMNS = 500
-"""The memory of files of fewer columns does not matter."""
-_MOST_CELLS = 1024 * 1024
-_OF_DICTIONARIES = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
+"""Files with fewer columns need little memory per row group."""
+_MAX_SMALL_GROUP_CELLS = 1024 * 1024
+_DICTIONARY_ENCODINGS = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 _MAGIC, _TAIL = b"PAR1", bytes(4)
-"""A file begins and ends with the mark; before that at the end stands the size of the metadata."""
+"""A file begins and ends with the magic bytes. The size of the metadata precedes those at the end."""
 _ARROW_TYPES = b"ARROW:schema"
 _MAX_METADATA_ITEMS = 1_000_000
 _MAX_METADATA_BYTES = 16 * 1024 * 1024
 
 
 def parquet_lines(file: IOBase) -> Generator[bytes]:
-    """The rows as JSON Lines in pieces of some 64 KiB, keys in column order, values in their raw forms.
+    """Yield the rows as JSON Lines in pieces of about 64 KiB, with keys in column order and values in raw form.
 
-    `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed,
-    DecompressionLimit.
+    Reads `file` at any offset; errors of `file` pass through. Raises DecompressionFailed or DecompressionLimit.
     """
     try:
         metadata = _metadata(file)
-        yield from _encoded(file, metadata)
+        yield from _encode(file, metadata)
     except pa.ArrowMemoryError:
         raise DecompressionLimit("The file needs more memory to be shown than there is.") from None
     except pa.ArrowException as error:
@@ -55,22 +54,22 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
 
 
 def open_parquet(file: IOBase) -> pq.ParquetFile:
-    """The file with bounds on what its metadata and its reading may take. Raises ArrowException, OSError."""
-    return _opened(file, _metadata(file))
+    """Open a file with limits on the memory for metadata and buffers. Raises ArrowException or OSError."""
+    return _open(file, _metadata(file))
 
 
-def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
+def parquet_batches(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """Yield all rows in batches of about 1 MiB, without dictionary arrays. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
             yield from map(without_dictionaries, split_batch(batch, 2 * _BATCH_BYTES, decoded_bytes))
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
-    """The metadata; without the Arrow types that the writer noted where these ask for what Arrow cannot read."""
+    """Read the metadata. Ignores the stored Arrow schema if it demands dictionaries that Arrow cannot read."""
     parquet = _with_limits(file)
     metadata = parquet.metadata
-    if not any(map(_has_dictionaries, parquet.schema_arrow.types)) or not _of_values(metadata):
+    if not any(map(_has_dictionaries, parquet.schema_arrow.types)) or not _columns_without_dictionary(metadata):
         return metadata
     file.seek(-metadata.serialized_size - len(_TAIL) - len(_MAGIC), io.SEEK_END)
     footer = file.read().replace(_ARROW_TYPES, _ARROW_TYPES.lower())
@@ -87,8 +86,8 @@ def _has_dictionaries(kind: pa.DataType) -> bool:
     return types.is_dictionary(kind) or any(_has_dictionaries(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _of_values(metadata: pq.FileMetaData) -> set[int]:
-    """Columns of texts and bytes of which a part is in an encoding that Arrow reads as values only."""
+def _columns_without_dictionary(metadata: pq.FileMetaData) -> set[int]:
+    """Return the text and binary columns with an encoding that Arrow cannot read into dictionaries."""
     numbers = [
         number for number in range(metadata.num_columns) if metadata.schema.column(number).physical_type == "BYTE_ARRAY"
     ]
@@ -97,17 +96,17 @@ def _of_values(metadata: pq.FileMetaData) -> set[int]:
         number
         for group in groups
         for number in numbers
-        if not _OF_DICTIONARIES.issuperset(group.column(number).encodings)
+        if not _DICTIONARY_ENCODINGS.issuperset(group.column(number).encodings)
     }
 
 
-def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
+def _open(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
     buffer_bytes = min(max(_BUFFERS_BYTES // max(metadata.num_columns, 1), _MIN_BUFFER_BYTES), _BATCH_BYTES)
     return pq.ParquetFile(
-        _wide(file, metadata, buffer_bytes),
+        _with_wide_reads(file, metadata, buffer_bytes),
         metadata=metadata,
-        # Values of dictionaries stay there: a text of 1 MiB in a million rows takes 1 MiB.
-        read_dictionary=_plain_texts(metadata),
+        # Dictionary-encoded values are not expanded: a text of 1 MiB in a million rows takes 1 MiB.
+        read_dictionary=_dictionary_columns(metadata),
         buffer_size=buffer_bytes,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",
@@ -116,47 +115,47 @@ def _opened(file: IOBase, metadata: pq.FileMetaData) -> pq.ParquetFile:
     )
 
 
-def _encoded(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
-    parquet = _opened(file, metadata)
+def _encode(file: IOBase, metadata: pq.FileMetaData) -> Iterator[bytes]:
+    parquet = _open(file, metadata)
     encoder = JsonLinesEncoder(tuple(Column(name, ResultType.STRING, "") for name in parquet.schema_arrow.names))
-    for part in parquet_parts(parquet):
+    for part in parquet_batches(parquet):
         made = encoder.rows(part) if part.num_columns else b"{}\n" * part.num_rows
         for start in range(0, len(made), OUTPUT_BYTES):
             yield made[start : start + OUTPUT_BYTES]
 
 
 def _batches(parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
-    """The rows of one row group. Few rows of many columns are read some columns at a time.
+    """Yield the rows of one row group. Small groups with many columns are read in groups of columns.
 
-    Arrow keeps a reader of some 6 KiB, and a buffer, for each column that it reads at once.
+    Arrow needs a reader of about 6 KiB and a buffer for each column that it reads at the same time.
     """
     metadata, names = parquet.metadata, parquet.schema_arrow.names
     group = metadata.row_group(number)
     columns = metadata.num_columns
-    is_small = group.num_rows * columns <= _MOST_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
-    # Whether each column can be named by itself: none is nested, and no two have one name.
+    is_small = group.num_rows * columns <= _MAX_SMALL_GROUP_CELLS and group.total_byte_size <= _BUFFERS_BYTES // 2
+    # Columns can be selected by name if none is nested and all names differ.
     is_flat = len(set(names)) == columns and not any("." in name for name in names)
     if columns <= _MANY_COLUMNS or not is_small or not is_flat:
-        yield from parquet.iter_batches(_rows(group), [number], use_threads=False)
+        yield from parquet.iter_batches(_batch_rows(group), [number], use_threads=False)
         return
     arrays: list[pa.ChunkedArray] = []
     for start in range(0, columns, _MANY_COLUMNS):
         chosen = names[start : start + _MANY_COLUMNS]
         arrays += parquet.read_row_group(number, columns=chosen, use_threads=False).columns
-    yield from pa.Table.from_arrays(arrays, names=names).to_batches(_rows(group))
+    yield from pa.Table.from_arrays(arrays, names=names).to_batches(_batch_rows(group))
 
 
-def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
-    """The file, read in larger pieces where its columns are short. Raises DecompressionLimit.
+def _with_wide_reads(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
+    """Wrap a file with many short columns so that it is read in larger pieces. Raises DecompressionLimit.
 
-    A column that is longer than its buffer is read a buffer at a time: then larger pieces would be read repeatedly.
+    Columns longer than their buffers are read one buffer at a time, so larger pieces would be read repeatedly.
     """
     columns = metadata.num_columns
     if columns <= _FEW_COLUMNS or not metadata.num_row_groups:
         return file
     longest = max(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if longest // columns <= buffer_bytes:
-        return _NearReads(file, _BATCH_BYTES)
+        return _WindowedFile(file, _BATCH_BYTES)
     if columns * buffer_bytes > 2 * _BUFFERS_BYTES:
         raise DecompressionLimit(
             f"The parquet file has {columns} columns; of files with as many values at most"
@@ -166,15 +165,15 @@ def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
 
 
 class SeekableFile(io.RawIOBase, ABC):
-    """A file that is read from `_place` on."""
+    """Base class of files with a read position."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._place = 0
+        self._position = 0
 
     @abstractmethod
     def _end(self, offset: int) -> int:
-        """A place relative to the end of the file."""
+        """Return the position at `offset` from the end of the file."""
 
     def readable(self) -> bool:
         return True
@@ -183,18 +182,20 @@ class SeekableFile(io.RawIOBase, ABC):
         return True
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         at_end = whence == io.SEEK_END
-        self._place = max(self._end(offset) if at_end else offset + (self._place if whence == io.SEEK_CUR else 0), 0)
-        return self._place
+        self._position = max(
+            self._end(offset) if at_end else offset + (self._position if whence == io.SEEK_CUR else 0), 0
+        )
+        return self._position
 
 
-class _NearReads(SeekableFile):
-    """A file that is read `window_bytes` at a time: 20,000 columns of a few bytes are 20,000 reads of a store else.
+class _WindowedFile(SeekableFile):
+    """Reads a file `window_bytes` at a time, since 20,000 columns of a few bytes would need 20,000 reads of a store.
 
-    The file below is closed by its owner.
+    The caller closes the underlying file.
     """
 
     def __init__(self, file: io.IOBase, window_bytes: int) -> None:
@@ -203,25 +204,25 @@ class _NearReads(SeekableFile):
         self._window_bytes = window_bytes
         self._window = b""
         self._window_start = 0
-        self._place = file.tell()
+        self._position = file.tell()
 
     def _end(self, offset: int) -> int:
         return self._file.seek(offset, io.SEEK_END)
 
     def read(self, size: int = -1, /) -> bytes:
-        begin = self._place - self._window_start
+        begin = self._position - self._window_start
         if size < 0 or not 0 <= begin <= len(self._window) - size:
-            self._file.seek(self._place)
+            self._file.seek(self._position)
             self._window = self._file.read(size if size < 0 else max(size, self._window_bytes)) or b""
-            self._window_start, begin = self._place, 0
+            self._window_start, begin = self._position, 0
         piece = self._window[begin:] if size < 0 else self._window[begin : begin + size]
-        self._place += len(piece)
+        self._position += len(piece)
         return piece
 
 
-def _plain_texts(metadata: pq.FileMetaData) -> list[str]:
-    """Columns that can be read as dictionaries: texts and bytes that are not part of something else."""
-    schema, of_values = metadata.schema, _of_values(metadata)
+def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
+    """Return the columns that can be read as dictionaries: top-level texts and bytes."""
+    schema, without_dictionary = metadata.schema, _columns_without_dictionary(metadata)
     return [
         column.path
         for number, column in enumerate(map(schema.column, range(len(schema))))
@@ -229,12 +230,12 @@ def _plain_texts(metadata: pq.FileMetaData) -> list[str]:
         and column.converted_type in {"UTF8", "NONE"}
         and "." not in column.path
         and column.max_repetition_level == 0
-        and number not in of_values
+        and number not in without_dictionary
     ]
 
 
-def _rows(group: pq.RowGroupMetaData) -> int:
-    """Rows of a batch of some 1 MiB. What repeats takes hardly any bytes in the file, but a place for each value."""
+def _batch_rows(group: pq.RowGroupMetaData) -> int:
+    """Return the rows of a batch of about 1 MiB. Repeated values take few bytes in the file, but a slot per row."""
     by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
     by_places = _BATCH_BYTES // max(group.num_columns, 1)
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)

@@ -1,7 +1,7 @@
-"""Files that hold tables: their types, how text is cut into cells, and how much of a file is read.
+"""Table files: their types, the delimiters of text, the kinds of cells, and limits.
 
-Two subclasses of `str` carry what the text of a cell does not show: `QuotedText` (a field that was quoted and is blank
-or says null) and `TypedText` (a cell of a workbook).
+Two subclasses of `str` carry information that the text of a cell does not contain: `QuotedText` (a quoted field that is
+blank or the word null) and `TypedText` (a cell of a workbook).
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ MAX_RECORD_CHARACTERS = 16 * 1024 * 1024
 """Limits of delimited text (Contract importer 8.5)."""
 
 SAMPLE_BYTES = 256 * 1024
-"""What detection reads (Contract importer 9)."""
+"""Size of the sample for detection (Contract importer 9)."""
 
 SAMPLE_RECORDS = 10_000
 SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
-"""What types are detected from: whichever ends first (Contract importer 7.4)."""
+"""Limits of the sample for type detection: the one reached first applies (Contract importer 7.4)."""
 
 MAX_SKIPPED_LINES = 10_000
-"""How many lines above a table a call may give."""
+"""Maximum value of `skip_rows` in a call."""
 
 PREVIEW_ROWS = 50
-"""The rows that a preview shows (Contract importer 7)."""
+"""Maximum number of rows in a preview (Contract importer 7)."""
 
 
 class FileType(StrEnum):
-    """What a file is, as clients name it (Contract importer 2.4)."""
+    """The type of a file, as named in the API (Contract importer 2.4)."""
 
     CSV = "csv"
     TSV = "tsv"
@@ -42,34 +42,34 @@ class FileType(StrEnum):
 
 
 RECORD_TYPES = frozenset({FileType.PARQUET, FileType.NDJSON, FileType.AVRO, FileType.ARROW})
-"""Files of records, which name their columns themselves (Contract importer 8a)."""
+"""Types of record files, which contain the names of their columns (Contract importer 8a)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delimiters:
-    """How text is cut into cells. `quote` None: nothing is quoted.
+    """The delimiters of a text. `quote` is None if no field is quoted.
 
-    `record` is `\\n` (a CR before it is dropped), `\\r`, or another text that is taken literally; `\\r\\n` is kept as
-    `\\n`, for both mean the same (Contract importer 7.2).
+    `record` is `\\n` (a CR before it is dropped), `\\r`, or another text that is taken literally. `\\r\\n` is stored as
+    `\\n`, since both have the same meaning (Contract importer 7.2).
     """
 
     field: str = ","
     quote: str | None = '"'
     record: str = "\n"
     escape: str | None = None
-    """Takes away the meaning of a separator or quote behind it; None: nothing does (Contract importer 8.7)."""
+    """Makes the following separator or quote literal; None without escapes (Contract importer 8.7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedLines:
-    """Lines of a text that are not read: the first ones, and those that begin with `comment` unless it is empty."""
+    """Lines of a text to skip: the `first` lines, and lines that begin with `comment` unless it is empty."""
 
     first: int = 0
     comment: str = ""
 
 
 BLANKS = " \t\n\v\f\r"
-"""Ignored around a cell: the white space of ASCII. Around quotes only U+0020 is (Contract importer 8.2)."""
+"""ASCII white space, which is ignored around a cell. Around quotes, only U+0020 is ignored (Contract importer 8.2)."""
 
 
 class CellKind(Enum):
@@ -78,7 +78,7 @@ class CellKind(Enum):
     NULL = auto()
     INTEGER = auto()
     DECIMAL = auto()
-    """A number that a double cannot hold: more than 15 significant digits."""
+    """A number with more than 15 significant digits, which a double cannot represent."""
     DOUBLE = auto()
     NON_FINITE = auto()
     BOOLEAN = auto()
@@ -86,21 +86,21 @@ class CellKind(Enum):
     TIMESTAMP = auto()
     TIME = auto()
     DURATION = auto()
-    """Only in workbooks."""
+    """Occurs only in workbooks."""
     TEXT = auto()
 
 
 class QuotedText(str):
-    """A field that was quoted, where it matters: empty, blank, or the word null."""
+    """A quoted field that is empty, blank or the word null. Other fields do not need the distinction."""
 
     __slots__ = ()
 
 
 class TypedText(str):
-    """A cell of a workbook as text (Contract importer 12.2), with the class that the workbook gives it.
+    """A cell of a workbook as text (Contract importer 12.2), with its kind according to the workbook.
 
-    Text cells are `TEXT` even if they read as a number; empty cells, errors and formulas without a value are `""`
-    of class `NULL`.
+    Text cells are `TEXT` even if they look like a number. Empty cells, errors and formulas without a value are `""`
+    with kind `NULL`.
     """
 
     __slots__ = ("kind",)

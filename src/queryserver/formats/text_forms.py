@@ -1,7 +1,6 @@
-"""The raw text forms of Contract editor 6.3, a whole column at a time: texts, bytes, decimals and times.
+"""Conversion of texts, bytes, decimals and times to raw text forms (Contract editor 6.3), a whole column at a time.
 
-Pages of JSON take lists of them, downloads the columns themselves. Values that Arrow has no kernel for become Python
-objects one by one.
+Used for JSON pages and for downloads. Values without a suitable Arrow kernel are converted one by one in Python.
 """
 
 from base64 import b64encode
@@ -18,71 +17,71 @@ from queryserver.formats.arrow import is_binary, is_text, kernels
 
 _TEXT = pa.string()
 _PLAIN_SCALES = range(7)
-"""Arrow writes decimals below 10^-6 with an exponent, as Java does."""
+"""Scales of decimals that Arrow writes without an exponent. Like Java, it uses one for numbers below 10^-6."""
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S = 86_400
-# Engines keep `infinity` as the greatest number there is, `-infinity` as the same negated.
+# Engines represent `infinity` as the largest integer, and `-infinity` as its negative.
 _INFINITE_DAYS = 2**31 - 1
 _INFINITE_TICKS = 2**63 - 1
 
 
 def text_form(array: pa.Array) -> pa.Array | None:
-    """The raw text of each value, NULL for NULL; None where the raw form is no text, or that of the array's members."""
-    make = next((make for fits, make in _BY_TYPE if fits(array.type)), None)
+    """Convert each value to its raw text; NULL stays NULL. None if the raw form is not text, and for nested arrays."""
+    make = next((make for fits, make in _CONVERTERS if fits(array.type)), None)
     return None if make is None else make(array)
 
 
 def _valid_texts(array: pa.Array) -> pa.Array:
-    """Text unchanged. Arrow does not check what a driver gives: bytes that are no UTF-8 become U+FFFD."""
+    """Replace invalid UTF-8 by U+FFFD. Arrow does not validate the bytes that a driver returns."""
     array = array.cast(_TEXT)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        return _each(array.cast(pa.binary()), lambda value: value.decode(errors="replace"))
+        return _map_values(array.cast(pa.binary()), lambda value: value.decode(errors="replace"))
     return array
 
 
 def _binary_texts(array: pa.Array) -> pa.Array:
-    return _each(array, b64encode)
+    return _map_values(array, b64encode)
 
 
 def _decimal_texts(array: pa.Array) -> pa.Array:
-    """Decimals with the digits of their scale, never with an exponent."""
+    """Format decimals with all digits of their scale, without an exponent."""
     texts = array.cast(_TEXT)
     has_exponent = array.type.scale not in _PLAIN_SCALES and kernels.any(kernels.match_substring(texts, "E")).as_py()
-    return _each(texts, lambda text: format(Decimal(text), "f")) if has_exponent else texts
+    return _map_values(texts, lambda text: format(Decimal(text), "f")) if has_exponent else texts
 
 
-def _each(array: pa.Array, text_of: Callable[[Any], str | bytes]) -> pa.Array:
+def _map_values(array: pa.Array, text_of: Callable[[Any], str | bytes]) -> pa.Array:
     return pa.array([value if value is None else text_of(value) for value in array.to_pylist()], _TEXT)
 
 
-def _joined(*pieces: pa.Array | str) -> pa.Array:
+def _concat(*pieces: pa.Array | str) -> pa.Array:
     return kernels.binary_join_element_wise(*pieces, "")
 
 
 def _date_texts(array: pa.Array) -> pa.Array:
-    """`2024-01-31`."""
+    """Format dates as `2024-01-31`."""
     dates = kernels.cast(array, pa.date32(), safe=False)
-    return _without_gaps(dates.cast(pa.string()), dates.view(pa.int32()), _INFINITE_DAYS, _date_text)
+    return _fill_out_of_range(dates.cast(pa.string()), dates.view(pa.int32()), _INFINITE_DAYS, _date_text)
 
 
 def _time_texts(array: pa.Array) -> pa.Array:
-    """`10:20:30`, with a fraction only when it is not zero; times that are none of a day as `24:00:00`, `-00:00:05`."""
-    per_second = _PER_SECOND[array.type.unit]
+    """Format times as `10:20:30`, with a fraction unless it is zero; times outside a day as `24:00:00`, `-00:00:05`."""
+    per_second = _TICKS_PER_SECOND[array.type.unit]
     ticks = array.view(pa.int32() if types.is_time32(array.type) else pa.int64())
     is_beyond = kernels.or_(kernels.less(ticks, 0), kernels.greater_equal(ticks, _DAY_S * per_second))
     if not kernels.any(is_beyond, min_count=0).as_py():
         return _clock_texts(array, pa.time32("s"), pa.time64("us"))
-    # Times of Arrow lie within a day (Schema.fbs: Time). DuckDB has 24:00:00, and files may hold anything.
+    # Arrow's times must be within a day (Schema.fbs: Time), but DuckDB has 24:00:00, and files may have any number.
     within = kernels.if_else(is_beyond, pa.scalar(None, array.type), array)
-    beyond = _each(kernels.if_else(is_beyond, ticks, None), lambda tick: _beyond_day_text(tick, per_second))
+    beyond = _map_values(kernels.if_else(is_beyond, ticks, None), lambda tick: _beyond_day_text(tick, per_second))
     return kernels.coalesce(beyond, _clock_texts(within, pa.time32("s"), pa.time64("us")))
 
 
 def _timestamp_texts(array: pa.Array) -> pa.Array:
-    """`2024-01-31 10:20:30`, a fraction only when it is not zero; with a zone the local time and its `+01:00`."""
+    """Format timestamps as `2024-01-31 10:20:30`, with a fraction unless it is zero, and with the zone's offset."""
     zone, unit = array.type.tz, array.type.unit
     if zone is None:
         return _naive_texts(array)
@@ -91,31 +90,31 @@ def _timestamp_texts(array: pa.Array) -> pa.Array:
         return _utc_texts(utc)
     try:
         local = kernels.local_timestamp(array)
-    except pa.ArrowInvalid:  # a zone that this machine does not have; in UTC the instant is as right
+    except pa.ArrowInvalid:  # this machine does not know the zone; UTC expresses the same instant
         return _utc_texts(utc)
-    offsets = kernels.divide(kernels.subtract(local.view(pa.int64()), utc.view(pa.int64())), _PER_SECOND[unit])
-    return _joined(_naive_texts(local), _each(offsets, _offset_text))
+    offsets = kernels.divide(kernels.subtract(local.view(pa.int64()), utc.view(pa.int64())), _TICKS_PER_SECOND[unit])
+    return _concat(_naive_texts(local), _map_values(offsets, _offset_text))
 
 
 @lru_cache(maxsize=256)
 def _offset_text(seconds: int) -> str:
-    """`+01:00`; zones of the 19th century have seconds too."""
+    """Format a UTC offset as `+01:00`, with seconds for zones of the 19th century."""
     return ("-" if seconds < 0 else "+") + _clock_text(abs(seconds)).removesuffix(":00")
 
 
 def _duration_texts(array: pa.Array) -> pa.Array:
-    """`1 day 02:03:04`; a negative duration has a sign at both parts."""
-    scale = _PER_SECOND["ns"] // _PER_SECOND[array.type.unit]
-    return _each(array.view(pa.int64()), lambda tick: _duration_text(tick * scale))
+    """Format durations as `1 day 02:03:04`. In a negative duration both parts have a sign."""
+    scale = _TICKS_PER_SECOND["ns"] // _TICKS_PER_SECOND[array.type.unit]
+    return _map_values(array.view(pa.int64()), lambda tick: _duration_text(tick * scale))
 
 
 def _interval_texts(array: pa.Array) -> pa.Array:
-    """`1 year 2 months 3 days 02:03:04.5`, as DuckDB writes it, the engine that gives intervals as Arrow values."""
-    return _each(array, lambda value: _interval_text(*value))
+    """Format intervals as DuckDB does: `1 year 2 months 3 days 02:03:04.5`. Only DuckDB returns Arrow intervals."""
+    return _map_values(array, lambda value: _interval_text(*value))
 
 
 def _naive_texts(array: pa.Array) -> pa.Array:
-    per_second = _PER_SECOND[array.type.unit]
+    per_second = _TICKS_PER_SECOND[array.type.unit]
 
     def text_of(tick: int) -> str:
         seconds, fraction = divmod(tick, per_second)
@@ -124,16 +123,16 @@ def _naive_texts(array: pa.Array) -> pa.Array:
         return f"{_date_text(days)} {_clock_text(second)}{micros}"
 
     texts = _clock_texts(array, pa.timestamp("s"), pa.timestamp("us"))
-    return _without_gaps(texts, array.view(pa.int64()), _INFINITE_TICKS, text_of)
+    return _fill_out_of_range(texts, array.view(pa.int64()), _INFINITE_TICKS, text_of)
 
 
 def _utc_texts(utc: pa.Array) -> pa.Array:
     texts = _naive_texts(utc)
-    return kernels.if_else(kernels.ends_with(texts, "infinity"), texts, _joined(texts, "+00:00"))
+    return kernels.if_else(kernels.ends_with(texts, "infinity"), texts, _concat(texts, "+00:00"))
 
 
 def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> pa.Array:
-    """Texts with 6 digits of fraction or none, or as many as nanoseconds need; gaps where the year is beyond Arrow."""
+    """Format times with no or 6 fraction digits, or more for nanoseconds. Arrow cannot format all years."""
     try:
         return array.cast(seconds).cast(_TEXT)
     except pa.ArrowInvalid:  # some value has a fraction: seconds would lose it
@@ -141,11 +140,11 @@ def _clock_texts(array: pa.Array, seconds: pa.DataType, micros: pa.DataType) -> 
     try:
         return without_zero_fraction(array.cast(micros).cast(_TEXT))
     except pa.ArrowInvalid:
-        return _each(array.cast(_TEXT), _short_fraction)
+        return _map_values(array.cast(_TEXT), _short_fraction)
 
 
 def without_zero_fraction(texts: pa.Array) -> pa.Array:
-    """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
+    """Remove a fraction of zeros from times in Arrow's form, such as `10:20:30.000000`."""
     is_zero = kernels.ends_with(texts, ".000000")
     if not kernels.any(is_zero, min_count=0).as_py():
         return texts
@@ -153,14 +152,14 @@ def without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 
 def _short_fraction(text: str) -> str:
-    """No fraction when it is zero, else at least 6 digits."""
+    """Shorten the fraction to at least 6 digits, and remove it if it is zero."""
     head, _, fraction = text.partition(".")
     digits = fraction.rstrip("0")
     return f"{head}.{digits.ljust(6, '0')}" if digits else head
 
 
-def _without_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> pa.Array:
-    """Arrow writes `<value out of range: 1>` for years that have more than 16 bits: these texts are made here."""
+def _fill_out_of_range(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> pa.Array:
+    """Replace Arrow's `<value out of range: 1>`, written for years beyond 16 bits, by the correct text."""
     if not kernels.any(kernels.starts_with(texts, "<"), min_count=0).as_py():
         return texts
     infinities = {infinite: "infinity", -infinite: "-infinity", -infinite - 1: "-infinity"}
@@ -172,8 +171,8 @@ def _without_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Ca
 
 
 def _date_text(days: int) -> str:
-    """A day since 1970-01-01 of the Gregorian calendar, any year."""
-    # The calendar repeats itself every 400 years, which have 146,097 days.
+    """Format a number of days since 1970-01-01 in the Gregorian calendar, for any year."""
+    # The calendar repeats every 400 years, which have 146,097 days.
     eras, day = divmod(days + date(1970, 1, 1).toordinal() - 1, 146_097)
     first = date.fromordinal(day + 1)
     return f"{first.year + 400 * eras:04d}-{first.month:02d}-{first.day:02d}"
@@ -191,7 +190,7 @@ def _beyond_day_text(tick: int, per_second: int) -> str:
 
 def _duration_text(nanoseconds: int) -> str:
     sign = -1 if nanoseconds < 0 else 1
-    days, rest = divmod(abs(nanoseconds), _DAY_S * _PER_SECOND["ns"])
+    days, rest = divmod(abs(nanoseconds), _DAY_S * _TICKS_PER_SECOND["ns"])
     return _interval_text(0, sign * days, sign * rest)
 
 
@@ -200,13 +199,13 @@ def _interval_text(months: int, days: int, nanoseconds: int) -> str:
     amounts = ((sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day"))
     parts = [f"{amount} {name}{'' if abs(amount) == 1 else 's'}" for amount, name in amounts if amount]
     if nanoseconds or not parts:
-        seconds, fraction = divmod(abs(nanoseconds), _PER_SECOND["ns"])
+        seconds, fraction = divmod(abs(nanoseconds), _TICKS_PER_SECOND["ns"])
         digits = f".{fraction:09d}".rstrip("0") if fraction else ""
         parts.append(f"{'-' if nanoseconds < 0 else ''}{_clock_text(seconds)}{digits}")
     return " ".join(parts)
 
 
-_BY_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]], ...] = (
     (is_text, _valid_texts),
     (is_binary, _binary_texts),
     (types.is_decimal, _decimal_texts),

@@ -1,6 +1,6 @@
-"""gzip, bzip2 and snappy, unpacked from the beginning of a file, piece by piece; and the part of it that is shown.
+"""Streaming decompression of gzip, bzip2 and Snappy files, and extraction of the requested part.
 
-Snappy comes in frames, in Hadoop's blocks or as one raw block; cramjam unpacks the blocks and compares check sums.
+Snappy data come in frames, in Hadoop's blocks or as one raw block. cramjam decompresses blocks and verifies checksums.
 """
 
 import bz2
@@ -16,14 +16,14 @@ import cramjam
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 
 OUTPUT_BYTES = 64 * 1024
-"""Largest piece that an unpacker gives: what a bomb can make of memory at a time."""
+"""Maximum size of a decompressed piece, which limits the memory that a decompression bomb can take at a time."""
 
 LOOK_BACK_BYTES = 4096
-"""How much before the requested part is kept: it shows whether a character is cut at its start."""
+"""Bytes kept before the requested part, to detect a character that is cut at the start."""
 LOOK_AHEAD_BYTES = 8
-"""How much behind it: the rest of a character, and whether the stream goes on."""
+"""Bytes kept after the requested part: the rest of a character, and evidence that the stream continues."""
 START_BYTES = 4
-"""How much of the beginning of the stream is kept: a byte order mark."""
+"""Bytes kept from the beginning of the stream, for a byte order mark."""
 
 _GZIP = b"\x1f\x8b"
 _BZ2 = b"BZh"
@@ -34,11 +34,12 @@ _SNAPPY_NAMES = (".snappy", ".sz")
 FRAMED_START = b"\xff\x06\x00\x00sNaPpY"
 """A stream identifier chunk (framing_format.txt of snappy)."""
 
-# A copy of three bytes stands for at most 64; a block can grow by a sixth and 32 bytes (snappy.h: MaxCompressedLength).
-_MOST_GROWTH = 22
+# A copy element of three bytes produces at most 64. Compression can enlarge a block by a sixth and 32 bytes (snappy.h:
+# MaxCompressedLength).
+_MAX_EXPANSION = 22
 _MAX_LENGTH = 2**32 - 1
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
-_FORM_BYTES = 4096
+_DETECTION_BYTES = 4096
 _HADOOP_NUMBER = struct.Struct(">I")
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
@@ -53,12 +54,12 @@ class Codec(StrEnum):
 
 
 def head_bytes(name: str) -> int:
-    """How much of the beginning of a file `detect` needs: raw snappy has no mark, so more of it must fit."""
+    """Return the number of leading bytes that `detect_codec` needs; more for raw Snappy, which has no signature."""
     return 4096 if name.lower().endswith(_SNAPPY_NAMES) else 16
 
 
-def detect(name: str, head: bytes, size_bytes: int) -> Codec:
-    """What a file called `name` is packed with, by its name and its first `head_bytes(name)` bytes."""
+def detect_codec(name: str, head: bytes, size_bytes: int) -> Codec:
+    """Detect the compression of a file from its name and its first `head_bytes(name)` bytes."""
     lowered = name.lower()
     if head.startswith(_PARQUET):
         return Codec.PARQUET
@@ -74,7 +75,7 @@ def detect(name: str, head: bytes, size_bytes: int) -> Codec:
 
 
 class SnappyForm(StrEnum):
-    """`FRAMED`: chunks with check sums, `.sz`. `HADOOP`: blocks with lengths, as Hadoop's codec writes. `RAW`: one."""
+    """Forms of Snappy files: chunks with checksums (`.sz`), blocks of Hadoop's codec, or a single raw block."""
 
     FRAMED = "framed"
     HADOOP = "hadoop"
@@ -82,7 +83,7 @@ class SnappyForm(StrEnum):
 
 
 def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
-    """Which form a file of `size_bytes` that begins with `head` has; None: it holds no snappy data."""
+    """Detect the form of a Snappy file of `size_bytes` that begins with `head`; None if it has no Snappy data."""
     if head.startswith(FRAMED_START):
         return SnappyForm.FRAMED
     if is_raw_start(head, size_bytes):
@@ -91,26 +92,26 @@ def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
 
 
 def is_raw_start(head: bytes, size_bytes: int) -> bool:
-    """Whether a raw block of `size_bytes` can begin so: its length, then literals and copies of what came before."""
+    """Whether `head` can begin a raw block of `size_bytes`: the length, then literals and copies of earlier bytes."""
     preamble = raw_length(head)
     if preamble is None:
         return False
     length, begin = preamble
-    if size_bytes > 32 + length + length // 6 or length > _MOST_GROWTH * size_bytes:
+    if size_bytes > 32 + length + length // 6 or length > _MAX_EXPANSION * size_bytes:
         return False
     place, made = begin, 0
-    while (step := _step(head, place)) is not None:
-        size, count, distance = step
+    while (element := _next_element(head, place)) is not None:
+        size, count, distance = element
         place, made = place + size, made + count
         if place > size_bytes or made > length or not 0 <= distance <= made - count:
             return False
     return made == length if place == size_bytes else made < length
 
 
-def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
-    """One element: its bytes, the bytes that it makes, how far back it copies from (0: a literal).
+def _next_element(head: bytes, place: int) -> tuple[int, int, int] | None:
+    """Read one element: its size, the bytes that it produces, and the distance of a copy (0 for a literal).
 
-    A copy from nowhere is -1. None where the head ends before the end of the element.
+    An invalid distance of 0 is returned as -1. None if the head ends within the element.
     """
     if place >= len(head):
         return None
@@ -128,7 +129,7 @@ def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
 
 
 def raw_length(block: bytes) -> tuple[int, int] | None:
-    """How long the data of a raw block are, and how many bytes hold this length; None: this is no length."""
+    """Read the uncompressed length of a raw block and the size of this varint; None if it is invalid."""
     length = 0
     for place, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << (7 * place)
@@ -138,7 +139,7 @@ def raw_length(block: bytes) -> tuple[int, int] | None:
 
 
 def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
-    """Length of the data of a block, length of its first raw part, the part: numbers of 32 bits, big end first."""
+    """Whether `head` begins with a Hadoop block: 32-bit big-endian lengths of the block and of its first raw part."""
     if len(head) < 8:
         return head == bytes(4) and size_bytes == 4
     whole, part = int.from_bytes(head[:4]), int.from_bytes(head[4:8])
@@ -149,7 +150,7 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
 
 
 class StreamsUnpacker:
-    """Members of gzip, or streams of bzip2. `padding`: what may stand behind one; zeros, as tapes leave them."""
+    """Decompresses gzip members or bzip2 streams. `padding` may follow a member, such as the zeros of tape blocks."""
 
     def __init__(
         self, name: str, begin: Callable[[], Any], unpack: Callable[[Any, bytes], Iterator[bytes]], padding: bytes = b""
@@ -185,7 +186,7 @@ class StreamsUnpacker:
         return iter(())
 
 
-def _inflated(member: Any, piece: bytes) -> Iterator[bytes]:
+def _inflate(member: Any, piece: bytes) -> Iterator[bytes]:
     while True:
         made = member.decompress(piece, OUTPUT_BYTES)
         if made:
@@ -195,7 +196,7 @@ def _inflated(member: Any, piece: bytes) -> Iterator[bytes]:
             return
 
 
-def _bunzipped(stream: bz2.BZ2Decompressor, piece: bytes) -> Iterator[bytes]:
+def _bunzip2(stream: bz2.BZ2Decompressor, piece: bytes) -> Iterator[bytes]:
     while True:
         if made := stream.decompress(piece, OUTPUT_BYTES):
             yield made
@@ -205,7 +206,7 @@ def _bunzipped(stream: bz2.BZ2Decompressor, piece: bytes) -> Iterator[bytes]:
 
 
 class SnappyUnpacker:
-    """Detects the form by the first bytes. `size_bytes` is that of the file."""
+    """Decompresses a Snappy file of `size_bytes`, whose form is detected from the first bytes."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         self._size = size_bytes
@@ -217,9 +218,9 @@ class SnappyUnpacker:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         self._waiting += piece
         if self._form is None:
-            if len(self._waiting) < min(self._size, _FORM_BYTES):
+            if len(self._waiting) < min(self._size, _DETECTION_BYTES):
                 return
-            self._form = snappy_form(bytes(self._waiting[:_FORM_BYTES]), self._size)
+            self._form = snappy_form(bytes(self._waiting[:_DETECTION_BYTES]), self._size)
         match self._form:
             case SnappyForm.FRAMED:
                 yield from self._frames()
@@ -232,12 +233,12 @@ class SnappyUnpacker:
 
     def end(self) -> Iterator[bytes]:
         if self._form is SnappyForm.RAW:
-            yield from _cut(_raw_block(bytes(self._waiting), self._limit))
+            yield from _chunks(_raw_block(bytes(self._waiting), self._limit))
         elif self._waiting or self._left_of_block or self._form is None:
             raise DecompressionFailed("The snappy data end too early.")
 
     def _frames(self) -> Iterator[bytes]:
-        """Chunks: a kind, a length of three bytes with the small end first, the content."""
+        """Decompress chunks, which have a kind, a length (three bytes, little-endian) and content."""
         while len(self._waiting) >= 4:
             kind, length = self._waiting[0], int.from_bytes(self._waiting[1:4], "little")
             if len(self._waiting) < 4 + length:
@@ -245,7 +246,7 @@ class SnappyUnpacker:
             content = bytes(self._waiting[4 : 4 + length])
             del self._waiting[: 4 + length]
             if kind in {_COMPRESSED, _PLAIN}:
-                # The data of one chunk behind their check sum: at most 64 KiB.
+                # One chunk has a checksum and at most 64 KiB of data.
                 chunk = FRAMED_START + bytes([kind]) + len(content).to_bytes(3, "little") + content
                 try:
                     yield bytes(cramjam.snappy.decompress(chunk))
@@ -255,7 +256,7 @@ class SnappyUnpacker:
                 raise DecompressionFailed("The snappy data are broken.")
 
     def _blocks(self) -> Iterator[bytes]:
-        """Blocks of any number of raw parts, each behind its length."""
+        """Decompress Hadoop blocks. Each has any number of raw parts, with a length before each part."""
         while len(self._waiting) >= 4:
             number = _HADOOP_NUMBER.unpack_from(self._waiting)[0]
             if not self._left_of_block:
@@ -271,23 +272,23 @@ class SnappyUnpacker:
             if not 0 < len(part) <= self._left_of_block:
                 raise DecompressionFailed("The snappy data are broken.")
             self._left_of_block -= len(part)
-            yield from _cut(part)
+            yield from _chunks(part)
 
 
 Unpacker: TypeAlias = StreamsUnpacker | SnappyUnpacker
-"""Turns a packed file into the bytes to be shown, in pieces of some 64 KiB. Work for a thread, one call at a time.
+"""Decompresses a file in pieces of about 64 KiB. Blocking; not for concurrent calls.
 
-`feed` and `end` raise DecompressionFailed, DecompressionLimit; `end` also when the file ends too early.
+`feed` and `end` raise DecompressionFailed or DecompressionLimit; `end` raises DecompressionFailed for a truncated file.
 """
 
 
 def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
-    """A new unpacker for a file of `size_bytes`; None where there is none. `limit_bytes`: the largest single block."""
+    """Create an unpacker for a file of `size_bytes`; None for codecs without one. `limit_bytes` limits one block."""
     match codec:
         case Codec.GZIP:
-            return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflated, padding=b"\0")
+            return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflate, padding=b"\0")
         case Codec.BZ2:
-            return StreamsUnpacker("bzip2", bz2.BZ2Decompressor, _bunzipped)
+            return StreamsUnpacker("bzip2", bz2.BZ2Decompressor, _bunzip2)
         case Codec.SNAPPY:
             return SnappyUnpacker(size_bytes, limit_bytes)
         case Codec.AVRO | Codec.PARQUET | Codec.NONE:
@@ -295,7 +296,7 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
 
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:
-    """The data of one raw block. Raises DecompressionFailed, DecompressionLimit (by its own length)."""
+    """Decompress one raw block. Raises DecompressionFailed, or DecompressionLimit for a declared length above it."""
     preamble = raw_length(block)
     if preamble is None:
         raise DecompressionFailed("The snappy data are broken.")
@@ -310,24 +311,24 @@ def _raw_block(block: bytes, limit_bytes: int) -> bytes:
         raise DecompressionFailed("The snappy data are broken.") from None
 
 
-def _cut(content: bytes) -> Iterator[bytes]:
+def _chunks(content: bytes) -> Iterator[bytes]:
     for start in range(0, len(content), OUTPUT_BYTES):
         yield content[start : start + OUTPUT_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class ByteExcerpt:
-    """Bytes [offset, offset + length) of a stream, and what stands around them."""
+    """Bytes [offset, offset + length) of a stream, with the bytes around them."""
 
     offset: int
     length: int
     start: bytes
     before: bytes
     content: bytes
-    """The requested bytes, and up to LOOK_AHEAD_BYTES behind them."""
+    """The requested bytes, and up to LOOK_AHEAD_BYTES after them."""
 
     @property
-    def asked(self) -> bytes:
+    def requested(self) -> bytes:
         """The requested bytes; fewer at the end of the stream."""
         return self.content[: self.length]
 
@@ -338,7 +339,7 @@ class ByteExcerpt:
 
 
 class Window:
-    """Takes a stream piece by piece. Holds the requested bytes and little more, however long the stream is."""
+    """Extracts an excerpt from a stream, with memory for little more than the requested bytes."""
 
     def __init__(self, offset: int, length: int, limit_bytes: int) -> None:
         self._offset = offset
@@ -354,7 +355,7 @@ class Window:
         return self._passed >= self._offset + self._length + LOOK_AHEAD_BYTES
 
     def take(self, piece: bytes) -> None:
-        """The next bytes. Raises DecompressionLimit when the requested bytes lie behind the limit."""
+        """Receive the next bytes. Raises DecompressionLimit if the requested bytes are beyond the limit."""
         if len(self._start) < START_BYTES:
             self._start = (self._start + piece[:START_BYTES])[:START_BYTES]
         skipped = min(max(self._offset - self._passed, 0), len(piece))

@@ -18,11 +18,17 @@ from queryserver.formats.cell_types.analysis import (
 )
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
-from queryserver.formats.cell_types.written_forms import GivenFormats
+from queryserver.formats.cell_types.written_forms import ValueFormats
 from queryserver.formats.delimited.encoding_detection import SURE, DetectedEncoding, detect_encoding
 from queryserver.formats.delimited.encodings import Decoder, decoded
 from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
-from queryserver.formats.detection import ReadingOptions, detect, recognise, recognise_given, table_form
+from queryserver.formats.detection import (
+    ReadingOptions,
+    detect_declared_type,
+    detect_delimiters,
+    detect_file_type,
+    resolve_text_format,
+)
 from queryserver.formats.table_files import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
@@ -158,7 +164,7 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """Detect the form of a text, as a Detected dict, or the type of another file. Without `encoding`, detects it.
+    """Detect the form of a text, as a DetectedFormat dict, or the type of another file. Without `encoding`, detects it.
 
     With `is_given`, returns only the type, by the rules for a type given by the caller.
 
@@ -166,15 +172,15 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
     """
     is_whole, encoding = options["is_whole"], options.get("encoding")
     if options.get("is_given"):
-        return recognise_given(head, is_whole=is_whole, encoding=encoding)
-    kind = recognise(head, is_whole=is_whole, encoding=encoding)
+        return detect_declared_type(head, is_whole=is_whole, encoding=encoding)
+    kind = detect_file_type(head, is_whole=is_whole, encoding=encoding)
     if kind is not FileType.DELIMITED:
         return kind
     if encoding is not None:
         decoder = Decoder(encoding)
         decoder.decode(head, final=is_whole)
         decoder.check()
-    return asdict(detect(head, is_whole=is_whole, encoding=encoding))
+    return asdict(detect_delimiters(head, is_whole=is_whole, encoding=encoding))
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
@@ -271,15 +277,17 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
-    if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
+    if detect_declared_type(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
         return None
     given = reading.encoding
     detected = DetectedEncoding(given, 1.0) if given else detect_encoding(sample, is_whole=is_whole)
     encoding = detected.name
     delimiters = reading.delimiters
     if delimiters is None:
-        delimiters = reading.completed(detect(sample, is_whole=is_whole, encoding=encoding).delimiters)
-    form = table_form(
+        delimiters = reading.complete_delimiters(
+            detect_delimiters(sample, is_whole=is_whole, encoding=encoding).delimiters
+        )
+    form = resolve_text_format(
         decoded(sample, encoding, is_whole=is_whole),
         delimiters,
         is_whole=is_whole,
@@ -305,7 +313,7 @@ def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
         reading["quote_char"],
         reading["record_separator"],
         reading["encoding"],
-        GivenFormats(**reading["formats"]),
+        ValueFormats(**reading["formats"]),
         reading["skip_rows"],
         reading["comment"],
         reading["escape"],

@@ -18,8 +18,8 @@ from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, SampleWarning, analyse_records, skipped_lines
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
-from queryserver.formats.detection import Detected, ReadingOptions, marked
-from queryserver.formats.layout import rows_above
+from queryserver.formats.detection import DetectedFormat, ReadingOptions, type_by_signature
+from queryserver.formats.layout import count_rows_above
 from queryserver.formats.table_files import (
     RECORD_TYPES,
     SAMPLE_BYTES,
@@ -60,7 +60,7 @@ class Records:
     type: FileType
 
 
-FileForm: TypeAlias = Detected | Sheets | Records
+FileForm: TypeAlias = DetectedFormat | Sheets | Records
 
 
 class Detection:
@@ -84,7 +84,7 @@ class Detection:
                     user_id, Task.DETECT_FILE, {"is_whole": is_whole, "encoding": encoding, "is_given": False}, head
                 )
             if not isinstance(answer, str):
-                return _adapter(Detected).validate_python(answer)
+                return _adapter(DetectedFormat).validate_python(answer)
             if answer != FileType.EXCEL:
                 return Records(FileType(answer))
             async with file.on_disk() as path:
@@ -161,7 +161,7 @@ class Previews:
         if kind is FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
-        if marked(head) is kind:
+        if type_by_signature(head) is kind:
             return
         await self._require_text(user_id, head, is_whole=is_whole, is_given=False)
         raise format_mismatch(f"The file is not of the type {kind}.")
@@ -169,7 +169,7 @@ class Previews:
     async def _sheet(self, user_id: int, file: ImportFile, options: ReadingOptions, limit: int) -> SheetRows:
         """Return the first rows of the table in a worksheet."""
         head, is_whole = await _beginning(file)
-        if marked(head) is not FileType.EXCEL:
+        if type_by_signature(head) is not FileType.EXCEL:
             await self._require_text(user_id, head, is_whole=is_whole, is_given=True)
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:
@@ -177,7 +177,7 @@ class Previews:
             sheet = await read(skip=options.skip_rows or 0)
             if options.skip_rows is not None:
                 return sheet
-            above = await self._threads.run(user_id, lambda _: rows_above(sheet.rows, sheet.positions))
+            above = await self._threads.run(user_id, lambda _: count_rows_above(sheet.rows, sheet.positions))
             # Without the rows above the table, the sheet may be narrower.
             return await read(skip=sheet.positions[above]) if above else sheet
 

@@ -22,7 +22,7 @@ from queryserver.formats.cell_types.classes import column_type, facts_of_cells, 
 from queryserver.formats.cell_types.header import header_names
 from queryserver.formats.columns import STRING, BaseType, Column, ColumnType, ResultType
 from queryserver.formats.download.texts import texts
-from queryserver.formats.parquet import SeekableFile, open_parquet, parquet_lines, parquet_parts
+from queryserver.formats.parquet import SeekableFile, open_parquet, parquet_batches, parquet_lines
 from queryserver.formats.table_files import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,
@@ -150,7 +150,7 @@ def _bytes_of(values: pa.Array) -> int:
 
 def parquet_file(file: BinaryIO) -> ColumnarFile:
     parquet = open_parquet(cast("IOBase", file))
-    return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
+    return ColumnarFile(parquet.schema_arrow, parquet_batches(parquet))
 
 
 def arrow_file(file: BinaryIO) -> ColumnarFile:
@@ -457,19 +457,19 @@ class _StoreFile(SeekableFile):
 
     def read(self, size: int = -1, /) -> bytes:
         """Return up to `size` bytes. Raises DecompressionLimit, and BrokenPipeError if the server has disconnected."""
-        left = max(self._size - self._place, 0)
+        left = max(self._size - self._position, 0)
         wanted = left if size < 0 else min(size, left)
         if wanted > MAX_READ_BYTES:
             raise errors.DecompressionLimit(f"A part of the file has more than {MAX_READ_BYTES} bytes.")
         if not wanted:
             return b""
-        self._output.write(json_frame(CHUNK_REQUEST, [self._place, wanted]))
+        self._output.write(json_frame(CHUNK_REQUEST, [self._position, wanted]))
         self._output.flush()
         head = self._answers.read(CHUNK_HEAD.size)
         if len(head) < CHUNK_HEAD.size:
             raise BrokenPipeError
         content = self._answers.read(*CHUNK_HEAD.unpack(head))
-        self._place += len(content)
+        self._position += len(content)
         return content
 
 

@@ -52,10 +52,10 @@ async def test_offset_far_beyond_the_end_reads_only_the_start(viewing: Excerpts)
     for offset in (10_000_000 + 4096, 2**63 - 1):
         store.touched.clear()
         found = await shown(viewing, store, "a.txt", offset)
-        assert (found.codec, found.excerpt.asked, found.excerpt.is_last) == (Codec.NONE, b"", True)
+        assert (found.codec, found.excerpt.requested, found.excerpt.is_last) == (Codec.NONE, b"", True)
         assert len(store.touched) == 1
     near = await shown(viewing, store, "a.txt", 10_000_000 + 1)
-    assert (near.excerpt.asked, near.excerpt.before[-1:]) == (b"", b"\n")
+    assert (near.excerpt.requested, near.excerpt.before[-1:]) == (b"", b"\n")
 
 
 @pytest.mark.storage(45)
@@ -85,7 +85,7 @@ async def test_slow_store_does_not_occupy_a_thread(threads, codec, pattern) -> N
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await shown(viewing, store, "slow", codec=codec)
     patient = Excerpts(pool(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
-    assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"
+    assert (await shown(patient, store, "quick.gz")).excerpt.requested == b"quick"
 
 
 def lines_of(content: bytes, offset: int) -> list:

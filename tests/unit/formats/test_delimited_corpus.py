@@ -16,7 +16,7 @@ from queryserver.errors.base import InvalidRequest
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.detection import detect, recognise
+from queryserver.formats.detection import detect_delimiters, detect_file_type
 from queryserver.formats.table_files import SAMPLE_BYTES, FileType
 
 LABELS = Path(__file__).parent / "delimited" / "corpus_labels.tsv"
@@ -57,8 +57,8 @@ def seen_in(file: Path) -> tuple[str, str | None, bool | None]:
     with file.open("rb") as content:
         sample = content.read(SAMPLE_BYTES)
     is_whole = file.stat().st_size == len(sample)
-    assert recognise(sample, is_whole=is_whole) is FileType.DELIMITED
-    found = detect(sample, is_whole=is_whole)
+    assert detect_file_type(sample, is_whole=is_whole) is FileType.DELIMITED
+    found = detect_delimiters(sample, is_whole=is_whole)
     text = decoded(sample, found.encoding, is_whole=is_whole)
     try:
         header = has_header(RecordReader(found.delimiters, skipped=found.skipped).feed(text, final=is_whole))

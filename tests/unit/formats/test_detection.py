@@ -13,7 +13,14 @@ from queryserver.errors.base import InvalidParameter, QueryServerError
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.detection import Detected, delimiters_of, detect, recognise, recognise_given, unescaped
+from queryserver.formats.detection import (
+    DetectedFormat,
+    detect_declared_type,
+    detect_delimiters,
+    detect_file_type,
+    parse_delimiters,
+    unescape,
+)
 from queryserver.formats.table_files import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
@@ -60,10 +67,10 @@ CASES = [
 ]
 
 
-def seen(text: str, *, is_whole: bool = True) -> Detected:
+def seen(text: str, *, is_whole: bool = True) -> DetectedFormat:
     sample = text.encode()
-    assert recognise(sample, is_whole=is_whole) is FileType.DELIMITED
-    return detect(sample, is_whole=is_whole)
+    assert detect_file_type(sample, is_whole=is_whole) is FileType.DELIMITED
+    return detect_delimiters(sample, is_whole=is_whole)
 
 
 @pytest.mark.importer(12)
@@ -77,9 +84,9 @@ def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, 
 
 @pytest.mark.importer(12)
 def test_d31_json_is_not_delimited_text():
-    assert recognise(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileType.NDJSON
+    assert detect_file_type(b'{"a":1,"b":2}\n{"a":3,"b":4}\n', is_whole=True) is FileType.NDJSON
     with pytest.raises(UnsupportedFormat):
-        recognise(b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', is_whole=True)
+        detect_file_type(b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', is_whole=True)
 
 
 @pytest.mark.importer(12, 38)
@@ -94,10 +101,10 @@ def test_d31_json_is_not_delimited_text():
     ],
 )
 def test_d32_encoding_does_not_affect_detection(sample, encoding):
-    assert recognise(sample, is_whole=True) is FileType.DELIMITED
-    found = detect(sample, is_whole=True)
+    assert detect_file_type(sample, is_whole=True) is FileType.DELIMITED
+    found = detect_delimiters(sample, is_whole=True)
     assert found.encoding == encoding
-    assert found == Detected(CSV, found.delimiters, "\n", encoding, 1.0)
+    assert found == DetectedFormat(CSV, found.delimiters, "\n", encoding, 1.0)
     assert found.delimiters.field == ","
 
 
@@ -106,8 +113,8 @@ def test_d32_encoding_does_not_affect_detection(sample, encoding):
     ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
 )
 def test_d33_single_byte_encodings_are_distinguished(sample, encoding):
-    assert recognise(sample, is_whole=True) is FileType.DELIMITED
-    found = detect(sample, is_whole=True)
+    assert detect_file_type(sample, is_whole=True) is FileType.DELIMITED
+    found = detect_delimiters(sample, is_whole=True)
     assert (found.type, found.encoding) == (CSV, encoding)
 
 
@@ -120,7 +127,7 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
     (b"\n\n", "file_empty")])  # fmt: skip
 def test_d34_binary_or_empty_data_is_rejected(sample, error):
     with raises_code(error) as caught:
-        recognise(sample, is_whole=True)
+        detect_file_type(sample, is_whole=True)
     if error == "file_empty":
         assert caught.value.message == "File is empty, cannot detect file format."
 
@@ -195,8 +202,8 @@ def test_detection_time_is_bounded_for_any_sample(unit, is_whole):
 
     def look() -> None:
         with suppress(QueryServerError):
-            recognise(sample, is_whole=is_whole)
-            found = detect(sample, is_whole=is_whole)
+            detect_file_type(sample, is_whole=is_whole)
+            found = detect_delimiters(sample, is_whole=is_whole)
             reader = RecordReader(found.delimiters)
             has_header(reader.feed(sample[:BEGINNING_BYTES].decode(), final=True))
 
@@ -209,12 +216,12 @@ def test_detection_time_is_bounded_for_any_sample(unit, is_whole):
     " \n".encode("utf-16")])  # fmt: skip
 def test_file_of_a_byte_order_mark_and_blanks_is_empty(sample):
     with raises_code("file_empty"):
-        recognise(sample, is_whole=True)
+        detect_file_type(sample, is_whole=True)
 
 
 @pytest.mark.parametrize("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
 def test_zip_and_compound_files_may_be_workbooks(sample):
-    assert recognise(sample, is_whole=False) is FileType.EXCEL
+    assert detect_file_type(sample, is_whole=False) is FileType.EXCEL
 
 
 @pytest.mark.parametrize(
@@ -235,7 +242,7 @@ def test_zip_and_compound_files_may_be_workbooks(sample):
 )
 def test_other_known_formats_are_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
-        recognise(sample, is_whole=True)
+        detect_file_type(sample, is_whole=True)
 
 
 @pytest.mark.parametrize("text",
@@ -243,7 +250,7 @@ def test_other_known_formats_are_unsupported(sample):
     "[1, 2]\r\n[3, 4]\r\n", '[1]\n[2]\n[3, "cut'])  # fmt: skip
 def test_json_is_unsupported(text):
     with pytest.raises(UnsupportedFormat):
-        recognise(text.encode(), is_whole=text.endswith("{"))
+        detect_file_type(text.encode(), is_whole=text.endswith("{"))
 
 
 @pytest.mark.parametrize(("sample", "kind"),
@@ -251,17 +258,17 @@ def test_json_is_unsupported(text):
     (b"\xff\xff\xff\xff\x10\0\0\0....", FileType.ARROW), (b'{"a": 1}', FileType.NDJSON),
     (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileType.NDJSON)])  # fmt: skip
 def test_record_files_are_recognized(sample, kind):
-    assert recognise(sample, is_whole=False) is kind
+    assert detect_file_type(sample, is_whole=False) is kind
     if kind is not FileType.NDJSON:
         with raises_code("format_mismatch"):
-            recognise_given(sample, is_whole=False)
+            detect_declared_type(sample, is_whole=False)
 
 
 @pytest.mark.parametrize("text",
     ["{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
     "<a,b\n"])  # fmt: skip
 def test_text_resembling_another_format_is_delimited(text):
-    assert recognise(text.encode(), is_whole=True) is FileType.DELIMITED
+    assert detect_file_type(text.encode(), is_whole=True) is FileType.DELIMITED
 
 
 @pytest.mark.parametrize(("sent", "meant"),
@@ -269,28 +276,28 @@ def test_text_resembling_another_format_is_delimited(text):
     (r"\ud83d\ude00", "😀"), (r"\|", "\\|"), (r"\x1", "\\x1"), (r"\u12", "\\u12"), (r"\\t", "\\t"), ("\\", "\\"),
     ("a\\", "a\\"), ("\t", "\t"), ("é", "é")])  # fmt: skip
 def test_known_escapes_are_decoded_and_other_text_is_unchanged(sent, meant):
-    assert unescaped(sent) == meant
+    assert unescape(sent) == meant
 
 
 @pytest.mark.importer(18, 19)
 @pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
 def test_raw_and_escaped_separators_are_equivalent(field, record):
-    assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
+    assert parse_delimiters(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
 
 
 def test_missing_or_empty_delimiters_use_the_defaults():
-    assert delimiters_of(",", quote="", record="") == delimiters_of(",") == Delimiters()
+    assert parse_delimiters(",", quote="", record="") == parse_delimiters(",") == Delimiters()
 
 
 @pytest.mark.importer(34)
 def test_escaped_nul_disables_quoting():
-    assert delimiters_of(",", quote=r"\0") == Delimiters(",", None, "\n")
+    assert parse_delimiters(",", quote=r"\0") == Delimiters(",", None, "\n")
 
 
 @pytest.mark.importer(35)
 def test_separators_have_up_to_8_characters():
-    assert delimiters_of("||", record="#" * 8) == Delimiters("||", '"', "########")
-    assert delimiters_of("é").field == "é"
+    assert parse_delimiters("||", record="#" * 8) == Delimiters("||", '"', "########")
+    assert parse_delimiters("é").field == "é"
 
 
 @pytest.mark.importer(36)
@@ -308,7 +315,7 @@ def test_separators_have_up_to_8_characters():
 )
 def test_equal_or_nested_separators_are_rejected(field, quote, record):
     with pytest.raises(InvalidParameter):
-        delimiters_of(field, quote=quote, record=record)
+        parse_delimiters(field, quote=quote, record=record)
 
 
 @pytest.mark.parametrize(
@@ -324,4 +331,4 @@ def test_equal_or_nested_separators_are_rejected(field, quote, record):
 )
 def test_overlong_nul_or_surrogate_separators_are_rejected(field, quote, record):
     with pytest.raises(InvalidParameter):
-        delimiters_of(field, quote=quote, record=record)
+        parse_delimiters(field, quote=quote, record=record)

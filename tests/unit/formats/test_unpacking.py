@@ -26,7 +26,7 @@ from queryserver.errors.files import (
 )
 from queryserver.formats.avro import AvroFile
 from queryserver.formats.parquet import parquet_lines
-from queryserver.formats.unpacking import LOOK_BACK_BYTES, Codec, Unpacker, Window, detect, head_bytes, unpacker
+from queryserver.formats.unpacking import LOOK_BACK_BYTES, Codec, Unpacker, Window, detect_codec, head_bytes, unpacker
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 AVRO = Path(__file__).parent / "avro"
@@ -147,7 +147,7 @@ class TestStreams:
     @pytest.mark.storage(44)
     @each_packed
     def test_packed_file_is_recognized_and_unpacked_completely(self, codec: Codec, name: str, packed: bytes):
-        assert detect(name, packed[: head_bytes(name)], len(packed)) is codec
+        assert detect_codec(name, packed[: head_bytes(name)], len(packed)) is codec
         assert b"".join(pieces(codec, packed)) == TEXT
 
     @each_packed
@@ -225,13 +225,13 @@ class TestDetection:
     @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
     @pytest.mark.parametrize("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
     def test_plain_text_is_recognized_under_any_name(self, name: str, head: bytes):
-        assert detect(name, head, len(head)) is Codec.NONE
+        assert detect_codec(name, head, len(head)) is Codec.NONE
 
     def test_magic_bytes_alone_suffice_for_parquet_only(self):
-        assert detect("a", gzip.compress(b"x"), 30) is Codec.NONE
-        assert detect("a.txt", bz2.compress(b"x"), 30) is Codec.NONE
-        assert detect("a.txt", b"Obj\x01", 30) is Codec.NONE
-        assert detect("a", b"PAR1\x15", 30) is Codec.PARQUET
+        assert detect_codec("a", gzip.compress(b"x"), 30) is Codec.NONE
+        assert detect_codec("a.txt", bz2.compress(b"x"), 30) is Codec.NONE
+        assert detect_codec("a.txt", b"Obj\x01", 30) is Codec.NONE
+        assert detect_codec("a", b"PAR1\x15", 30) is Codec.PARQUET
 
 
 class TestWindow:
@@ -243,7 +243,7 @@ class TestWindow:
             if window.is_full:
                 break
         found = window.excerpt()
-        assert found.asked == TEXT[10_000:10_500]
+        assert found.requested == TEXT[10_000:10_500]
         assert found.before == TEXT[10_000 - LOOK_BACK_BYTES : 10_000]
         assert found.start == TEXT[:4]
         assert len(found.content) == 508
@@ -256,10 +256,10 @@ class TestWindow:
             window.take(b"x")
         ends_before = Window(90, 20, 100)
         ends_before.take(bytes(95))
-        assert len(ends_before.excerpt().asked) == 5
+        assert len(ends_before.excerpt().requested) == 5
         fits = Window(80, 20, 100)
         fits.take(bytes(200))
-        assert len(fits.excerpt().asked) == 20
+        assert len(fits.excerpt().requested) == 20
 
 
 class TestAvro:
@@ -268,7 +268,7 @@ class TestAvro:
     def test_files_of_another_writer_are_read_in_every_codec(self, codec: str):
         """The files come from fastavro and contain every type and logical type."""
         packed = (AVRO / f"{codec}.avro").read_bytes()
-        assert detect("a.avro", packed[: head_bytes("a.avro")], len(packed)) is Codec.AVRO
+        assert detect_codec("a.avro", packed[: head_bytes("a.avro")], len(packed)) is Codec.AVRO
         lines = b"".join(pieces(Codec.AVRO, packed)).decode().splitlines()
         assert lines == (AVRO / "rows.jsonl").read_text().splitlines()
         second = json.loads(lines[1])

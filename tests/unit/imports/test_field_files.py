@@ -12,7 +12,7 @@ from queryserver.formats.columns import STRING, ColumnType
 from queryserver.formats.conversion import RowConverter, TargetColumn
 from queryserver.formats.delimited.records import BlockReader
 from queryserver.formats.detection import ReadingOptions
-from queryserver.formats.layout import rows_above
+from queryserver.formats.layout import count_rows_above
 from queryserver.formats.table_files import Delimiters, SkippedLines
 from queryserver.imports import computed
 from queryserver.imports.model import type_name
@@ -43,7 +43,7 @@ class Loaded:
 def load(content: bytes, **given: Any) -> Loaded:
     metadata: Any = computed.detect_file({"is_whole": True}, content)
     found = Delimiters(**metadata["delimiters"])
-    reading = ReadingOptions.given(
+    reading = ReadingOptions.from_parameters(
         metadata["type"],
         **{
             "field_separator": found.field,
@@ -249,8 +249,8 @@ class TestLinesAbove:
     def test_worksheet_rows_above_a_blank_row_and_a_header_are_skipped(self) -> None:
         rows = [["Report", "", ""], ["Printed", "2024-01-31", ""], ["id", "day", "n"], ["1", "2024-01-01", "5"],
                 ["2", "2024-01-02", "6"]]  # fmt: skip
-        assert rows_above(rows, [0, 1, 3, 4, 5]) == 2
-        assert rows_above(rows, [0, 1, 2, 3, 4]) == 0
+        assert count_rows_above(rows, [0, 1, 3, 4, 5]) == 2
+        assert count_rows_above(rows, [0, 1, 2, 3, 4]) == 0
 
     @pytest.mark.importer(74)
     def test_labels_outnumbering_the_table_rows_are_skipped(self) -> None:

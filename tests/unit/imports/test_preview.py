@@ -13,7 +13,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.analysis import Analysis
 from queryserver.formats.columns import BaseType
-from queryserver.formats.detection import Detected, ReadingOptions
+from queryserver.formats.detection import DetectedFormat, ReadingOptions
 from queryserver.formats.table_files import SAMPLE_BYTES, SAMPLE_RECORDS, CellKind, Cells, FileType, TypedText
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES
@@ -21,7 +21,7 @@ from queryserver.imports.preview import Detection, Previews, Sheets
 from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.threads import FairThreads
 
-CSV = ReadingOptions.given(FileType.CSV)
+CSV = ReadingOptions.from_parameters(FileType.CSV)
 ZIP = b"PK\x03\x04 and more"
 MIB = 1024 * 1024
 ANA = 1
@@ -144,18 +144,18 @@ class TestEncodings:
     @pytest.mark.importer(38)
     async def test_given_encoding_applies(self, previews: Previews):
         file = MemoryFile("naïve,b\n1,2\n".encode("iso-8859-1"))
-        given = ReadingOptions.given(FileType.CSV, encoding="koi8-r")
+        given = ReadingOptions.from_parameters(FileType.CSV, encoding="koi8-r")
         assert (await previews.analysis(ANA, file, CSV, has_header=True)).columns[0].name == "naïve"
         assert (await previews.analysis(ANA, file, given, has_header=True)).columns[0].name == "naОve"
 
     async def test_few_undecodable_characters_are_a_warning(self, previews: Previews):
-        given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
+        given = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-8")
         found = await previews.analysis(ANA, MemoryFile(b"name,b\n1,2\n1,\xff\n1,2\n"), given, has_header=True)
         assert found.rows[1] == ["1", "\ufffd"]
         assert warnings(found) == {"undecodable": (1, [3])}
 
     async def test_many_undecodable_characters_are_an_error(self, previews: Previews):
-        given = ReadingOptions.given(FileType.CSV, encoding="utf-8")
+        given = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-8")
         file = MemoryFile(b"a,b\n\xff\xff,\xff\n")
         with raises_code("encoding_error"):
             await previews.analysis(ANA, file, given, has_header=True)
@@ -164,7 +164,7 @@ class TestEncodings:
 
     def test_unknown_encoding_is_rejected(self):
         with pytest.raises(InvalidParameter):
-            ReadingOptions.given(FileType.CSV, encoding="klingon")
+            ReadingOptions.from_parameters(FileType.CSV, encoding="klingon")
 
 
 class TestKinds:
@@ -175,7 +175,7 @@ class TestKinds:
             await previews.header(ANA, MemoryFile(ZIP), CSV)
 
     async def test_text_is_no_workbook(self, previews: Previews):
-        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="one")
         with raises_code("format_mismatch"):
             await previews.analysis(ANA, MemoryFile(b"a,b\n"), excel, has_header=True)
         with raises_code("format_mismatch"):
@@ -183,7 +183,7 @@ class TestKinds:
 
     @pytest.mark.parametrize("file_type", [FileType.CSV, FileType.EXCEL])
     async def test_other_formats_are_unsupported(self, previews: Previews, file_type):
-        options = ReadingOptions.given(file_type, sheet_name="one")
+        options = ReadingOptions.from_parameters(file_type, sheet_name="one")
         with pytest.raises(UnsupportedFormat):
             await previews.analysis(ANA, MemoryFile(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\1\2\3"), options, has_header=True)
 
@@ -197,10 +197,10 @@ class TestKinds:
 
     def test_workbook_requires_a_sheet(self):
         with raises_code("sheet_required"):
-            ReadingOptions.given(FileType.EXCEL)
+            ReadingOptions.from_parameters(FileType.EXCEL)
 
     async def test_preview_requires_a_separator_unless_the_type_implies_it(self, previews: Previews):
-        options = ReadingOptions.given(FileType.DELIMITED)
+        options = ReadingOptions.from_parameters(FileType.DELIMITED)
         file = MemoryFile(b"a;b\n1;2\n")
         with raises_code("separator_required"):
             await previews.analysis(ANA, file, options, has_header=True)
@@ -209,26 +209,28 @@ class TestKinds:
 
 class TestSheets:
     async def test_sheet_types_come_from_its_cells(self, previews: Previews):
-        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="one")
         found = await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=True)
         assert (bases(found), found.rows) == ([BaseType.INT32], [["0"], ["1"], ["2"]])
         assert (await previews.header(ANA, MemoryFile(ZIP), excel)).has_header is True
 
     async def test_sheet_without_rows_is_empty(self, previews: Previews):
-        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="none")
+        excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="none")
         with raises_code("file_empty"):
             await previews.analysis(ANA, MemoryFile(ZIP), excel, has_header=False)
         with raises_code("file_empty"):
             await previews.header(ANA, MemoryFile(ZIP), excel)
 
     async def test_unknown_sheet_is_an_error(self, previews: Previews):
-        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
+        excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="two")
         with raises_code("sheet_not_found"):
             await previews.header(ANA, MemoryFile(ZIP), excel)
 
     async def test_workbook_ignores_separators_and_encodings(self):
-        given = ReadingOptions.given(FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon")
-        assert given == ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        given = ReadingOptions.from_parameters(
+            FileType.EXCEL, sheet_name="one", field_separator='"', encoding="klingon"
+        )
+        assert given == ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="one")
 
 
 class TestKeeping:
@@ -236,7 +238,7 @@ class TestKeeping:
         file = MemoryFile(b"a,b\n1,2\n", fixed_identity="x")
         first = await previews.analysis(ANA, file, CSV, has_header=True)
         assert await previews.analysis(ANA, file, CSV, has_header=True) is first
-        escaped = ReadingOptions.given(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
+        escaped = ReadingOptions.from_parameters(FileType.CSV, field_separator="\\x2c", record_separator="\\r\\n")
         assert await previews.analysis(ANA, file, escaped, has_header=True) is first
         assert file.readings == 1
 
@@ -244,9 +246,9 @@ class TestKeeping:
         file = MemoryFile(b"a;b\n1;2\n", fixed_identity="x")
         assert len((await previews.analysis(ANA, file, CSV, has_header=True)).columns) == 1
         assert len((await previews.analysis(ANA, file, CSV, has_header=False)).rows) == 2
-        other = ReadingOptions.given(FileType.CSV, field_separator=";")
+        other = ReadingOptions.from_parameters(FileType.CSV, field_separator=";")
         assert len((await previews.analysis(ANA, file, other, has_header=True)).columns) == 2
-        encoded = ReadingOptions.given(FileType.CSV, encoding="utf-16-le")
+        encoded = ReadingOptions.from_parameters(FileType.CSV, encoding="utf-16-le")
         assert (await previews.analysis(ANA, file, encoded, has_header=True)).columns[0].name != "a;b"
 
     async def test_remote_file_is_read_each_time(self, previews: Previews):
@@ -287,10 +289,10 @@ class TestKeeping:
     @pytest.mark.importer(47)
     async def test_a_failure_is_not_kept(self, previews: Previews):
         file = MemoryFile(ZIP, fixed_identity="x")
-        excel = ReadingOptions.given(FileType.EXCEL, sheet_name="two")
+        excel = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="two")
         with raises_code("sheet_not_found"):
             await previews.analysis(ANA, file, excel, has_header=True)
-        good = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
+        good = ReadingOptions.from_parameters(FileType.EXCEL, sheet_name="one")
         assert len((await previews.analysis(ANA, file, good, has_header=True)).rows) == 3
 
 
@@ -307,7 +309,7 @@ def detection(two_sheets: MemoryWorkbooks) -> Detection:
 async def test_detection_reads_only_the_start_of_a_text(detection: Detection):
     file = MemoryFile(b"a;b\n1;2\n" * 2**20, piece_bytes=64 * 1024)
     found = await detection.metadata(ANA, file)
-    assert isinstance(found, Detected)
+    assert isinstance(found, DetectedFormat)
     assert (found.delimiters.field, found.confidence) == (";", 1.0)
     assert file.read_bytes == SAMPLE_BYTES
     assert not file.copies
@@ -322,7 +324,7 @@ async def test_detection_is_the_same_at_any_chunk_size(detection: Detection):
 async def test_record_cut_by_the_sample_is_ignored(detection: Detection):
     record = b"1;2;" + b"x" * 95 + b"\n"
     found = await detection.metadata(ANA, MemoryFile(record * (SAMPLE_BYTES // len(record) + 2)))
-    assert isinstance(found, Detected)
+    assert isinstance(found, DetectedFormat)
     assert found.confidence == 1.0
 
 

@@ -30,8 +30,8 @@ from queryserver.connectors.registry import Connectors
 from queryserver.errors.base import QueryServerError
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.analysis import Analysis, Oddity, PreviewColumn
-from queryserver.formats.cell_types.written_forms import GivenFormats
-from queryserver.formats.delimited.encodings import encoding_of
+from queryserver.formats.cell_types.written_forms import ValueFormats
+from queryserver.formats.delimited.encodings import parse_encoding
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.formats.table_files import RECORD_TYPES, SkippedLines
@@ -161,8 +161,8 @@ async def _file(
 def _reading(request: requests.HeaderParameters) -> ReadingOptions:
     named = request.model_dump(include=_OF_READING)
     if isinstance(request, requests.ColumnParameters):
-        named |= {"formats": GivenFormats(request.date_format, request.number_format), "null_words": request.null_words}
-    return ReadingOptions.given(request.file_type, **named)
+        named |= {"formats": ValueFormats(request.date_format, request.number_format), "null_words": request.null_words}
+    return ReadingOptions.from_parameters(request.file_type, **named)
 
 
 def _has_header(request: requests.ColumnParameters) -> bool:
@@ -241,7 +241,7 @@ async def guess_file_metadata(
     detection: DetectionDep,
 ) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
-    encoding = None if request.encoding is None else encoding_of(request.encoding)
+    encoding = None if request.encoding is None else parse_encoding(request.encoding)
     file = await _file(sources, user, request)
     found = await while_connected(http, detection.metadata(user.id, file, encoding))
     if isinstance(found, Sheets):

@@ -12,7 +12,7 @@ from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.arrow import kernels
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.header import header_names, numbered_names
-from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
+from queryserver.formats.cell_types.written_forms import NO_FORMATS, Measured, ValueFormats, measured
 from queryserver.formats.columns import ColumnType
 from queryserver.formats.delimited.records import NO_LINES, Block
 from queryserver.formats.table_files import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, Cells, Delimiters, SkippedLines
@@ -159,7 +159,7 @@ def analyse_records(
     is_whole: bool,
     unclosed: Sequence[int] = (),
     undecodable: int = 0,
-    given: GivenFormats = NOT_GIVEN,
+    given: ValueFormats = NO_FORMATS,
     null_words: Sequence[str] | None = None,
 ) -> Analysis:
     """The preview of a sample, from all its records (the header first, if there is one).
@@ -197,7 +197,7 @@ def analyse_blocks(
     has_header: bool,
     is_whole: bool,
     undecodable: int = 0,
-    given: GivenFormats = NOT_GIVEN,
+    given: ValueFormats = NO_FORMATS,
     null_words: Sequence[str] | None = None,
 ) -> Analysis:
     """The preview of a sample of text, from its first FIRST_RECORDS records and from the Blocks of all of it.
@@ -298,7 +298,7 @@ class _Oddities:
     def measured(
         self,
         cells: pa.StringArray | Sequence[str],
-        given: GivenFormats,
+        given: ValueFormats,
         null_words: Sequence[str] | None,
         first_record: int,
     ) -> Measured:

@@ -252,7 +252,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 
 @dataclass(frozen=True, slots=True)
-class GivenFormats:
+class ValueFormats:
     """The formats that a caller gives for all columns; None: detected."""
 
     date: str | None = None
@@ -262,7 +262,7 @@ class GivenFormats:
         return (one for one in (self.date, self.number) if one is not None)
 
 
-NOT_GIVEN = GivenFormats()
+NO_FORMATS = ValueFormats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class Measured:
 
 
 def measured(
-    cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN, null_words: Sequence[str] | None = None
+    cells: "pa.StringArray | Sequence[str]", given: ValueFormats = NO_FORMATS, null_words: Sequence[str] | None = None
 ) -> Measured:
     """The facts of a column of a Block, or of a list of cells of any kind.
 
@@ -301,7 +301,7 @@ def _is_typed(column: Measured) -> bool:
     return bool(facts.kinds) and column_type(facts, is_whole=True).base is not BaseType.STRING
 
 
-def _measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats) -> Measured:
+def _measured(cells: "pa.StringArray | Sequence[str]", given: ValueFormats) -> Measured:
     for form in given:
         values = _values(cells)
         found = _fitting(values, form) if values is not None and len(values) else None
@@ -335,7 +335,7 @@ def without_words(cells: pa.StringArray, words: Sequence[str]) -> pa.StringArray
     return kernels.if_else(found, pa.scalar(None, pa.string()), cells)
 
 
-def _with_null_words(cells: "pa.StringArray | Sequence[str]", given: GivenFormats) -> Measured | None:
+def _with_null_words(cells: "pa.StringArray | Sequence[str]", given: ValueFormats) -> Measured | None:
     """The facts of a column that some words alone keep from having another type than text."""
     values = _values(cells[:_FIRST])
     if values is None:

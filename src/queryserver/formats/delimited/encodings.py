@@ -38,7 +38,7 @@ ENCODINGS = (
 _ALIASES = {f"cp125{digit}": f"windows-125{digit}" for digit in range(9)}
 
 
-def codec_of(name: str) -> str:
+def python_codec(name: str) -> str:
     """Python's name of an encoding, whatever the case. Raises InvalidParameter."""
     codec = name.strip().lower()
     codec = _ALIASES.get(codec, codec)
@@ -50,7 +50,7 @@ def codec_of(name: str) -> str:
 def encoded(text: str, encoding: str) -> bytes:
     """The text as bytes. Raises InvalidParameter: an unknown encoding, or text that it cannot write."""
     try:
-        return text.encode(codec_of(encoding))
+        return text.encode(python_codec(encoding))
     except UnicodeEncodeError:
         raise InvalidParameter(f"contents cannot be written as {encoding}.") from None
 
@@ -90,7 +90,7 @@ def _replace_and_count(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("queryserver-count", _replace_and_count)
 
 
-def encoding_of(name: str) -> str:
+def parse_encoding(name: str) -> str:
     """An encoding as clients name it, in any case. Raises InvalidParameter."""
     lowered, names = name.lower(), (UTF_8_WITH_MARK, *ENCODINGS)
     lowered = _ALIASES.get(lowered, lowered)
@@ -212,7 +212,7 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
     text = decoder.decode(content, final=excerpt.is_last)
-    used = max(skipped, len(excerpt.asked))
+    used = max(skipped, len(excerpt.requested))
     pending = len(decoder.getstate()[0])
     if text or not pending:
         return text, used - pending

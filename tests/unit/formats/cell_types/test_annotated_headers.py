@@ -13,7 +13,7 @@ import pytest
 
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.detection import detect
+from queryserver.formats.detection import detect_delimiters
 from queryserver.formats.table_files import Delimiters
 
 ANNOTATED = [
@@ -39,5 +39,5 @@ def test_headers_in_many_languages_are_detected() -> None:
 @pytest.mark.parametrize("name", ["header_of_dates.csv", "header_text_only_french.csv", "header_only_euro_sign.csv"])
 def test_headers_of_field_files_are_detected(name: str) -> None:
     content = (FIELD / name).read_bytes()
-    found = detect(content, is_whole=True)
+    found = detect_delimiters(content, is_whole=True)
     assert has_header(RecordReader(found.delimiters).feed(content.decode(found.encoding), final=True))

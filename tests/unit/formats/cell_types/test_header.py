@@ -19,7 +19,7 @@ from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import has_header, header_names, numbered_names
 from queryserver.formats.columns import NULL, BaseType, ColumnType
 from queryserver.formats.delimited.records import Block, RecordReader
-from queryserver.formats.detection import detect
+from queryserver.formats.detection import detect_delimiters
 from queryserver.formats.table_files import CellKind, Delimiters, QuotedText, TypedText
 from queryserver.imports.model import PREVIEW_DIALECTS, type_name
 
@@ -87,7 +87,7 @@ def records(text: str, delimiters: Delimiters = COMMA) -> list[list[str]]:
 @pytest.mark.importer(20)
 @pytest.mark.parametrize(("text", "delimiters", "answer"), [case[1:] for case in CASES])
 def test_header_is_detected(text: str, delimiters: Delimiters, answer: bool) -> None:
-    assert detect(text.encode(), is_whole=True).delimiters == delimiters
+    assert detect_delimiters(text.encode(), is_whole=True).delimiters == delimiters
     assert has_header(records(text, delimiters)) is answer
 
 

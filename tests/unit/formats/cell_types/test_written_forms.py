@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from queryserver.formats.cell_types.classes import column_type
-from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
+from queryserver.formats.cell_types.written_forms import UnknownFormat, ValueFormats, measured, rewritten, value_format
 from queryserver.formats.columns import STRING, BaseType
 from queryserver.formats.table_files import CellKind, TypedText
 
@@ -30,7 +30,7 @@ UNCERTAIN = [
 ]  # fmt: skip
 
 
-def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
+def of(cells: list[str], given: ValueFormats = ValueFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
     """Measure the cells as a list and as a long Arrow column; return the types and formats found."""
     ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
@@ -65,7 +65,7 @@ def test_workbook_text_has_a_format_if_all_cells_are_text() -> None:
 
 
 def test_given_format_applies_if_all_cells_fit() -> None:
-    given = GivenFormats("%d/%m/%Y", "1.234,5")
+    given = ValueFormats("%d/%m/%Y", "1.234,5")
     assert of(["01/02/2024"], given) == {(BaseType.DATE, "%d/%m/%Y")}
     assert of(["1.234", "5"], given) == {(BaseType.INT32, "1.234,5")}
     assert of(["1.5", "5"], given) == {(BaseType.FLOAT64, None)}

@@ -8,9 +8,9 @@ from queryserver.formats.delimited.encodings import (
     ENCODINGS,
     Decoder,
     TextWindow,
-    codec_of,
     decoded,
-    encoding_of,
+    parse_encoding,
+    python_codec,
     text_window,
 )
 from queryserver.formats.unpacking import ByteExcerpt, Window
@@ -38,17 +38,17 @@ def test_ten_percent_undecodable_characters_are_tolerated():
 
 
 def test_encoding_names_are_case_insensitive():
-    assert encoding_of("UTF-8-SIG") == "utf-8-sig"
-    assert encoding_of("GB18030") == "gb18030"
-    assert (encoding_of("CP932"), encoding_of("Shift_JIS"), encoding_of("cp1251")) == (
+    assert parse_encoding("UTF-8-SIG") == "utf-8-sig"
+    assert parse_encoding("GB18030") == "gb18030"
+    assert (parse_encoding("CP932"), parse_encoding("Shift_JIS"), parse_encoding("cp1251")) == (
         "cp932",
         "shift_jis",
         "windows-1251",
     )
-    assert codec_of("cp1250") == "windows-1250"
+    assert python_codec("cp1250") == "windows-1250"
     for name in ("utf8", "rot13", "hex", "utf-7", "", " utf-8"):
         with pytest.raises(InvalidParameter):
-            encoding_of(name)
+            parse_encoding(name)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from queryserver.files.access import Caller, FileSystems, Location
 from queryserver.files.directory_pages import DirectoryPage, Listings, PageRequest, SortKey
 from queryserver.files.excerpts import Excerpts, FileExcerpt, hexdump
 from queryserver.files.model import EntryKind, FileStatus, repaired
-from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
+from queryserver.formats.delimited.encodings import TextWindow, python_codec, text_window
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -72,7 +72,7 @@ class _Directories:
         descending: str | None,
     ) -> Response:
         """Return the response of `view`. `descending` is the parameter as sent."""
-        codec_of(request.encoding)  # parameters that are invalid for a file are also invalid for a directory
+        python_codec(request.encoding)  # parameters that are invalid for a file are also invalid for a directory
         page = await self._page(caller, location, request)
         shapes = self._shapes(location)
         dots = [shapes.entry(status, name=".")]
@@ -219,7 +219,7 @@ class _FileViews:
     ) -> Response:
         """Return the response of `view`: text, or a hexadecimal dump."""
         offset, length = request.window
-        encoding = codec_of(request.encoding)
+        encoding = python_codec(request.encoding)
         codec = Codec.NONE if request.mode == "binary" else _codec(request.compression)
         shown = await self.excerpt(caller, location, status, (offset, length), codec)
         text = None
@@ -254,7 +254,7 @@ class _FileViews:
             "view": wire.FileWindow(
                 offset=shown.excerpt.offset,
                 length=shown.excerpt.length,
-                end=text.end if text else shown.excerpt.offset + len(shown.excerpt.asked),
+                end=text.end if text else shown.excerpt.offset + len(shown.excerpt.requested),
                 dirname=str(location.path.parent),
                 mode="text" if text else "binary",
                 compression=shown.codec,
@@ -303,7 +303,7 @@ async def display_file(
 ) -> Response:
     """A window of a file as text. Contract storage 5.3."""
     offset, length = request.window
-    encoding = codec_of(request.encoding)
+    encoding = python_codec(request.encoding)
     location = stores.location(caller, stores.path_or_root(repaired(request.path or "")))
     status = await location.storage.stat(location.path.path)
     if status.is_directory:
@@ -329,7 +329,7 @@ async def display_file(
 def _with_dump(facts: wire.FileView, shown: FileExcerpt) -> Response:
     """Return the response with the dump, which is not validated, because a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
-    body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))
+    body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.requested, shown.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")
 
 
